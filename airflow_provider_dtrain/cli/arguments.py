@@ -1,0 +1,89 @@
+"""Types and shared arguments of ``airflow dtrain``; what is wrong here is a usage error (exit 2)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from airflow.cli.cli_config import Arg
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
+MAX_ID = 2**53
+
+
+def name(text: str) -> str:
+    """Return the text when it may name a host, pool or template."""
+    if not _NAME.match(text) or ".." in text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name: 1 to 63 letters, digits, '_', '.' or '-', the first a letter or digit, no '..'"
+        )
+    return text
+
+
+def connection_id(text: str) -> str:
+    """Return the text when Airflow takes it as the id of a connection."""
+    if not re.match(r"[\w.-]{1,200}\Z", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no connection id: letters, digits, '_', '.' and '-' only")
+    return text
+
+
+def slots(text: str) -> str:
+    """Return the text when it is ``auto``, ``N`` or ``cpu:N``."""
+    number = text.removeprefix("cpu:")
+    is_count = number.isascii() and number.isdigit() and len(number) <= 4 and 1 <= int(number) <= 4096
+    if text != "auto" and not is_count:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, N and cpu:N with N from 1 to 4096")
+    return text
+
+
+def fingerprint(text: str) -> str:
+    """Return a key fingerprint as ``ssh-keygen -l`` prints it, without padding."""
+    if not _FINGERPRINT.match(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no fingerprint. On the host: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
+            "it prints SHA256: and 43 characters"
+        )
+    return text.rstrip("=")
+
+
+def count(text: str) -> int:
+    """Return an id or index, >= 0."""
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_ID:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from 0 on")
+    return int(text)
+
+
+def path(text: str) -> str:
+    """Return a path for a host or this machine, without control characters and ``..``."""
+    if not text or any(ord(c) < 32 or ord(c) == 127 for c in text) or ".." in text.split("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no path: it is empty, or has '..' or control characters")
+    return text
+
+
+def on_off(text: str) -> bool:
+    """Return what ``on`` or ``off`` means."""
+    if text not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither on nor off")
+    return text == "on"
+
+
+OUTPUT = Arg(
+    ("-o", "--output"),
+    help="Form of the output: table (default), json or yaml",
+    choices=("table", "json", "yaml"),
+    default="table",
+)
+YES = Arg(("-y", "--yes"), help="Do not ask", action="store_true")
+VERBOSE = Arg(("-v", "--verbose"), help="Show log messages on stderr", action="store_true")
+HOST = Arg(("host",), help="Name of the host", type=name)
+POOL = Arg(("pool",), help="Name of the pool", type=name)
+TEMPLATE = Arg(("name",), help="Name of the template", type=name)
+TRIAL = Arg(("trial_id",), help="Id of the trial", type=count)
+CONFIG = Arg(("config",), help="Configuration file (YAML), - for standard input")
+WITH_TEMPLATE = Arg(
+    ("--template",),
+    help="Template to merge below the configuration: a stored one, or a .yaml file",
+)
+ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
+COMMON = (OUTPUT, VERBOSE)

@@ -1,0 +1,88 @@
+"""``airflow dtrain config``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import UsageError, command, dump, hint, note, show, show_one
+from airflow_provider_dtrain.errors import UnsupportedFieldError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@command
+def render(args: Namespace) -> None:
+    """Print the effective configuration, secrets masked."""
+    from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.core.config import mask, unsupported
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    effective, _ = assemble(DtrainHook(), read(args.config, what="configuration"), args.template)
+    for warning in effective.warnings:
+        note(f"Warning: {warning}")
+    for problem in unsupported(effective.config, effective.origins):
+        note(f"Warning: {problem}")
+    document = mask(effective.document)
+    if args.origins:
+        show(args, [_origin(path, value, effective.origins) for path, value in leaves(document)])
+    else:
+        dump("yaml" if args.output == "table" else args.output, document)
+    hint("airflow dtrain explain " + args.config)
+
+
+@command
+def validate(args: Namespace) -> None:
+    """Name everything that is wrong with a configuration or template."""
+    if args.config is None and not args.template:
+        raise UsageError(
+            "Name the document: airflow dtrain config validate FILE, and --template when it is a template."
+        )
+    if args.config is None or args.template is None:
+        _validate_template(args, args.config or args.template)
+    else:
+        _validate_config(args, args.config, args.template or None)
+
+
+def _validate_template(args: Namespace, path: str) -> None:
+    from airflow_provider_dtrain.cli.documents import check_template, read
+
+    source = read(path, what="template")
+    check_template(source)
+    show_one(args, {"document": source.name, "kind": "template", "valid": True})
+    hint(f"airflow dtrain template set NAME {path}")
+
+
+def _validate_config(args: Namespace, path: str, template: str | None) -> None:
+    from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.core.config import unsupported
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    source = read(path, what="configuration")
+    effective, pool = assemble(DtrainHook(), source, template)
+    for warning in effective.warnings:
+        note(f"Warning: {warning}")
+    problems = unsupported(effective.config, effective.origins)
+    if problems:
+        raise UnsupportedFieldError(problems, source=source.name)
+    show_one(args, {"document": source.name, "kind": "configuration", "valid": True, "pool": pool})
+    hint(f"airflow dtrain explain {path}")
+
+
+def _origin(path: str, value: Any, origins: Mapping[str, str]) -> dict[str, Any]:
+    return {"path": path, "value": value, "origin": origins.get(path, "default")}
+
+
+def leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything that is no map and no list; empty ones count as values."""
+    from airflow_provider_dtrain.core.merge import join_path
+
+    for key, value in document.items():
+        below = join_path(path, str(key))
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, below)
+        elif isinstance(value, list) and value:
+            yield from leaves({str(index): item for index, item in enumerate(value)}, below)
+        else:
+            yield below, value

@@ -1,0 +1,227 @@
+"""How commands speak: rows on stdout, everything else on stderr, exit codes, questions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import getpass
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.errors import DtrainError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+FAILURE, USAGE, NOT_NOW = 1, 2, 3
+#: Columns of a table that goes into a file or pipe: wide enough never to cut a value.
+_PIPE_WIDTH = 10_000
+
+Row = Mapping[str, Any]
+
+
+class UsageError(Exception):
+    """The arguments cannot be used together; exit 2."""
+
+
+class NotNowError(Exception):
+    """It cannot be done at this time, but may be later; exit 3."""
+
+
+def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
+    """Make a function a command: errors become one message on stderr and an exit code."""
+
+    @functools.wraps(function)
+    def run(args: Namespace) -> None:
+        from airflow_provider_dtrain.hooks.dtrain import as_server_process
+
+        _quiet(verbose=getattr(args, "verbose", False))
+        as_server_process()
+        code = _run(function, args)
+        if code:
+            raise SystemExit(code)
+
+    return run
+
+
+def _run(function: Callable[[Namespace], int | None], args: Namespace) -> int:
+    try:
+        code = function(args) or 0
+        sys.stdout.flush()
+        return code
+    except DtrainError as error:
+        return fail(str(error), FAILURE)
+    except NotNowError as error:
+        return fail(str(error), NOT_NOW)
+    except UsageError as error:
+        return fail(str(error), USAGE)
+    except KeyboardInterrupt:
+        return fail("Interrupted.", 130)
+    except BrokenPipeError:
+        # Whoever read, head for instance, has enough; Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def fail(message: str, code: int) -> int:
+    """Write an error to stderr; return the exit code."""
+    print(plain(message), file=sys.stderr)
+    return code
+
+
+def _quiet(*, verbose: bool) -> None:
+    from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
+
+    redirect_stdout_log_handlers_to_stderr()
+    if not verbose:
+        logging.disable(logging.WARNING)
+
+
+def plain(text: object) -> str:
+    """Return text without control characters, so that what a host sent cannot steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def note(message: str) -> None:
+    """Write a line for people to stderr."""
+    print(plain(message), file=sys.stderr)
+
+
+def hint(next_command: str) -> None:
+    """Name the next command on stderr, when a person watches."""
+    if sys.stdout.isatty():
+        print(f"Next: {plain(next_command)}", file=sys.stderr)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Return whether the person agrees.
+
+    :param yes: agreed beforehand by ``--yes``
+    :raises UsageError: nobody is there to be asked
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is there to answer: standard input is no terminal. Agree with --yes.")
+    print(f"{plain(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def user() -> str:
+    """Return who runs this command."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
+
+
+def show(args: Namespace, rows: Sequence[Row], *, empty: str = "Nothing here.") -> None:
+    """Print rows in the form that was asked for.
+
+    :param empty: for people, when there are no rows; the first line says what, the rest what to do
+    """
+    if args.output != "table":
+        dump(args.output, [dict(row) for row in rows])
+    elif rows:
+        _table(rows)
+    else:
+        note(empty)
+
+
+def show_one(args: Namespace, row: Row) -> None:
+    """Print one thing: its fields below each other, or one JSON or YAML object."""
+    if args.output != "table":
+        dump(args.output, dict(row))
+        return
+    _table([{"field": key, "value": value} for key, value in row.items()], header=False)
+
+
+def dump(form: str, value: Any) -> None:
+    """Print a value as JSON or YAML; times are ISO 8601 in UTC, numbers stay numbers."""
+    ready = plain_data(value)
+    if form == "json":
+        print(json.dumps(ready, indent=2, ensure_ascii=False))
+        return
+    import yaml
+
+    print(yaml.safe_dump(ready, sort_keys=False, allow_unicode=True, width=120), end="")
+
+
+def plain_data(value: Any) -> Any:
+    """Return what JSON and YAML can hold: NaN and infinities become their names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain_data({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return {str(key): plain_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_data(item) for item in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="seconds")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _table(rows: Sequence[Row], *, header: bool = True) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    table = Table(box=SIMPLE_HEAD, show_header=header, pad_edge=False, show_edge=False)
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row.values()))
+    console.print(table)
+
+
+def cell(value: Any) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={cell(item)}" for key, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(item) for item in value) or "-"
+    return plain(value)
+
+
+def size(count: int | float | None) -> str:
+    """Return bytes as people read them."""
+    if count is None:
+        return "-"
+    number = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def placement_words(placement: Mapping[str, Sequence[int]]) -> str:
+    """Return ``gpu-01:0-3,gpu-02:0`` for a placement."""
+    return ",".join(f"{host}:{_ranges(indices)}" if indices else host for host, indices in placement.items())
+
+
+def _ranges(indices: Sequence[int]) -> str:
+    parts: list[list[int]] = []
+    for index in sorted(indices):
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return "+".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

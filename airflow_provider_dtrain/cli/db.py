@@ -1,0 +1,33 @@
+"""``airflow dtrain db``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.cli.console import FAILURE, command, hint, show, show_one
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@command
+def migrate(args: Namespace) -> None:
+    """Create the store or bring it to this version's schema."""
+    from airflow_provider_dtrain.hooks.dtrain import settings
+    from airflow_provider_dtrain.store.engine import parse_url
+    from airflow_provider_dtrain.store.repository import migrate as bring_up
+
+    url = settings().sql_alchemy_conn
+    revision = bring_up(url)
+    show_one(args, {"store": parse_url(url).render_as_string(hide_password=True), "schema": revision})
+    hint("airflow dtrain doctor")
+
+
+@command
+def check(args: Namespace) -> int:
+    """Check the store; exit 1 when something is wrong."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    checks = DtrainHook().store.check()
+    show(args, [{"check": one.name, "ok": one.ok, "message": one.message} for one in checks])
+    return 0 if all(one.ok for one in checks) else FAILURE

@@ -1,0 +1,148 @@
+"""Configurations and templates as a person names them: a file, standard input, or a stored name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import note
+from airflow_provider_dtrain.core.documents import MAX_BYTES, load_yaml
+from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import Effective
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A document as it was given."""
+
+    #: For messages: the path, or ``standard input``.
+    name: str
+    #: Where relative paths inside it start.
+    folder: Path
+    text: str
+    document: dict[str, Any]
+
+
+def read(path: str, *, what: str) -> Source:
+    """Return the YAML document of a file; ``-`` is standard input.
+
+    :param what: what it should be, for messages
+    :raises ConfigError: it cannot be read, or is not acceptable YAML
+    """
+    name = "standard input" if path == "-" else path
+    data = _bytes(path, what)
+    if len(data) > MAX_BYTES:
+        raise _refusal(f"larger than {MAX_BYTES} bytes (1 MiB), the most that is accepted", name)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _refusal(f"not UTF-8: {error.reason} at byte {error.start}", name) from None
+    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
+    return Source(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
+
+
+def _bytes(path: str, what: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with Path(path).open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _refusal(
+            f"the {what} cannot be read: {reason}. Name a YAML file, or - for standard input", path
+        ) from None
+
+
+def _refusal(message: str, source: str) -> ConfigError:
+    return ConfigError([Problem(path="", message=message)], source=source)
+
+
+def _refuse_secrets(source: Source) -> None:
+    """Raise when a document that is stored as it is written holds a literal secret."""
+    from airflow_provider_dtrain.core.config import take_secrets
+
+    _, secrets = take_secrets(source.document)
+    if secrets:
+        message = "a literal secret. Put it into an Airflow connection and name that, or into the configuration"
+        raise ConfigError([Problem(path=path, message=message) for path in secrets], source=source.name)
+
+
+def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str, Any] | None:
+    """Return a template by the name of a stored one or of a ``.yaml`` file.
+
+    :param named: None: there is none
+    :param folder: where a relative path starts
+    :raises NotFoundError: no stored template has this name; lists those that exist
+    """
+    from airflow_provider_dtrain.engine.submission import looks_like_path
+
+    if named is None:
+        return None
+    name = str(named)
+    if looks_like_path(name):
+        return read(str(folder / name), what="template").document
+    stored = hook.store.get_template(name)
+    return load_yaml(stored.text, source=f"template '{stored.name}'")
+
+
+def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Effective, str]:
+    """Return the effective configuration and the pool it would run in. Stores nothing.
+
+    :param template: name or ``.yaml`` file given by the person; None: the one that the configuration names
+    :raises ConfigError: all problems at once
+    """
+    from airflow_provider_dtrain.core.config import assemble as put_together
+
+    if template is not None:
+        base = find_template(hook, template, Path.cwd())
+    else:
+        base = find_template(hook, source.document.get("template"), source.folder)
+    pool, defaults = _pool(hook, source.document, base)
+    try:
+        return put_together(base, source.document, pool_defaults=defaults), pool
+    except ConfigError as error:
+        raise ConfigError(error.problems, source=source.name) from None
+
+
+def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
+    """Return the pool and its defaults; a pool that does not exist yet has none."""
+    from airflow_provider_dtrain.engine.submission import choose_pool
+    from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
+
+    name = choose_pool(hook.store, _wanted(*documents))
+    try:
+        return name, dict(hook.store.get_pool(name).defaults) or None
+    except NotFoundError as error:
+        if name != LOCAL_POOL:
+            note(f"Warning: {error}")
+        return name, None
+
+
+def _wanted(*documents: Mapping[str, Any] | None) -> str | None:
+    """Return the pool that the first of the documents names that names one."""
+    for document in documents:
+        resources = (document or {}).get("resources")
+        if isinstance(resources, Mapping):
+            for key in ("pool", "resource_pool"):
+                if isinstance(resources.get(key), str):
+                    return str(resources[key])
+    return None
+
+
+def check_template(source: Source) -> None:
+    """Validate a document that will be merged below others: types, ranges, no tags, no secrets.
+
+    :raises ConfigError: all problems at once
+    """
+    from airflow_provider_dtrain.core.config import validate_partial
+
+    for warning in validate_partial(source.document, source.name, template=True):
+        note(f"Warning: {warning}")
+    _refuse_secrets(source)

@@ -1,0 +1,122 @@
+"""``airflow dtrain explain``: would it fit, when, and what is in the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import FAILURE, NOT_NOW, command, hint, placement_words, show_one
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, Unplaceable
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotView
+    from airflow_provider_dtrain.store.repository import Store
+
+
+@command
+def explain(args: Namespace) -> int:
+    """Say whether a configuration fits now or ever, or why a trial waits; exit 0 now, 3 later, 1 never."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    if args.request.isascii() and args.request.isdigit():
+        row, code = _trial(hook.store, int(args.request))
+    else:
+        row, code = _config(hook, args.request, args.template)
+    show_one(args, row)
+    if code == NOT_NOW:
+        hint("airflow dtrain task list")
+    return code
+
+
+def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str, Any], int]:
+    from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.core.resources import GangRequest, Placement
+
+    source = read(path, what="configuration")
+    effective, pool = assemble(hook, source, template)
+    hook.ensure_local()
+    resources = effective.config.resources
+    request = GangRequest(
+        "config",
+        slots=resources.slots_per_trial,
+        priority=resources.priority,
+        is_single_host=resources.is_single_host,
+    )
+    found = _placed(hook.store, pool, request)
+    tasks = [task for task in hook.store.tasks() if task.pool == pool and task.state == "waiting"]
+    ahead = sum(task.priority <= request.priority for task in tasks)
+    row = {"request": source.name, "pool": pool, "slots": request.slots, **_verdict(found, ahead)}
+    if isinstance(found, Placement):
+        return row, 0 if not ahead else NOT_NOW
+    return row, FAILURE if found.never else NOT_NOW
+
+
+def _placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
+    from airflow_provider_dtrain.core.placement import place
+
+    options = store.get_pool(pool).options
+    slots: dict[str, list[SlotView]] = {}
+    for slot in store.slots(pool):
+        slots.setdefault(slot.host, []).append(slot)
+    hosts = [_host(record, slots.get(record.name, [])) for record in store.list_hosts(pool)]
+    return place(request, hosts, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+
+
+def _host(record: HostRecord, slots: list[SlotView]) -> Host:
+    from airflow_provider_dtrain.core.resources import Host
+
+    count = max((slot.index for slot in slots), default=-1) + 1
+    known = {slot.index for slot in slots}
+    return Host(
+        record.name,
+        slots=count,
+        held=frozenset(slot.index for slot in slots if slot.allocation_id is not None),
+        state=record.state,
+        disabled=frozenset(slot.index for slot in slots if not slot.enabled) | (frozenset(range(count)) - known),
+        blocked=frozenset(slot.index for slot in slots if slot.state != "ready"),
+        holders=tuple((slot.index, f"trial {slot.trial_id}") for slot in slots if slot.trial_id is not None),
+    )
+
+
+def _verdict(found: Placement | Unplaceable, ahead: int) -> dict[str, Any]:
+    from airflow_provider_dtrain.core.resources import Placement
+
+    if not isinstance(found, Placement):
+        return {"fits_now": False, "fits_ever": not found.never, "hosts": None, "waiting_ahead": ahead,
+                "reason": found.reason}  # fmt: skip
+    reason = f"{ahead} waiting gang(s) of the same or a better priority come first" if ahead else "free slots suffice"
+    return {"fits_now": not ahead, "fits_ever": True, "hosts": placement_words(found.slots), "waiting_ahead": ahead,
+            "reason": reason}  # fmt: skip
+
+
+def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
+    trial = store.trial(trial_id)
+    view = store.attempt(trial.attempt_id)
+    row = {
+        "request": f"trial {trial_id}",
+        "pool": view.pool,
+        "slots": view.slots,
+        "priority": view.priority,
+        "state": trial.state,
+        "gang": view.allocation_state,
+        "position": view.position,
+        "hosts": placement_words(view.placement) or None,
+        "reason": _reason(store, view),
+    }
+    if view.unplaceable:
+        return row, FAILURE
+    return row, NOT_NOW if view.allocation_state == "waiting" else 0
+
+
+def _reason(store: Store, view: AttemptView) -> str | None:
+    if view.allocation_state != "waiting" or view.reason:
+        return view.reason or (view.failure or {}).get("message")
+    from airflow_provider_dtrain.core.resources import GangRequest, Placement
+
+    found = _placed(store, view.pool, GangRequest(str(view.allocation_id), slots=view.slots, priority=view.priority))
+    if isinstance(found, Placement):
+        return "free slots suffice; the next scheduling pass decides"
+    return found.reason

@@ -1,0 +1,272 @@
+"""``airflow dtrain hosts``, except ``add``."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import (
+    FAILURE,
+    NotNowError,
+    UsageError,
+    command,
+    confirm,
+    hint,
+    note,
+    placement_words,
+    show,
+    show_one,
+    user,
+)
+from airflow_provider_dtrain.errors import ConfigError, DtrainError, HostError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hosts.remote import HostLink
+    from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotRecord
+    from airflow_provider_dtrain.store.repository import Store
+
+#: Hosts that are looked at at the same time.
+PARALLEL_PROBES = 8
+FENCE_WAIT_S = 10.0
+
+
+@command
+def list_hosts(args: Namespace) -> None:
+    """List the registered hosts."""
+    store = _hook().store
+    slots = store.slots(args.pool)
+    rows = []
+    for host in store.list_hosts(args.pool):
+        held = sum(slot.host == host.name and slot.allocation_id is not None for slot in slots)
+        rows.append(_row(host, held))
+    show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    if rows:
+        hint("airflow dtrain slots list")
+
+
+@command
+def probe(args: Namespace) -> int:
+    """Look at hosts again and store what is found; exit 1 when one does not answer."""
+    hook = _hook()
+    if args.accept_host_key and len(args.host) != 1:
+        raise UsageError("--accept-host-key belongs to one host: name it.")
+    names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.list_hosts()]
+    records = [hook.store.get_host(name) for name in names]
+    if args.accept_host_key:
+        records = [_repinned(record, args.accept_host_key) for record in records]
+    with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
+        results = list(threads.map(lambda record: look_again(hook, record), records))
+    show(args, results, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    return 0 if all(row["problem"] is None for row in results) else FAILURE
+
+
+def _repinned(record: HostRecord, accepted: str) -> HostRecord:
+    from airflow_provider_dtrain.cli.registering import host_key
+
+    if record.conn_id is None:
+        raise UsageError(f"Host '{record.name}' is not reached by SSH and has no host key.")
+    return replace(record, host_key=host_key(record.name, record.conn_id, accepted))
+
+
+def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
+    """Probe one host and store what is found; return a row with ``problem`` None or words."""
+    from airflow_provider_dtrain.cli.facts import look
+
+    store = hook.store
+    facts: dict[str, Any] = {}
+    try:
+        link, facts = look(hook, record)
+        problem = _store_findings(store, record, link, facts)
+    except DtrainError as error:
+        problem = str(error)
+        # Draining and disabling are a person's decisions; a probe that fails does not undo them.
+        if isinstance(error, HostError) and record.state == "ready":
+            store.set_host_state(record.name, "unreachable", problem, by=user())
+    else:
+        if record.state in ("unreachable", "lost"):
+            store.set_host_state(record.name, "ready", by=user())
+    row = {"host": record.name, "state": store.get_host(record.name).state}
+    return {**row, **{key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}, "problem": problem}
+
+
+def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
+    """Store what a probe found; return what a person should look after."""
+    from airflow_provider_dtrain.cli.facts import warnings
+
+    slots, problem = _devices(record, facts)
+    hello = link.hello
+    store.update_host_facts(
+        record.name,
+        facts,
+        machine_id=hello.machine_id,
+        boot_id=hello.boot_id,
+        pid_ns=str(hello.pid_ns),
+        host_key=record.host_key,
+        slots=slots,
+    )
+    _free_slots(store, record, link)
+    return problem or "; ".join(words for words in warnings(record.name, facts) if "PyTorch" not in words) or None
+
+
+def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
+    """Return the GPUs found now for as many slots as the host has; None leaves them as they are."""
+    from airflow_provider_dtrain.hooks.hosts import slots_from_facts
+
+    if record.slot_type != "cuda":
+        return None, None
+    try:
+        slot_type, slots = slots_from_facts(facts, str(len(record.slots)))
+    except ConfigError:
+        slot_type, slots = "cuda", ()
+    if slot_type != "cuda" or len(slots) < len(record.slots):
+        found = len(facts.get("gpus") or [])
+        return None, (
+            f"{len(record.slots)} GPUs were registered, {found} are found now. See nvidia-smi on the host; "
+            "disable the missing slots: airflow dtrain hosts disable --slot, or remove the host and add it again."
+        )
+    return slots, None
+
+
+def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
+    """Make slots ready again that somebody else held and that are free by now."""
+    doubtful = [slot for slot in record.slots if slot.state != "ready"]
+    if not doubtful:
+        return
+    locks = link.call("status").result(35.0).get("slots") or {}
+    for slot in doubtful:
+        lock = locks.get(str(slot.index))
+        if isinstance(lock, dict) and lock.get("held_by") is None:
+            store.mark_slot(record.name, slot.index, "ready")
+
+
+@command
+def drain(args: Namespace) -> None:
+    """Grant nothing more on a host; what runs may finish."""
+    hook = _hook()
+    hook.store.set_host_state(args.host, "draining", f"drained by {user()}", by=user())
+    record = hook.store.get_host(args.host)
+    show(args, [_row(record, _held(hook.store, args.host))])
+    hint("airflow dtrain task list" if record.state == "draining" else f"airflow dtrain hosts enable {args.host}")
+
+
+@command
+def enable(args: Namespace) -> None:
+    """Make a host, or one of its slots, ready again."""
+    hook = _hook()
+    if args.slot is not None:
+        hook.store.set_slot_enabled(args.host, args.slot, True, by=user())
+        note(f"Slot {args.slot} of host '{args.host}' is enabled.")
+        return
+    record = hook.store.get_host(args.host)
+    if record.state in ("unreachable", "lost"):
+        problem = look_again(hook, record)["problem"]
+        if problem:
+            raise HostError(record.name, f"Host '{record.name}' stays {record.state}: {problem}")
+    hook.store.set_host_state(args.host, "ready", by=user())
+    show(args, [_row(hook.store.get_host(args.host), _held(hook.store, args.host))])
+
+
+@command
+def disable(args: Namespace) -> None:
+    """Drain a host and stop what runs on it; or switch one slot off."""
+    store = _hook().store
+    if args.slot is not None:
+        store.set_slot_enabled(args.host, args.slot, False, by=user())
+        note(f"Slot {args.slot} of host '{args.host}' is disabled. What runs on it goes on.")
+        return
+    record = store.get_host(args.host)
+    running = runs_on(store, args.host)
+    _tell(running, f"Host '{args.host}': disabling it kills")
+    if running and not confirm(f"Disable host '{args.host}' and kill them?", yes=args.yes):
+        note("Nothing was changed.")
+        return
+    store.set_host_state(record.name, "disabled", f"disabled by {user()}", by=user())
+    for view in running:
+        store.request_kill(view.trial_id, user())
+    show(args, [_row(store.get_host(args.host), _held(store, args.host))])
+    hint(f"airflow dtrain hosts enable {args.host}")
+
+
+@command
+def remove(args: Namespace) -> None:
+    """Forget a host; with --force also when something runs there."""
+    hook = _hook()
+    record = hook.store.get_host(args.host)
+    running = runs_on(hook.store, args.host)
+    if running and not args.force:
+        trials = ", ".join(f"trial {view.trial_id} of '{view.experiment}'" for view in running)
+        raise NotNowError(
+            f"Host '{args.host}' is held by {trials}. Let it finish (airflow dtrain hosts drain {args.host}), or end "
+            "it with --force."
+        )
+    _tell(running, f"Host '{args.host}': removing it kills")
+    if args.dry_run:
+        note("Nothing was removed: --dry-run.")
+        return
+    if not confirm(f"Remove host '{args.host}' with {len(record.slots)} slots?", yes=args.yes):
+        note("Nothing was changed.")
+        return
+    if running:
+        _end(hook, record, running)
+    hook.store.remove_host(args.host, force=args.force, by=user())
+    ended = [{"trial": view.trial_id, "experiment": view.experiment, "run": view.run} for view in running]
+    show_one(args, {"removed": args.host, "ended": ended})
+
+
+def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> None:
+    """Kill trials and wait until the host confirms that nothing of them is left on it."""
+    for view in running:
+        hook.store.request_kill(view.trial_id, user())
+    for view in running:
+        try:
+            link = hook.link(record)
+            answer = link.call("fence", run=view.run, token=view.token, wait_s=FENCE_WAIT_S).result(FENCE_WAIT_S + 15)
+            words = "" if answer.get("clear") else f"processes survive: {answer.get('survivors')}"
+        except DtrainError as error:
+            words = str(error)
+        if words:
+            note(
+                f"Warning: host '{record.name}' did not confirm the end of {view.run}: {words} What runs there ends by "
+                f"itself {hook.settings.orphan_timeout_s:g} s after its last renewal."
+            )
+
+
+def runs_on(store: Store, host: str) -> list[AttemptView]:
+    """Return the attempts that hold something on a host."""
+    views = [store.attempt(task.attempt_id) for task in store.tasks() if host in task.placement]
+    return [view for view in views if host in view.held_hosts]
+
+
+def _tell(running: list[AttemptView], words: str) -> None:
+    for view in running:
+        where = placement_words(view.placement)
+        note(f"{words} trial {view.trial_id} of '{view.experiment}' ({view.key.dag_id}.{view.key.task_id}) on {where}")
+
+
+def _hook() -> DtrainHook:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return DtrainHook()
+
+
+def _held(store: Store, host: str) -> int:
+    return sum(slot.host == host and slot.allocation_id is not None for slot in store.slots())
+
+
+def _row(host: HostRecord, held: int) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "pool": host.pool,
+        "state": host.state,
+        "slots": len(host.slots),
+        "held": held,
+        "device": host.slots[0].device_name if host.slots else host.slot_type,
+        "connection": host.conn_id,
+        "python": host.facts.get("python"),
+        "torch": host.facts.get("torch"),
+        "reason": host.state_reason or None,
+    }

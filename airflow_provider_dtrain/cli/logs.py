@@ -1,0 +1,152 @@
+"""``airflow dtrain trial logs``: what ranks wrote, read from their hosts, or the store's tail of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.cli.console import NOT_NOW, command, note, size
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records import AttemptView, RankView
+
+CHUNK_BYTES = 2**20
+POLL_S = 1.0
+CALL_TIMEOUT_S = 30.0
+# Colours stay, whatever else steers a terminal does not.
+_STEERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+@command
+def logs(args: Namespace) -> int:
+    """Print the log of one rank or of all; exit 3 when there is none yet."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    reader = _Reader(DtrainHook(), args)
+    view = reader.chosen()
+    reader.show(view)
+    if not args.follow:
+        if view.run is None:
+            note(f"Attempt {view.number} waits for its slots: {view.reason or 'no reason known yet'}")
+        return NOT_NOW if view.run is None else 0
+    reader.follow(view)
+    return 0
+
+
+class _Reader:
+    """Prints what is new of the chosen ranks, attempt after attempt."""
+
+    def __init__(self, hook: DtrainHook, args: Namespace) -> None:
+        self.hook, self.store, self.args = hook, hook.store, args
+        self.tails: dict[tuple[str, int], _Tail] = {}
+
+    def chosen(self) -> AttemptView:
+        """Return the attempt that was asked for.
+
+        :raises NotFoundError: the trial has no such attempt
+        """
+        trial = self.store.trial(self.args.trial_id)
+        if self.args.attempt is None:
+            return self.store.attempt(trial.attempt_id)
+        for view in self.store.trial_attempts(trial.trial_id):
+            if view.number == self.args.attempt:
+                return view
+        raise NotFoundError(f"Trial {trial.trial_id} has no attempt {self.args.attempt}; it has {trial.attempts}.")
+
+    def follow(self, view: AttemptView) -> None:
+        """Go on until the trial, or the attempt that was asked for, ends."""
+        while True:
+            view = self.store.attempt(view.attempt_id)
+            self.show(view)
+            if view.ended_at is None:
+                time.sleep(POLL_S)
+                continue
+            trial = self.store.trial(view.trial_id)
+            if self.args.attempt is not None or trial.attempt_id == view.attempt_id:
+                note(f"Attempt {view.number} of trial {trial.trial_id} has ended: {view.state}.")
+                return
+            view = self.store.attempt(trial.attempt_id)
+            note(f"Attempt {view.number} begins.")
+
+    def show(self, view: AttemptView) -> None:
+        """Print everything new; an attempt without a grant has nothing.
+
+        :raises NotFoundError: the attempt has no such rank
+        """
+        if view.run is None:
+            return
+        ranks = self.store.ranks(view.attempt_id)
+        wanted = ranks if self.args.all else [rank for rank in ranks if rank.rank == self.args.rank]
+        if ranks and not wanted:
+            raise NotFoundError(f"Attempt {view.number} has no rank {self.args.rank}; it has 0 to {len(ranks) - 1}.")
+        for rank in wanted:
+            key = view.run, rank.rank
+            if key not in self.tails:
+                self.tails[key] = _Tail(self.hook, view.run, rank, self.args)
+            self.tails[key].pump(rank, is_over=view.ended_at is not None)
+
+
+class _Tail:
+    """One rank's log from where it was last read."""
+
+    def __init__(self, hook: DtrainHook, run: str, rank: RankView, args: Namespace) -> None:
+        self.hook, self.run, self.args = hook, run, args
+        self.stream = f"rank{rank.rank}.log"
+        self.prefix = f"[rank {rank.rank}] ".encode() if args.all else b""
+        self.offset = -1024 * args.tail if args.tail else 0
+        self.rest = b""
+        self.failed = False
+
+    def pump(self, rank: RankView, *, is_over: bool) -> None:
+        """Print what the host has beyond the offset; when it cannot be asked, what the store has."""
+        if self.failed and not self.args.follow:
+            return
+        try:
+            self._read(rank)
+            self.failed = False
+        except DtrainError as error:
+            if self.failed and not is_over:
+                return
+            first, self.failed = not self.failed, True
+            if first:
+                note(f"The log of rank {rank.rank} cannot be read from its host: {error}")
+            if self.offset <= 0 and (is_over or not self.args.follow):
+                note(f"What follows is its end as the store has it, {size(len(rank.log_tail))}.")
+                self._print(rank.log_tail.encode())
+        if is_over or not self.args.follow:
+            self._print(b"", is_end=True)
+
+    def _read(self, rank: RankView) -> None:
+        link = self.hook.link(self.hook.store.get_host(rank.host))
+        while True:
+            call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=CHUNK_BYTES)
+            answer = call.result(CALL_TIMEOUT_S + 5)
+            data, total = answer.get("data", b""), int(answer.get("size", 0))
+            start = int(answer.get("offset", self.offset if self.offset >= 0 else max(0, total + self.offset)))
+            skipped = start - self.offset if 0 <= self.offset < start else 0
+            if skipped:
+                self._print(f"\n[{size(skipped)} were left out by log_limit]\n".encode())
+            self._print(data)
+            self.offset = start + len(data)
+            if not data or self.offset >= total:
+                return
+
+    def _print(self, data: bytes, *, is_end: bool = False) -> None:
+        if sys.stdout.isatty():
+            data = _STEERS.sub(lambda found: repr(found.group())[2:-1].encode(), data)
+        if self.prefix:
+            lines = (self.rest + data).split(b"\n")
+            self.rest = lines.pop()
+            if is_end and self.rest:
+                lines.append(self.rest)
+                self.rest = b""
+            data = b"".join(self.prefix + line + b"\n" for line in lines)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()

@@ -1,0 +1,96 @@
+"""``airflow dtrain template``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.cli.console import command, confirm, hint, note, show, show_one, user
+from airflow_provider_dtrain.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.store.records import Template
+    from airflow_provider_dtrain.store.repository import Store
+
+
+@command
+def list_templates(args: Namespace) -> None:
+    """List the templates."""
+    rows = [_row(template, details=args.details) for template in _store().list_templates()]
+    show(args, rows, empty="No templates. Add one: airflow dtrain template set NAME FILE")
+
+
+@command
+def describe(args: Namespace) -> None:
+    """Show a template, or an earlier version of it."""
+    store = _store()
+    if args.template_version is None:
+        found = store.get_template(args.name)
+    else:
+        found = _version(store, args.name, args.template_version)
+    if args.output == "table":
+        what = f"Template '{found.name}', version {found.version}, {'removed' if found.removed else 'set'}"
+        note(f"{what} {found.set_at:%Y-%m-%d %H:%MZ} by {found.set_by}")
+        print(found.text, end="" if found.text.endswith("\n") else "\n")
+    else:
+        show_one(args, _row(found, details=True))
+
+
+@command
+def versions(args: Namespace) -> None:
+    """List every version of a template, the latest first."""
+    found = sorted(_store().template_versions(args.name), key=lambda template: -template.version)
+    show(args, [{**_row(template, details=False), "removed": template.removed} for template in found])
+    hint(f"airflow dtrain template describe {args.name} --version {found[-1].version}")
+
+
+@command
+def set_template(args: Namespace) -> None:
+    """Create or change a template once it is valid."""
+    from airflow_provider_dtrain.cli.documents import check_template, read
+
+    source = read(args.file, what="template")
+    check_template(source)
+    if args.dry_run:
+        note(f"Template '{args.name}' is valid; nothing was stored.")
+        return
+    version = _store().set_template(args.name, source.text, by=user())
+    show_one(args, {"name": args.name, "version": version})
+    hint(f"airflow dtrain config render CONFIG --template {args.name}")
+
+
+@command
+def remove(args: Namespace) -> None:
+    """Remove a template; its versions stay in the history."""
+    store = _store()
+    template = store.get_template(args.name)
+    if not confirm(f"Remove template '{template.name}' (version {template.version})?", yes=args.yes):
+        note("Nothing was changed.")
+        return
+    store.remove_template(template.name, by=user())
+    note(f"Template '{template.name}' is removed. Bring it back from its history: airflow dtrain template versions")
+
+
+def _store() -> Store:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return DtrainHook().store
+
+
+def _version(store: Store, name: str, version: int) -> Template:
+    found = {template.version: template for template in store.template_versions(name)}
+    if version not in found:
+        known = ", ".join(map(str, sorted(found)))
+        raise NotFoundError(f"Template '{name}' has no version {version}. Versions: {known}.")
+    return found[version]
+
+
+def _row(template: Template, *, details: bool) -> dict[str, object]:
+    row: dict[str, object] = {
+        "name": template.name,
+        "version": template.version,
+        "set_by": template.set_by,
+        "set_at": template.set_at,
+    }
+    return {**row, "text": template.text} if details else row

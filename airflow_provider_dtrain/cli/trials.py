@@ -1,0 +1,177 @@
+"""``airflow dtrain trial``, without its logs."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import (
+    cell,
+    command,
+    confirm,
+    dump,
+    hint,
+    note,
+    placement_words,
+    plain_data,
+    show,
+    show_one,
+    size,
+    user,
+)
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.store.records import CheckpointView, MetricRow, RankView, TrialView
+    from airflow_provider_dtrain.store.repository import Store
+
+ENDED = ("completed", "stopped", "errored", "killed")
+
+
+@command
+def list_trials(args: Namespace) -> None:
+    """List trials, latest first."""
+    trials = sorted(_store().list_trials(limit=args.limit), key=lambda trial: -trial.trial_id)
+    show(args, [_row(trial) for trial in trials], empty="No trials yet. A task with TrialOperator makes one.")
+    if trials:
+        hint(f"airflow dtrain trial describe {trials[0].trial_id}")
+
+
+@command
+def describe(args: Namespace) -> None:
+    """Show a trial, its ranks and checkpoints."""
+    store = _store()
+    trial = store.trial(args.trial_id)
+    view = store.attempt(trial.attempt_id)
+    ranks = store.ranks(trial.attempt_id)
+    checkpoints = store.checkpoints(trial.trial_id)
+    facts = {
+        **_row(trial),
+        "seed": trial.seed,
+        "hyperparameters": dict(trial.hparams),
+        "config": trial.config_id,
+        "run": view.run,
+        "pool": view.pool,
+        "slots": view.slots,
+        "hosts": placement_words(view.placement) or None,
+        "restarts": f"{trial.restarts} of {trial.max_restarts}",
+        "watcher": view.watcher,
+        "result": dict(trial.result) if trial.result else None,
+        "failure": dict(trial.failure) if trial.failure else None,
+    }
+    if args.output != "table":
+        dump(args.output, {**facts, "ranks": ranks, "checkpoints": checkpoints})
+        return
+    show_one(args, facts)
+    if ranks:
+        print()
+        show(args, [_rank(rank) for rank in ranks])
+    if checkpoints:
+        print()
+        show(args, [_checkpoint(one) for one in checkpoints])
+    hint(f"airflow dtrain trial logs {trial.trial_id}")
+
+
+@command
+def metrics(args: Namespace) -> None:
+    """Print what the trial reported."""
+    rows = _store().metrics(_store().trial(args.trial_id).trial_id, group=args.group)
+    names = sorted({name for row in rows for name in row.metrics})
+    table = [_metric(row, names) for row in rows]
+    if args.csv:
+        _csv(table, list(table[0]) if table else [])
+    else:
+        show(args, table, empty=f"Trial {args.trial_id} has reported nothing yet.")
+
+
+@command
+def kill(args: Namespace) -> None:
+    """Stop a trial on every host."""
+    store = _store()
+    trial = store.trial(args.trial_id)
+    if trial.state in ENDED:
+        note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
+        return
+    if not confirm(f"Kill trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?", yes=args.yes):
+        note("Nothing was changed.")
+        return
+    store.request_kill(trial.trial_id, user())
+    note(f"Trial {trial.trial_id} will be stopped on every host by the process that follows it, within seconds.")
+    hint(f"airflow dtrain explain {trial.trial_id}")
+
+
+def _store() -> Store:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return DtrainHook().store
+
+
+def _row(trial: TrialView) -> dict[str, Any]:
+    key = trial.key
+    mapped = f"[{key.map_index}]" if key.map_index >= 0 else ""
+    return {
+        "trial": trial.trial_id,
+        "experiment": trial.experiment,
+        "number": trial.number,
+        "task": f"{key.dag_id}.{key.task_id}{mapped}",
+        "dag_run": key.run_id,
+        "state": trial.state,
+        "attempts": trial.attempts,
+        "created": trial.created_at,
+        "ended": trial.ended_at,
+    }
+
+
+def _rank(rank: RankView) -> dict[str, Any]:
+    error = (rank.error or {}).get("message")
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "slot": rank.slot if rank.slot >= 0 else None,
+        "pid": rank.pid,
+        "exit_code": rank.exit_code,
+        "exited": rank.exited_at,
+        "error": str(error).splitlines()[0][:200] if error else None,
+    }
+
+
+def _checkpoint(checkpoint: CheckpointView) -> dict[str, Any]:
+    return {
+        "checkpoint": checkpoint.checkpoint_id,
+        "step": checkpoint.step,
+        "host": checkpoint.host,
+        "path": checkpoint.path,
+        "size": size(checkpoint.size_bytes),
+        "metrics": dict(checkpoint.metrics),
+        "copy": checkpoint.copy_url,
+    }
+
+
+def _metric(row: MetricRow, names: list[str]) -> dict[str, Any]:
+    fixed = {
+        "attempt": row.attempt,
+        "group": row.group,
+        "step": row.step,
+        "epoch": row.epoch,
+        "rank": row.rank,
+        "at": row.at,
+    }
+    return {**fixed, **{name if name not in fixed else f"metrics.{name}": row.metrics.get(name) for name in names}}
+
+
+def _csv(rows: list[dict[str, Any]], columns: list[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if columns:
+        writer.writerow([_csv_cell(column) for column in columns])
+    for row in rows:
+        writer.writerow(["" if row.get(name) is None else _csv_cell(row.get(name)) for name in columns])
+
+
+def _csv_cell(value: Any) -> Any:
+    ready = plain_data(value)
+    if not isinstance(ready, str):
+        return ready if isinstance(ready, int | float) else cell(ready)
+    # A spreadsheet would run a cell that begins so; what ranks report is theirs to choose.
+    return f"'{ready}" if ready.startswith(("=", "+", "@")) else ready

@@ -1,0 +1,194 @@
+"""From the documents that people write to the one that a trial runs with.
+
+Pass one looks at every document by itself, pass two at the merged one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
+from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
+from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
+from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
+from airflow_provider_dtrain.core.merge import UNION_TAG, merge_config, merge_layers
+from airflow_provider_dtrain.core.search_space import is_constant, leaves
+from airflow_provider_dtrain.errors import ConfigError, Problem
+
+PROVIDER_DEFAULTS: Final[dict[str, Any]] = {"log_policies": [dict(policy) for policy in DEFAULT_LOG_POLICIES]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effective:
+    """A configuration that is complete: what a trial runs with and what the store keeps."""
+
+    config: ExperimentConfig
+    #: Plain data with every default filled in; secrets are in it, see ``mask`` and ``take_secrets``.
+    document: dict[str, Any]
+    #: Dotted path of each leaf -> ``config``, ``template``, ``pool`` or ``default``.
+    origins: dict[str, str]
+    #: One per Determined key that is not here.
+    warnings: list[str]
+
+
+def validate_partial(
+    document: Mapping[str, Any], source: str = "configuration", *, template: bool = False
+) -> list[str]:
+    """Return the warnings of one document as written; types and ranges only, nothing has to be there.
+
+    :param document: may hold ``Override`` and ``RESET`` unless it is a template
+    :param source: what the document is, for error messages
+    :param template: whether it is a template: no tags, and no template of its own
+    :raises ConfigError: with every problem of the document
+    """
+    normalized, problems = _pass_one(document, source, is_base=template)
+    if problems:
+        raise ConfigError(problems, source=source)
+    return normalized.warnings
+
+
+def assemble(
+    template: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    *,
+    pool_defaults: Mapping[str, Any] | None = None,
+    needs_entrypoint: bool = True,
+) -> Effective:
+    """Return the configuration over the template, over the pool's defaults, over ours; complete.
+
+    :param template: as stored, or None
+    :param config: as written; may hold ``Override`` and ``RESET``
+    :param pool_defaults: the defaults that the pool was given, or None
+    :param needs_entrypoint: False when the caller brings the code (a decorated function, a processor)
+    :raises ConfigError: with every problem of every document, or of the merged one
+    """
+    layers, warnings = _layers(template, config, pool_defaults)
+    merged, origins = merge_layers([("default", PROVIDER_DEFAULTS), *layers])
+    checked, problems = ExperimentConfig.checked(merged)
+    if checked is not None:
+        problems = incomplete(checked, needs_entrypoint=needs_entrypoint)
+    if checked is None or problems:
+        raise ConfigError(problems, source="configuration")
+    document = effective_document(checked)
+    leaf_origins = merge_layers([("default", document)])[1]
+    return Effective(
+        config=checked,
+        document=document,
+        origins={path: _origin(path, origins) for path in leaf_origins},
+        warnings=warnings,
+    )
+
+
+def effective_document(config: ExperimentConfig) -> dict[str, Any]:
+    """Return a configuration as plain data with every default, ready for JSON."""
+    document = config.model_dump(mode="json", exclude_none=True)
+    document["hyperparameters"] = config.hyperparameters
+    document["data"] = config.data
+    return merge_config({}, document)
+
+
+def incomplete(config: ExperimentConfig, *, needs_entrypoint: bool = True) -> list[Problem]:
+    """Return what a valid configuration lacks, or contradicts, before it can run.
+
+    :param needs_entrypoint: False when the caller brings the code
+    """
+    found: list[tuple[str, str]] = []
+    slots, limit = config.resources.slots_per_trial, config.resources.max_slots
+    if needs_entrypoint and config.entrypoint is None:
+        found.append(("entrypoint", "missing; a command such as 'python train.py', or module:TrialClass, is required"))
+    if limit is not None and limit < slots:
+        found.append(("resources.max_slots", f"{limit} is below resources.slots_per_trial {slots}: no trial could run"))
+    batch = config.hyperparameters.get("global_batch_size")
+    batch = batch.get("val") if isinstance(batch, dict) and batch.get("type") == "const" else batch
+    if type(batch) is int and batch < max(slots, 1):
+        found.append(("hyperparameters.global_batch_size", f"{batch} is below resources.slots_per_trial {slots}"))
+    found.extend(_incomplete_search(config))
+    storage = config.checkpoint_storage
+    if isinstance(storage, AzureStorage) and not (storage.connection_string or storage.account_url or storage.conn_id):
+        found.append(("checkpoint_storage", "connection_string, account_url or conn_id is required for azure"))
+    return [Problem(path=path, message=message) for path, message in found]
+
+
+def _incomplete_search(config: ExperimentConfig) -> list[tuple[str, str]]:
+    searcher = config.searcher
+    found: list[tuple[str, str]] = []
+    has_limit = searcher.max_length is not None or searcher.max_time is not None
+    if searcher.name in ("async_halving", "adaptive_asha") and not has_limit:
+        found.append(("searcher.max_length", f"missing; {searcher.name} requires it, or max_time and time_metric"))
+    if searcher.max_time is not None and searcher.time_metric is None:
+        found.append(("searcher.time_metric", "missing; max_time requires it"))
+    if searcher.name == "grid":
+        for path, leaf in leaves(config.hyperparameters):
+            if not is_constant(leaf) and leaf["type"] != "categorical" and "count" not in leaf:
+                found.append((f"{path}.count", "missing; a grid requires it"))
+    return found
+
+
+def _layers(
+    template: Mapping[str, Any] | None, config: Mapping[str, Any], pool: Mapping[str, Any] | None
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Return the documents that are there, weakest first, and their warnings without repetition."""
+    layers: list[tuple[str, dict[str, Any]]] = []
+    warnings: dict[str, None] = {}
+    problems: list[Problem] = []
+    for origin, document in (("pool", pool), ("template", template), ("config", config)):
+        if document is None:
+            continue
+        normalized, found = _pass_one(document, origin, is_base=origin != "config")
+        where = {"config": "", "template": " (in the template)"}.get(origin, " (in the defaults of the pool)")
+        problems.extend(Problem(path=problem.path, message=problem.message + where) for problem in found)
+        warnings.update(dict.fromkeys(normalized.warnings))
+        layers.append((origin, normalized.document))
+    if problems:
+        raise ConfigError(problems, source="configuration")
+    return layers, list(warnings)
+
+
+def _pass_one(document: Mapping[str, Any], source: str, *, is_base: bool) -> tuple[Normalized, list[Problem]]:
+    """Return a document in our own vocabulary and its problems; required fields may be missing."""
+    normalized = normalize(document, source=source)
+    problems = list(normalized.problems)
+    if is_base:
+        problems.extend(_base_problems(normalized.document))
+    try:
+        plain = merge_config({}, normalized.document)
+    except ConfigError as error:
+        return normalized, [*problems, *error.problems]
+    for union in MEMBERS:
+        _guess_member(plain, union)
+    problems.extend(ExperimentConfig.checked(plain, partial=True)[1])
+    return normalized, problems
+
+
+def _base_problems(document: dict[str, Any]) -> list[Problem]:
+    """Return what a template or a pool's defaults must not have: tags, and a template."""
+    problems: list[Problem] = []
+    if document.get("template") is not None:
+        problems.append(Problem(path="template", message="a template cannot use a template"))
+    try:
+        merge_config(document, {})
+    except ConfigError as error:
+        problems.extend(error.problems)
+    return problems
+
+
+def _guess_member(document: dict[str, Any], union: str) -> None:
+    """Names the member that a part without a name fits best, so that its fields can be checked."""
+    part = document.get(union)
+    if not isinstance(part, dict) or UNION_TAG[union] in part:
+        return
+    members = MEMBERS[union]
+    best = max(members, key=lambda name: len(part.keys() & members[name].model_fields.keys()))
+    if best != next(iter(members)):
+        part[UNION_TAG[union]] = best
+
+
+def _origin(path: str, origins: Mapping[str, str]) -> str:
+    """Return who gave a leaf; a value that grew parts (a period given as a number) keeps its giver."""
+    while path:
+        if path in origins:
+            return origins[path]
+        path = path.rpartition(".")[0]
+    return "default"

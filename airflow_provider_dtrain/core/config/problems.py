@@ -1,0 +1,156 @@
+"""Errors of pydantic -> problems with a dotted path, the value, and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+from airflow_provider_dtrain.core.config.normalize import FOREIGN, SYNONYMS
+from airflow_provider_dtrain.core.config.secrets import hides
+from airflow_provider_dtrain.core.config.types import shown
+from airflow_provider_dtrain.core.config.unions import MEMBERS
+from airflow_provider_dtrain.core.merge import UNION_TAG, join_path
+from airflow_provider_dtrain.errors import Problem
+
+_TYPES: Final[dict[str, str]] = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing_size": "an integer of 64 bits",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a map",
+    "model_type": "a map of fields",
+    "model_attributes_type": "a map of fields",
+}
+_LIMITS: Final[dict[str, tuple[str, str]]] = {
+    "greater_than_equal": ("is below", "ge"),
+    "greater_than": ("is not above", "gt"),
+    "less_than_equal": ("is above", "le"),
+    "less_than": ("is not below", "lt"),
+}
+Location = tuple[int | str, ...]
+
+
+def problems_of(errors: Sequence[Any], model: type[BaseModel], *, partial: bool) -> list[Problem]:
+    """Return one problem per error, without repetition, in the order of the fields.
+
+    :param errors: as ``ValidationError.errors()`` gives them
+    :param model: the model of the whole document
+    :param partial: whether fields may be missing
+    """
+    found: dict[tuple[str, str], Problem] = {}
+    for error in errors:
+        if partial and error["type"] == "missing":
+            continue
+        for problem in _problems(error, model):
+            found[problem.path, problem.message] = problem
+    return list(found.values())
+
+
+def _problems(error: Any, model: type[BaseModel]) -> Iterator[Problem]:
+    kind, location, context = error["type"], error["loc"], error.get("ctx", {})
+    path = _path(location)
+    if kind == "dtrain" and "problems" in context:
+        yield from context["problems"]
+    elif kind == "union_tag_not_found":
+        yield _unknown_member(path, error["input"])
+    elif kind == "extra_forbidden":
+        yield Problem(path=path, message=_unknown_field(location, model))
+    else:
+        yield Problem(path=path, message=_words(kind, path, error, context))
+
+
+def _words(kind: str, path: str, error: Any, context: Any) -> str:
+    value = "the value" if hides(path) else shown(error["input"])
+    if kind == "dtrain":
+        return str(context["words"])
+    if kind == "missing":
+        return "missing; it is required here"
+    if kind in _LIMITS:
+        words, limit = _LIMITS[kind]
+        return f"{value} {words} {context[limit]:g}" if context[limit] < 1e6 else f"{value} {words} {context[limit]}"
+    if kind in _TYPES:
+        return f"{value} is not {_TYPES[kind]}"
+    if kind == "finite_number":
+        return f"{value} is not a finite number"
+    if kind == "literal_error":
+        return f"{value} is not one of {context['expected'].replace(' or ', ', ')}"
+    return f"{value}: {error['msg']}"
+
+
+def _path(location: Location) -> str:
+    """Return the dotted path; pydantic adds the member of a union and marks keys."""
+    path = ""
+    for index, part in enumerate(location):
+        is_member = index == 1 and location[0] in MEMBERS
+        if not is_member and part != "[key]":
+            path = join_path(path, str(part))
+    return path
+
+
+def _unknown_member(union: str, value: Any) -> Problem:
+    if not isinstance(value, dict):
+        return Problem(path=union, message=f"{shown(value)} is not a map of fields")
+    tag = UNION_TAG[union]
+    names = [name for name in MEMBERS[union] if " " not in name]
+    message = f"{shown(value[tag])} is not one of {', '.join(names)}"
+    return Problem(path=f"{union}.{tag}", message=message + _nearest(str(value[tag]), names))
+
+
+def _unknown_field(location: Location, model: type[BaseModel]) -> str:
+    key = str(location[-1])
+    here = _fields_at(location[:-1], model)
+    elsewhere = [path for path in _all_paths(model) if path.rpartition(".")[2] == key]
+    if location[0] in MEMBERS:
+        members = MEMBERS[str(location[0])]
+        owners = [name for name, member in members.items() if key in member.model_fields]
+        if owners:
+            return f"'{location[1]}' does not have this field; {', '.join(owners)} do{'es' if len(owners) == 1 else ''}"
+    near = _nearest(key, here)
+    if not near and elsewhere:
+        near = f"; did you mean {elsewhere[0]}?"
+    return f"unknown field{near}" if near else f"unknown field; known here: {', '.join(sorted(here))}"
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _fields_at(location: Location, model: type[BaseModel]) -> list[str]:
+    """Return the names known at a place, Determined's included."""
+    current: type[BaseModel] = model
+    names: list[str] = []
+    for index, part in enumerate(location):
+        if index == 1 and location[0] in MEMBERS:
+            current = MEMBERS[str(location[0])][str(part)]
+        elif isinstance(part, str) and part in current.model_fields:
+            models = list(_models(current.model_fields[part].annotation))
+            current = models[0] if models else current
+    section = str(location[0]) if location else ""
+    names.extend(current.model_fields)
+    if len(location) <= 1 or section in MEMBERS:
+        names.extend(FOREIGN.get(section, ()))
+        names.extend(old for part, old in SYNONYMS if part == section)
+    return names
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def _all_paths(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        path = join_path(above, name)
+        yield path
+        for inner in _models(field.annotation):
+            yield from _all_paths(inner, path)

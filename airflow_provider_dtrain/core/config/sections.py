@@ -1,0 +1,176 @@
+"""The parts of a configuration that are plain groups of fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from airflow_provider_dtrain.core.config.types import (
+    AbsolutePath,
+    Count,
+    Line,
+    Name,
+    Pattern,
+    Positive,
+    Python,
+    Section,
+    Size,
+    VariableName,
+    VariableValue,
+    refuse,
+    shown,
+)
+
+
+class Period(Section):
+    """A distance in training: exactly one of the three units."""
+
+    batches: Count | None = None
+    records: Count | None = None
+    epochs: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Period:
+        given = [name for name in ("batches", "records", "epochs") if getattr(self, name) is not None]
+        if len(given) != 1:
+            what = " and ".join(given) if given else "no unit"
+            raise refuse(f"{what} given; exactly one of batches, records, epochs is accepted (see !override)")
+        return self
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the period is switched off."""
+        return not (self.batches or self.records or self.epochs)
+
+
+def _period(value: Any) -> Any:
+    """Take a bare number as batches."""
+    return {"batches": value} if type(value) is int else value
+
+
+AnyPeriod = Annotated[Period, BeforeValidator(_period)]
+
+
+class Device(Section):
+    """A device of the host that the container sees."""
+
+    host_path: AbsolutePath
+    container_path: AbsolutePath
+    mode: Literal["r", "w", "m", "rw", "rm", "wm", "rwm", "mrw"] = "mrw"
+
+
+def _device(value: Any) -> Any:
+    """Read docker's short form ``host[:container[:mode]]``."""
+    if not isinstance(value, str):
+        return value
+    parts = value.split(":")
+    if len(parts) > 3:
+        raise refuse("host_path[:container_path[:mode]] is accepted")
+    return dict(zip(("host_path", "container_path", "mode"), [parts[0], *(parts[1:] or parts)], strict=False))
+
+
+class BindMount(Section):
+    """A folder of the host that the container sees."""
+
+    host_path: AbsolutePath
+    container_path: AbsolutePath
+    read_only: bool = False
+    propagation: Literal["private", "rprivate", "shared", "rshared", "slave", "rslave"] = "rprivate"
+
+
+class Resources(Section):
+    """What one trial asks of the pool."""
+
+    #: 0 is one CPU-only process that needs no slot.
+    slots_per_trial: int = Field(default=1, ge=0, le=1_000_000)
+    pool: Name | None = None
+    #: Smaller is first.
+    priority: int = Field(default=42, ge=1, le=99)
+    weight: float = Field(default=1.0, gt=0)
+    #: Slots that all trials of the experiment hold at one time.
+    max_slots: Positive | None = None
+    is_single_host: bool = False
+    shm_size: Size | None = None
+    devices: list[Annotated[Device, BeforeValidator(_device)]] = []
+
+
+def _compression(value: Any) -> Any:
+    return "fp16" if value is True else value
+
+
+def _precision(value: Any) -> Any:
+    """Take false as none."""
+    return "none" if value is False else value
+
+
+class Optimizations(Section):
+    """How gradients are computed and exchanged."""
+
+    #: Batches per gradient exchange.
+    aggregation_frequency: Positive = 1
+    average_aggregated_gradients: bool = True
+    average_training_metrics: bool = True
+    gradient_compression: Annotated[Literal[False, "fp16", "bf16", "powersgd"], BeforeValidator(_compression)] = False
+    #: Size of a DDP bucket, MiB.
+    tensor_fusion_threshold: int = Field(default=25, ge=1, le=65536)
+    auto_tune_tensor_fusion: bool = False
+    mixed_precision: Annotated[Literal["none", "fp16", "bf16"], BeforeValidator(_precision)] = "none"
+
+
+class Reproducibility(Section):
+    """Where randomness comes from."""
+
+    #: Drawn and stored when it is not given.
+    experiment_seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    deterministic: bool = False
+
+
+class Profiling(Section):
+    """What is measured beside the metrics."""
+
+    enabled: bool = True
+    sampling_interval_s: float = Field(default=1.0, ge=0.1, le=3600)
+    timings: bool = True
+
+
+class LogPolicy(Section):
+    """What to do when a line of a rank's log matches; without a pattern, nothing: a default is switched off."""
+
+    name: Line | None = None
+    pattern: Pattern | None = None
+    action: Literal["cancel_retries", "exclude_host"] | None = None
+
+    @model_validator(mode="after")
+    def _says_what(self) -> LogPolicy:
+        if self.name is None and self.pattern is None:
+            raise refuse("a policy needs a name or a pattern")
+        return self
+
+
+#: Weakest layer of every configuration; a policy of the same name replaces one of these.
+DEFAULT_LOG_POLICIES: tuple[dict[str, str], ...] = (
+    {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*", "action": "cancel_retries"},
+    {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*", "action": "exclude_host"},
+)
+
+
+_DEVICE_KINDS = ("cpu", "cuda", "rocm")
+
+
+def _image(value: Any) -> Any:
+    """One image, or one for each kind of device."""
+    images = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else [None]
+    known = not isinstance(value, dict) or (value and all(key in _DEVICE_KINDS for key in value))
+    if not known or not all(isinstance(image, str) and image.strip() and image.isprintable() for image in images):
+        raise refuse(f"{shown(value)} is not accepted; the name of an image is, or a map of {', '.join(_DEVICE_KINDS)}")
+    return value
+
+
+class Environment(Section):
+    """Where the ranks run."""
+
+    #: Absolute path or bare name of the interpreter on the host.
+    python: Python | None = None
+    variables: dict[VariableName, VariableValue] = {}
+    image: Annotated[str | dict[str, str], BeforeValidator(_image)] | None = None

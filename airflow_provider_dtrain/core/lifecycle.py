@@ -1,0 +1,197 @@
+"""Which state may follow which, and which of a gang's exits was the cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_dtrain.errors import IllegalTransitionError, Kind
+
+StatefulKind = Literal["host", "allocation", "trial", "attempt"]
+AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost"]
+
+_HOST = {
+    # A probe and a person may say again what is known already, with a new reason.
+    "ready": "ready draining drained disabled unreachable",
+    "draining": "draining drained ready disabled unreachable",
+    "drained": "drained ready disabled unreachable",
+    # A disabled host is not probed, so only a person brings it back.
+    "disabled": "disabled ready",
+    "unreachable": "unreachable lost ready draining drained disabled",
+    "lost": "lost ready draining drained disabled unreachable",
+}
+_ALLOCATION = {
+    "waiting": "granted released",
+    # Not taken up in time: it waits again with its place kept.
+    "granted": "starting waiting stopping released",
+    # A preflight that fails gives the slots back: at once, or once the hosts have answered.
+    "starting": "running waiting stopping released expired",
+    # A restart keeps the gang and starts again.
+    "running": "starting stopping released expired",
+    "stopping": "starting released expired",
+    # A follower that comes back in time goes on; else the hosts are asked, and only then it is released.
+    "expired": "starting running stopping released",
+    "released": "",
+}
+_TRIAL = {
+    "queued": "running paused completed stopped errored killed",
+    # A preempted trial, or one that lost a host, waits again.
+    "running": "queued paused completed stopped errored killed",
+    "paused": "queued running completed stopped errored killed",
+    "completed": "",
+    "stopped": "",
+    # An Airflow retry goes on from the latest checkpoint.
+    "errored": "queued",
+    "killed": "",
+}
+_ATTEMPT = {
+    # The searcher, a kill or a shape that fits no more may end it before it starts.
+    "waiting": "starting stopping completed failed",
+    # A short program may have ended before its start was recorded.
+    "starting": "running waiting stopping completed failed lost",
+    "running": "stopping completed failed lost",
+    "stopping": "completed failed lost",
+    "completed": "",
+    "failed": "",
+    "lost": "",
+}
+
+#: kind -> state -> states that may follow. The only such table.
+TRANSITIONS: Mapping[str, Mapping[str, frozenset[str]]] = {
+    kind: {state: frozenset(following.split()) for state, following in table.items()}
+    for kind, table in {"host": _HOST, "allocation": _ALLOCATION, "trial": _TRIAL, "attempt": _ATTEMPT}.items()
+}
+
+#: States in which an allocation holds its slots; an expired one does until its hosts have answered.
+HOLDING: frozenset[str] = frozenset({"granted", "starting", "running", "stopping", "expired"})
+
+
+def allowed(kind: StatefulKind, old: str) -> frozenset[str]:
+    """Return the states that may follow ``old``; none for a final state.
+
+    :raises IllegalTransitionError: no such state
+    """
+    table = TRANSITIONS[kind]
+    if old not in table:
+        raise IllegalTransitionError(f"'{old}' is no state of {_article(kind)}. Its states are {', '.join(table)}.")
+    return table[old]
+
+
+def check(kind: StatefulKind, old: str, new: str) -> None:
+    """Do nothing when ``new`` may follow ``old``.
+
+    :raises IllegalTransitionError: it may not, or there is no such state
+    """
+    following = allowed(kind, old)
+    allowed(kind, new)
+    if new not in following:
+        rest = f"only {', '.join(sorted(following))} may follow" if following else "that state is final"
+        raise IllegalTransitionError(f"{_article(kind).capitalize()} that is {old} cannot become {new}: {rest}.")
+
+
+def is_final(kind: StatefulKind, state: str) -> bool:
+    """Return whether nothing follows the state."""
+    return not allowed(kind, state)
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] == "a" else f"a {kind}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankExit:
+    """How one rank ended."""
+
+    rank: int
+    host: str
+    #: Negative for a signal; None when it is not known.
+    exit_code: int | None
+    #: Unix seconds by the clock of the host.
+    at: float
+    #: How far that clock was ahead of the control side's.
+    offset_s: float = 0.0
+    #: ``message`` and ``traceback`` as the rank left them, or None.
+    error: Mapping[str, Any] | None = None
+    #: Our supervisor had sent it a signal before it ended.
+    sent_signal: bool = False
+    #: Last lines of its log.
+    log_tail: str = ""
+    #: It had finished its first step (its ``first_step`` event came).
+    has_stepped: bool = False
+
+    @property
+    def corrected_at(self) -> float:
+        """Unix seconds by the clock of the control side."""
+        return self.at - self.offset_s
+
+    @property
+    def message(self) -> str:
+        """What the rank said of its failure; the end of its log when it left no record."""
+        return str(self.error.get("message") or "") if self.error else self.log_tail
+
+    @property
+    def text(self) -> str:
+        """The message and everything else that the rank left about its failure."""
+        return f"{self.message}\n{self.error.get('traceback') or ''}" if self.error else self.log_tail
+
+
+# What the other ranks say when one has died. Texts of gloo, NCCL and c10d as PyTorch 2.13 raises them.
+_AFTERMATH = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection was likely closed|Broken pipe"
+    r"|Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure"
+    r"|Watchdog caught collective operation timeout|collective operation timeout|Wait timeout"
+    r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|remote process exited"
+    r"|[Ss]ocket [Tt]imeout|recvValue failed|sendBytes failed|failed to recv, got 0 bytes"
+    r"|client socket has timed out|Timed out after \d+ seconds waiting for clients"
+)
+_RENDEZVOUS = re.compile(
+    r"TCPStore|c10d|DistNetworkError|DistStoreError|init_process_group|rendezvous|(?:server|client) socket"
+    r"|gloo/transport",
+    re.IGNORECASE,
+)
+_NO_RENDEZVOUS = re.compile(
+    r"EADDRINUSE|address already in use|ECONNREFUSED|connection refused|client socket has timed out",
+    re.IGNORECASE,
+)
+_BROKEN_DEVICE = re.compile(
+    r"uncorrectable (?:ECC|NVLink) error|ECC error encountered|GPU is lost|fallen off the bus"
+    r"|CUDA-capable device\(s\) is/are busy or unavailable",
+    re.IGNORECASE,
+)
+
+
+def first_failure(exits: Iterable[RankExit]) -> RankExit | None:
+    """Return the exit that was the cause, None when every rank ended well.
+
+    First by the time of the control side's clock; behind all others the ranks that only noticed that a
+    peer was gone, and behind those the ranks that we sent a signal ourselves.
+    """
+    failed = [leaving for leaving in exits if leaving.exit_code != 0]
+    return min(failed, key=lambda leaving: (_remoteness(leaving), leaving.corrected_at, leaving.rank), default=None)
+
+
+def classify(leaving: RankExit) -> Kind:
+    """Return who is at fault: ``infra`` for a device or a rendezvous that never came about, else ``user``.
+
+    ``platform`` where the rank ended because we sent it a signal: its exit says nothing about a fault.
+    """
+    if _BROKEN_DEVICE.search(leaving.text):
+        return "infra"
+    if leaving.sent_signal:
+        return "platform"
+    if not leaving.has_stepped and _NO_RENDEZVOUS.search(leaving.message) and _RENDEZVOUS.search(leaving.text):
+        return "infra"
+    return "user"
+
+
+def is_aftermath(leaving: RankExit) -> bool:
+    """Return whether the rank only noticed that another one was gone."""
+    return _AFTERMATH.search(leaving.message) is not None
+
+
+def _remoteness(leaving: RankExit) -> int:
+    if leaving.sent_signal:
+        return 2
+    return 1 if is_aftermath(leaving) else 0

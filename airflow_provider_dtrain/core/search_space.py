@@ -1,0 +1,110 @@
+"""Hyperparameters: which values are leaves, which are groups, and what is wrong with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from airflow_provider_dtrain.errors import Problem
+
+#: Type of a leaf -> its fields, required ones first; those after None may be left out.
+LEAF_FIELDS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
+    "const": (frozenset({"val"}), frozenset()),
+    "int": (frozenset({"minval", "maxval"}), frozenset({"count"})),
+    "double": (frozenset({"minval", "maxval"}), frozenset({"count"})),
+    "log": (frozenset({"minval", "maxval"}), frozenset({"base", "count"})),
+    "categorical": (frozenset({"vals"}), frozenset()),
+}
+LOG_BASE: Final = 10.0
+
+
+def is_leaf(value: object) -> bool:
+    """Return whether a value below ``hyperparameters`` is one hyperparameter and not a nested group."""
+    return not isinstance(value, Mapping) or "type" in value
+
+
+def is_constant(leaf: object) -> bool:
+    """Return whether a leaf has the same value in every trial."""
+    return not isinstance(leaf, Mapping) or leaf.get("type") == "const"
+
+
+def leaves(group: Mapping[str, Any], path: str = "hyperparameters") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted path, leaf) of every hyperparameter, names sorted at each level."""
+    for name in sorted(group):
+        value = group[name]
+        if is_leaf(value):
+            yield f"{path}.{name}", value
+        else:
+            yield from leaves(value, f"{path}.{name}")
+
+
+def constants(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested values of a space that has constants only.
+
+    :raises ValueError: a leaf is not a constant
+    """
+    values: dict[str, Any] = {}
+    for name, value in group.items():
+        if not is_leaf(value):
+            values[name] = constants(value)
+        elif not is_constant(value):
+            raise ValueError(f"hyperparameter '{name}' is not a constant")
+        else:
+            values[name] = value["val"] if isinstance(value, Mapping) else value
+    return values
+
+
+def check_space(group: Mapping[str, Any]) -> list[Problem]:
+    """Return everything that is wrong with the leaves of a space."""
+    problems: list[Problem] = []
+    for path, leaf in leaves(group):
+        if isinstance(leaf, Mapping):
+            problems.extend(Problem(path=where, message=what) for where, what in _check_leaf(path, leaf))
+    return problems
+
+
+def _check_leaf(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    kind = leaf["type"]
+    if not isinstance(kind, str) or kind not in LEAF_FIELDS:
+        yield f"{path}.type", f"{str(kind)[:40]!r} is not one of {', '.join(LEAF_FIELDS)}"
+        return
+    required, optional = LEAF_FIELDS[kind]
+    for name in sorted(leaf.keys() - required - optional - {"type"}):
+        yield f"{path}.{name}", f"unknown field of {kind}; accepted: {', '.join(sorted(required | optional))}"
+    for name in sorted(required - leaf.keys()):
+        yield f"{path}.{name}", f"{kind} needs it"
+    if kind == "categorical" and "vals" in leaf and not (isinstance(leaf["vals"], list) and leaf["vals"]):
+        yield f"{path}.vals", "a list with at least one value is accepted"
+    if kind in ("int", "double", "log"):
+        yield from _check_range(path, kind, leaf)
+
+
+def _check_range(path: str, kind: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    good = True
+    for name in ("minval", "maxval"):
+        if name in leaf and not _is_number(leaf[name], integer=kind == "int"):
+            good = False
+            yield f"{path}.{name}", f"{leaf[name]!r:.60} is not {'an integer' if kind == 'int' else 'a number'}"
+    if good and "minval" in leaf and "maxval" in leaf and not leaf["minval"] < leaf["maxval"]:
+        yield f"{path}.minval", f"{leaf['minval']} is not below maxval {leaf['maxval']}"
+    if "count" in leaf and not (_is_number(leaf["count"], integer=True) and leaf["count"] >= 1):
+        yield f"{path}.count", f"{leaf['count']!r:.60} is not an integer >= 1"
+    if kind == "log" and good:
+        yield from _check_log(path, leaf)
+
+
+def _check_log(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    base = leaf.get("base", LOG_BASE)
+    if not _is_number(base) or base <= 0 or base == 1:
+        yield f"{path}.base", f"{base!r:.60} is not a number above 0 other than 1"
+        return
+    for name in ("minval", "maxval"):
+        if name in leaf and abs(leaf[name]) > 700 / abs(math.log(base)):
+            yield f"{path}.{name}", f"{base} to the power of {leaf[name]} is no finite number"
+
+
+def _is_number(value: object, *, integer: bool = False) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (not integer and isinstance(value, float) and math.isfinite(value))

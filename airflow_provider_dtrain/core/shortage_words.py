@@ -1,0 +1,141 @@
+"""Why a request does not start, in words for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+
+from airflow_provider_dtrain.core.board import Board
+from airflow_provider_dtrain.core.resources import GangRequest, PoolOptions, Unplaceable
+from airflow_provider_dtrain.core.shortage import NOBODY, Shortfall, could_ever, shortfall, sums, works
+
+#: Names in one list; the rest is counted.
+SHOWN = 6
+
+
+def explain(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NOBODY) -> Unplaceable:
+    """Return why no slots were found: what is missing, or why none ever will be and what would work.
+
+    :param closed: hosts that are kept for others
+    """
+    if not could_ever(board, request, options):
+        return Unplaceable(_never_words(board, request, options), never=True)
+    need = shortfall(board, request, options, closed)
+    return Unplaceable(missing_words(board, request, need), never=False, missing=need.missing)
+
+
+def missing_words(board: Board, request: GangRequest, need: Shortfall) -> str:
+    """Return what stands in the way of a request that the pool can serve."""
+    states = _state_words(board, request, need)
+    if request.slots == 0:
+        return sentences(["no host is ready for a process without slots", *states])
+    where = count(len(need.hosts), "whole host") if need.is_whole else "one host"
+    lack = f"{count(request.slots, 'slot')} on {where}: {need.missing} missing on {names(need.hosts)}"
+    if len(need.hosts) < len(board.size):
+        lack += ", which comes closest" if len(need.hosts) == 1 else ", which come closest"
+    return sentences([lack, *_held_words(board, need), *states])
+
+
+def sentences(parts: Sequence[str]) -> str:
+    """Return the parts as sentences of one line."""
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)
+
+
+def count(number: int, noun: str) -> str:
+    """Return the number with its noun, plural where it has to be."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def names(items: Sequence[str]) -> str:
+    """Return the items as a list in words, at most six by name."""
+    shown = list(items[:SHOWN])
+    if len(items) > SHOWN:
+        shown.append(f"{len(items) - SHOWN} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _state_words(board: Board, request: GangRequest, need: Shortfall) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for name in need.unusable:
+        if name not in board.free:
+            why: str = board.hosts[name].state
+        elif name in request.excluded_hosts:
+            why = "excluded for this trial"
+        else:
+            why = "reserved for requests before it"
+        groups.setdefault(why, []).append(name)
+    return [f"{why}: {names(listed)}" for why, listed in groups.items()]
+
+
+def _held_words(board: Board, need: Shortfall) -> list[str]:
+    hosts = [board.hosts[name] for name in need.hosts if name not in need.unusable]
+    owners = Counter(who for host in hosts for index, who in host.holders if index in host.held)
+    blocked = sum(len((host.blocked - host.held) & host.enabled) for host in hosts)
+    granted = sum(board.taken(host.name) for host in hosts)
+    words = []
+    if granted:
+        words.append(f"{count(granted, 'slot')} just granted to requests before it")
+    if owners:
+        words.append("held by " + names([f"{who} ({count(held, 'slot')})" for who, held in owners.most_common()]))
+    if blocked:
+        words.append(f"{count(blocked, 'slot')} stuck or in use by something outside this store")
+    return words
+
+
+def _never_words(board: Board, request: GangRequest, options: PoolOptions) -> str:
+    if not board.hosts:
+        return "The pool has no hosts. Register one with: airflow dtrain hosts add."
+    if not board.size:
+        listed = names(sorted(board.hosts))
+        return f"Every host of the pool is disabled ({listed}). Enable one with: airflow dtrain hosts enable NAME."
+    if not any(board.sizes):
+        return "No host of the pool has a slot that is switched on. Enable slots, or register a host with slots."
+    wanted = count(request.slots, "slot")
+    have = f"the pool has {_sizes_words(board.sizes)}"
+    if request.is_single_host:
+        fact = f"{wanted} on one host can never be had: {have}"
+        return sentences([fact, _single_host_advice(board, request, options)])
+    rule = "whole hosts that sum up exactly" if options.allow_heterogeneous else "whole hosts of one size"
+    fact = f"{wanted} can never be had: {have}, and a gang larger than a host takes {rule}"
+    return sentences([fact, _advice(board, request, options)])
+
+
+def _sizes_words(sizes: Mapping[int, int]) -> str:
+    listed = [f"{count(sizes[size], 'host')} of {count(size, 'slot')}" for size in sorted(sizes, reverse=True) if size]
+    return names(listed)
+
+
+def _single_host_advice(board: Board, request: GangRequest, options: PoolOptions) -> str:
+    advice = f"use at most {max(board.sizes)}"
+    without = works(board.sizes, request.slots, is_single_host=False, unequal=options.allow_heterogeneous)
+    return advice + (", or drop is_single_host" if without else "")
+
+
+def _advice(board: Board, request: GangRequest, options: PoolOptions) -> str:
+    near = [str(size) for size in nearest_sizes(board.sizes, request.slots, options.allow_heterogeneous)]
+    advice = f"use {' or '.join(near)}"
+    if options.allow_heterogeneous or request.slots > sum(board.size.values()):
+        return advice
+    if works(board.sizes, request.slots, is_single_host=False, unequal=True):
+        return f"{advice}, or set allow_heterogeneous on the pool"
+    return f"{advice} (allow_heterogeneous would not help: no hosts sum up to {request.slots})"
+
+
+def nearest_sizes(sizes: Mapping[int, int], slots: int, unequal: bool) -> list[int]:
+    """Return the next smaller and the next larger number of slots that would work, where there are such.
+
+    :param sizes: slots of a host -> number of such hosts
+    :param slots: a number that does not work; larger than every host
+    """
+    largest = max(sizes)
+    fits = {largest} | {size * min(number, slots // size) for size, number in sizes.items() if size}
+    fits |= {size * (slots // size + 1) for size, number in sizes.items() if size and slots // size < number}
+    if unequal:
+        # One host more reaches over any gap, so the next larger sum is at most one host away.
+        bits = sums(sizes, slots + largest)
+        fits.add((bits & ((1 << slots) - 1)).bit_length() - 1)
+        above = bits >> (slots + 1)
+        fits |= {slots + (above & -above).bit_length()} if above else set()
+    below = [size for size in fits if 0 < size < slots]
+    over = [size for size in fits if size > slots]
+    return [max(below)] + ([min(over)] if over else [])

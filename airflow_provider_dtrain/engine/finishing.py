@@ -1,0 +1,70 @@
+"""The end of a gang: every process confirmed gone on every host, then the slots are free."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle import classify, first_failure
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, RankFailedError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.lifecycle import RankExit
+    from airflow_provider_dtrain.engine.following import GangEnd
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.store.records import AttemptView
+
+FENCE_WAIT_S = 10.0
+
+
+async def fence(rt: Runtime, view: AttemptView) -> list[str]:
+    """End everything of the attempt on its hosts; return the hosts that answered ``clear``.
+
+    A host that does not answer keeps its slots in the store: nobody else gets them.
+    """
+    hosts = list(view.held_hosts)
+    if view.run is None or not hosts:
+        return hosts
+    answers = await asyncio.gather(*(_fence(rt, view, host) for host in hosts), return_exceptions=True)
+    clear = []
+    for host, found in zip(hosts, answers, strict=True):
+        if isinstance(found, HostError):
+            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", found, host)
+        elif isinstance(found, BaseException):
+            raise found
+        elif found.get("clear"):
+            clear.append(host)
+        else:
+            rt.log.warning("Host '%s' could not end everything of %s: %s", host, view.run, found.get("survivors"))
+    return clear
+
+
+async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
+    return await rt.call(
+        host, "fence", timeout_s=FENCE_WAIT_S + 20.0, run=view.run, token=view.token, wait_s=FENCE_WAIT_S
+    )
+
+
+async def release(rt: Runtime, view: AttemptView) -> list[str]:
+    """Fence the attempt and free its slots on the hosts that answered; return those hosts."""
+    clear = await fence(rt, view)
+    for host in clear:
+        await rt.db(rt.store.release, rt.attempt_id, rt.watch, host, proof="clear")
+    return clear
+
+
+def cause(end: GangEnd) -> DtrainError:
+    """Return why the gang failed: the first failure by corrected time, not the noise that follows it."""
+    if (found := first_failure(end.exits)) is not None:
+        return _exit_error(found)
+    for lost in end.lost.values():
+        return lost
+    host, reason = next(((host, reason) for host, reason in end.ended.items() if reason != "completed"), ("?", "?"))
+    return HostLostError(host, f"The run ended on host '{host}' with reason '{reason}'.")
+
+
+def _exit_error(found: RankExit) -> DtrainError:
+    error = found.error or {}
+    text = str(error.get("traceback") or error.get("message") or found.log_tail or "It wrote nothing.")
+    failed = RankFailedError(rank=found.rank, host=found.host, exit_code=found.exit_code, traceback=text)
+    return HostError(found.host, str(failed)) if classify(found) == "infra" else failed

@@ -1,0 +1,147 @@
+"""From a granted gang to running ranks: preflight, payload, two-phase start."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_dtrain.core.launch import choose_network, connect_targets, rank_order
+from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.engine.runtime import answer
+from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.launch import NetworkChoice
+    from airflow_provider_dtrain.engine.plan import Job
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.hosts.remote import HostLink
+    from airflow_provider_dtrain.store.records import AttemptView
+
+T = TypeVar("T")
+
+PREPARE_TIMEOUT_S = 120.0
+CONNECT_TIMEOUT_S = 5.0
+
+
+async def on_all(hosts: Mapping[str, T], action: Callable[[str, T], Awaitable[Any]]) -> dict[str, Any]:
+    """Return each host's answer; all hosts act at the same time.
+
+    Waits for every host, so that nothing acts any more when the first error is raised.
+    """
+    answers = await asyncio.gather(*(action(host, value) for host, value in hosts.items()), return_exceptions=True)
+    for found in answers:
+        if isinstance(found, BaseException):
+            raise found
+    return dict(zip(hosts, answers, strict=True))
+
+
+async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
+    """Start the ranks of the attempt on all its hosts, or on none.
+
+    Repeatable: a follower that takes over in the middle starts the same plan again and attaches.
+
+    :param view: attempt that holds its slots
+    :raises HostError: a host cannot be reached, refuses, or has no way to another
+    :raises EnvironmentMissingError: a host lacks python or a module
+    """
+    order = rank_order(Placement(view.placement))
+    links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host))
+    record = view.plan
+    if record is None:
+        network = await _preflight(view, job, links)
+        record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
+        await rt.db(rt.store.set_plan, rt.attempt_id, rt.watch, record)
+    master = record["master"]
+    prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
+    port = master["port"] or prepared[master["host"]]["port"]
+
+    async def go(_: str, link: HostLink) -> Any:
+        return await answer(link, "go", run=view.run, master_addr=master["address"], master_port=port)
+
+    await on_all(links, go)
+    await rt.db(rt.store.set_running, rt.attempt_id, rt.watch)
+    where = f"{master['address']}:{port}"
+    rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
+
+
+async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:
+    """Send what the hosts miss, look whether they can run this, and find the network between them."""
+    nonce = secrets.token_hex(16)
+    several = len(links) > 1
+
+    async def one(host: str, link: HostLink) -> Any:
+        _, _, listening = await asyncio.gather(
+            _send_archives(link, job), _check(link, view, job), _listen(link, job, nonce) if several else _nothing()
+        )
+        return listening
+
+    try:
+        listening = await on_all(links, one)
+        connects = await _connect(links, listening, nonce) if several else {}
+    finally:
+        if several:
+            closing = (answer(link, "net_close", nonce=nonce) for link in links.values())
+            await asyncio.gather(*closing, return_exceptions=True)
+    return choose_network(list(links), listening, connects, network_interface=job.network_interface)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _listen(link: HostLink, job: Job, nonce: str) -> dict[str, Any]:
+    return await answer(link, "net_listen", nonce=nonce, port_range=job.port_range)
+
+
+async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+    """Return what each host found when it connected to the others."""
+    targets = connect_targets(list(links), listening)
+
+    async def one(host: str, link: HostLink) -> Any:
+        asked: dict[str, Any] = {"nonce": nonce, "targets": targets[host], "timeout_s": CONNECT_TIMEOUT_S}
+        return await answer(link, "net_connect", **asked)
+
+    return await on_all(links, one)
+
+
+async def _send_archives(link: HostLink, job: Job) -> None:
+    for kind, archive in job.archives.items():
+        reply = await answer(link, "have", kind=kind, digests=[archive.digest])
+        if reply["missing"]:
+            await in_thread(link.send_archive, kind, archive.digest, archive.content())
+
+
+async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
+    """Raise when the host cannot run this configuration."""
+    slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
+    asked: dict[str, Any] = {"python": job.python, "modules": list(job.modules), "slots": slots, "shared_paths": [], "nonce": ""}
+    found = await answer(link, "preflight", timeout_s=60.0, **asked)
+    if found["python"] is None:
+        raise EnvironmentMissingError(
+            f"Host '{link.host}' has no interpreter {job.python!r}. "
+            "Install it there, or set environment.python to one that exists on every host."
+        )
+    missing = [name for name in job.modules if not found["modules"].get(name)]
+    if missing:
+        raise EnvironmentMissingError(
+            f"Host '{link.host}': {found['executable']} (Python {found['python']}) lacks {', '.join(missing)}. "
+            f"Install with: {found['executable']} -m pip install {' '.join(missing)}"
+        )
+    for process in found.get("foreign", ()):
+        raise HostError(
+            link.host,
+            f"Host '{link.host}': GPU {process['device']} is in use by process {process['pid']} "
+            f"({process['name']}) of user {process['user']} with {process['memory_bytes'] / 2**30:.1f} GiB, "
+            "which this store did not start. End it, or disable the slot.",
+        )
+    if found.get("problems"):
+        raise HostError(link.host, f"Host '{link.host}': " + "; ".join(found["problems"]))
+
+
+async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
+    if job.checkpoint_source is not None and plan["master_local"]:
+        await in_thread(job.send_checkpoint, link, plan["run"])
+    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)

@@ -1,0 +1,75 @@
+"""How an attempt ended, in a form that travels through an Airflow trigger event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from airflow_provider_dtrain import errors
+from airflow_provider_dtrain.errors import DtrainError, Kind
+
+State = Literal["completed", "stopped", "errored", "killed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why an attempt failed."""
+
+    #: Name of the class in :mod:`airflow_provider_dtrain.errors`.
+    error: str
+    kind: Kind
+    message: str
+    host: str | None = None
+    rank: int | None = None
+
+    @classmethod
+    def of(cls, error: DtrainError) -> Failure:
+        """Return the failure that an exception stands for."""
+        return cls(
+            error=type(error).__name__,
+            kind=error.kind,
+            message=str(error),
+            host=getattr(error, "host", None),
+            rank=getattr(error, "rank", None),
+        )
+
+    def exception(self) -> DtrainError:
+        """Return an exception of the same class and message."""
+        found = getattr(errors, self.error, None)
+        if not (isinstance(found, type) and issubclass(found, DtrainError)):
+            found = DtrainError
+        rebuilt: DtrainError = found.__new__(found)
+        Exception.__init__(rebuilt, self.message)
+        return rebuilt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The end of a trial."""
+
+    state: State
+    #: The operator's XCom.
+    result: dict[str, Any] | None = None
+    failure: Failure | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Outcome:
+        """Return what :meth:`to_dict` was made from."""
+        failure = value.get("failure")
+        return cls(state=value["state"], result=value.get("result"), failure=Failure(**failure) if failure else None)
+
+
+def plain(value: Any) -> Any:
+    """Return the value as JSON that XCom accepts: NaN and infinities become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

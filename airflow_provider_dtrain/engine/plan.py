@@ -1,0 +1,209 @@
+"""Everything that a launch needs, put together from the store alone."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.launch import HostFacts, LaunchFacts, build_plans, rank_order
+from airflow_provider_dtrain.core.resources import Placement
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.core.launch import NetworkChoice
+    from airflow_provider_dtrain.hooks.settings import Settings
+    from airflow_provider_dtrain.hosts.remote import HostLink
+    from airflow_provider_dtrain.store.records import AttemptView, CheckpointView
+    from airflow_provider_dtrain.store.repository import Store
+
+#: Folder of a run that holds the checkpoint to start from.
+RESTORED = "checkpoints"
+_IMPORTS_TORCH = re.compile(rb"^\s*(?:import|from)\s+(?:torch|airflow_provider_dtrain)\b", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """A tar.gz that a host may lack."""
+
+    digest: str
+    content: Callable[[], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One attempt's configuration, archives and devices."""
+
+    store_id: str
+    config: ExperimentConfig
+    #: Configuration without secrets, as the ranks may read it.
+    document: Mapping[str, Any]
+    archives: Mapping[str, Archive]
+    #: host -> slot index -> device UUID, None for CPU slots
+    devices: Mapping[str, Mapping[int, str | None]]
+    #: Modules that the ranks' interpreter must have.
+    modules: tuple[str, ...]
+    world_size: int
+    settings: Settings
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    checkpoint_source: CheckpointView | None = None
+    #: Seconds until Airflow's execution_timeout; None = no limit.
+    timeout_s: float | None = None
+
+    @property
+    def python(self) -> str | None:
+        """Interpreter of the ranks; None = the supervisor's."""
+        return self.config.environment.python
+
+    @property
+    def network_interface(self) -> str | None:
+        """Interface that the configuration names; None = found by real connections."""
+        return None if self.config.network_interface == "auto" else self.config.network_interface
+
+    @property
+    def port_range(self) -> list[int] | None:
+        """Ports that a firewall leaves open between the hosts."""
+        return list(self.config.port_bounds) if self.config.port_bounds else None
+
+    def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the store keeps of a launch: the hosts' plans, the rendezvous, the boot ids.
+
+        :param network: address of rank 0 and the hosts' interfaces
+        :param boots: host -> boot id at the start; another one later means that the host was restarted
+        """
+        placement = Placement(view.placement)
+        plans = build_plans(placement, self._facts(view, network))
+        master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
+        return {"plans": plans, "master": master, "boots": dict(boots)}
+
+    def _facts(self, view: AttemptView, network: NetworkChoice) -> LaunchFacts:
+        assert view.run is not None
+        assert view.token is not None
+        return LaunchFacts(
+            run=view.run,
+            store=self.store_id,
+            token=view.token,
+            argv=self.config.command,
+            hosts={host: HostFacts(devices=devices, python=self.python) for host, devices in self.devices.items()},
+            network=network,
+            hparams=view.hparams,
+            trial_seed=view.seed,
+            latest_checkpoint=self._restored_path(),
+            checkpoint_dir=self._checkpoint_dir(view),
+            variables=self.config.environment.variables,
+            restarts=view.number - 1,
+            max_restarts=view.max_restarts,
+            payload=self.archives["payloads"].digest if "payloads" in self.archives else None,
+            library=self.archives["libraries"].digest,
+            context=self._context(view),
+            port_range=self.config.port_bounds,
+            grace_s=self.settings.kill_grace_s,
+            orphan_timeout_s=self.settings.orphan_timeout_s,
+            timeout_s=self.timeout_s,
+            log_limit_bytes=self.settings.log_limit_bytes,
+            has_cpu_slots=all(device is None for devices in self.devices.values() for device in devices.values()),
+        )
+
+    def _checkpoint_dir(self, view: AttemptView) -> str | None:
+        """Return the trial's folder on shared storage; None = the chief's run folder."""
+        root = shared_root(self.config)
+        return f"{root}/experiment-{view.experiment_id}/trial-{view.trial_id}" if root else None
+
+    def send_checkpoint(self, link: HostLink, run: str) -> None:
+        """Put the checkpoint to start from into the run's folder on the chief's host. Blocks."""
+        from airflow_provider_dtrain.engine.checkpoints import pack
+
+        source = self.checkpoint_source
+        assert source is not None
+        assert source.copy_url is not None
+        link.put(run, RESTORED, pack(Path(source.copy_url), Path(source.path).name))
+
+    def _restored_path(self) -> str | None:
+        """Return where the ranks find it: they start in the work folder of their run."""
+        source = self.checkpoint_source
+        if source is None:
+            return None
+        return f"../{RESTORED}/{Path(source.path).name}" if source.copy_url else source.path
+
+    def _context(self, view: AttemptView) -> dict[str, Any]:
+        return {
+            "trial_id": view.trial_id,
+            "trial_number": view.trial_number,
+            "experiment": view.experiment,
+            "experiment_id": view.experiment_id,
+            "attempt": view.number,
+            "hparams": dict(view.hparams),
+            "seed": view.seed,
+            "config": dict(self.document),
+            "latest_checkpoint": self._restored_path(),
+        }
+
+
+def shared_root(config: ExperimentConfig) -> str | None:
+    """Return the folder for checkpoints that all hosts share; None = each run has its own."""
+    storage = config.checkpoint_storage
+    match storage.type:
+        case "shared_fs":
+            return str(Path(storage.host_path) / (storage.storage_path or ""))
+        case "directory":
+            return storage.container_path
+        case _:
+            return None
+
+
+def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: float | None = None) -> Job:
+    """Return the job of an attempt. Blocks: reads the store and packs the library.
+
+    :raises ConfigError: the stored configuration is not valid for this version
+    """
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.hooks.secrets import as_variables
+    from airflow_provider_dtrain.hosts.payload import library
+
+    stored = store.get_config(view.config_id)
+    config = ExperimentConfig.model_validate(dict(stored.document))
+    packed = library()
+    archives = {"libraries": Archive(digest=packed.digest, content=lambda: packed.content)}
+    if view.payload is not None:
+        digest = view.payload
+        archives["payloads"] = Archive(digest=digest, content=lambda: store.get_payload(digest))
+    return Job(
+        store_id=store.store_id,
+        config=config,
+        document=stored.document,
+        archives=archives,
+        devices={name: _devices(store, name) for name in view.placement},
+        modules=_modules(store, view),
+        world_size=max(1, view.slots),
+        settings=settings,
+        secrets=as_variables(stored.secrets),
+        checkpoint_source=_restart_from(store, view),
+        timeout_s=timeout_s,
+    )
+
+
+def _devices(store: Store, host: str) -> dict[int, str | None]:
+    return {slot.index: slot.device for slot in store.get_host(host).slots}
+
+
+def _modules(store: Store, view: AttemptView) -> tuple[str, ...]:
+    """Return ``torch`` when a file of the user's code imports it or the library."""
+    if view.payload is None:
+        return ()
+    with tarfile.open(fileobj=io.BytesIO(store.get_payload(view.payload)), mode="r:gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() and member.name.endswith(".py") else None
+            if content is not None and _IMPORTS_TORCH.search(content.read()):
+                return ("torch",)
+    return ()
+
+
+def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
+    """Return the latest checkpoint of earlier attempts that the next chief can read."""
+    found = [c for c in store.checkpoints(view.trial_id) if c.attempt < view.number]
+    usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or Path(c.path).is_absolute()]
+    return max(usable, key=lambda c: (c.attempt, c.step), default=None)

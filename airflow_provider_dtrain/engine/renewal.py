@@ -1,0 +1,114 @@
+"""Leases are renewed by one thread per process, one store transaction per beat of its hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.errors import DtrainError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hosts.remote import HostLink
+    from airflow_provider_dtrain.store.repository import Store
+
+log = logging.getLogger(__name__)
+
+#: A coroutine that did nothing for this long renews nothing: its lease may run out.
+PROGRESS_LIMIT_S = 60.0
+
+
+@dataclass
+class Follower:
+    """One attempt that this process follows."""
+
+    attempt_id: int
+    watch: int
+    store: Store
+    orphan_timeout_s: float
+    #: time.monotonic() of the coroutine's last step
+    progressed_at: float = field(default_factory=time.monotonic)
+
+
+class Renewer:
+    """Commits renewals in the store, then tells the hosts: never the other way round."""
+
+    def __init__(self) -> None:
+        self._followers: dict[str, Follower] = {}
+        self._beats: queue.SimpleQueue[tuple[HostLink, dict[str, Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def follow(self, run: str, follower: Follower) -> None:
+        """Renew this run's lease from now on."""
+        with self._lock:
+            self._followers[run] = follower
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="dtrain-renew", daemon=True)
+                self._thread.start()
+
+    def progress(self, run: str) -> None:
+        """Note that the run's coroutine is alive."""
+        if (follower := self._followers.get(run)) is not None:
+            follower.progressed_at = time.monotonic()
+
+    def leave(self, run: str) -> None:
+        """Renew this run no more."""
+        with self._lock:
+            self._followers.pop(run, None)
+
+    def beat(self, link: HostLink, frame: dict[str, Any]) -> None:
+        """Take a host's beat; called by the link's reader thread, returns at once."""
+        self._beats.put((link, frame))
+
+    def _work(self) -> None:
+        while True:
+            beats = [self._beats.get()]
+            while not self._beats.empty():
+                beats.append(self._beats.get())
+            try:
+                self._renew(beats)
+            except DtrainError as error:
+                log.warning("Leases were not renewed, the next beat tries again: %s", error)
+            except Exception:
+                log.exception("Leases were not renewed, the next beat tries again")
+
+    def _renew(self, beats: list[tuple[HostLink, dict[str, Any]]]) -> None:
+        now = time.monotonic()
+        alive = {run for _, frame in beats for run in frame.get("runs", ())}
+        with self._lock:
+            wanted = {
+                run: follower
+                for run, follower in self._followers.items()
+                if run in alive and now - follower.progressed_at < PROGRESS_LIMIT_S
+            }
+        current: set[str] = set()
+        for store in {follower.store for follower in wanted.values()}:
+            mine = {run: follower for run, follower in wanted.items() if follower.store is store}
+            renewed = store.renew({follower.attempt_id: follower.watch for follower in mine.values()})
+            current |= {run for run, follower in mine.items() if follower.attempt_id in renewed}
+        for link, frame in beats:
+            self._tell(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))})
+
+    @staticmethod
+    def _tell(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower]) -> None:
+        """Send the reading back that the beat brought: a late answer cannot extend a deadline."""
+        for timeout_s in {follower.orphan_timeout_s for follower in runs.values()}:
+            names = [run for run, follower in runs.items() if follower.orphan_timeout_s == timeout_s]
+            link.renew(names, frame["boottime_s"], timeout_s)
+
+
+_renewers: dict[int, Renewer] = {}
+
+
+def renewer() -> Renewer:
+    """Return this process's renewer."""
+    pid = os.getpid()
+    if pid not in _renewers:
+        _renewers.clear()
+        _renewers[pid] = Renewer()
+    return _renewers[pid]

@@ -1,0 +1,66 @@
+"""The result of a trial as plain JSON: what the operator leaves in XCom."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.engine.checkpoints import best_checkpoint
+from airflow_provider_dtrain.engine.outcome import plain
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records import AttemptView, CheckpointView, MetricRow
+    from airflow_provider_dtrain.store.repository import Store
+
+
+def trial_result(store: Store, view: AttemptView, state: str) -> dict[str, Any]:
+    """Return ids, state, best metric and its metrics, steps, checkpoint and where each rank ran. Blocks.
+
+    :param state: how the trial ended
+    """
+    searcher = store.get_config(view.config_id).document.get("searcher") or {}
+    metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
+    validations = store.metrics(view.trial_id, "validation")
+    best = _best(validations, metric, smaller)
+    checkpoints = store.checkpoints(view.trial_id)
+    steps = [row.step for row in store.metrics(view.trial_id)]
+    result = {
+        "experiment_id": view.experiment_id,
+        "trial_id": view.trial_id,
+        "state": state,
+        "metric": best.metrics.get(metric) if best and metric else None,
+        "metrics": dict(best.metrics) if best else {},
+        "steps": max(steps, default=0),
+        "checkpoint": checkpoint_url(best_checkpoint(checkpoints, metric, smaller) if checkpoints else None),
+        "hosts": _hosts(store, view),
+    }
+    return dict(plain(result))
+
+
+def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
+    """Return where a checkpoint lies: a path both sides can read, else host, run and path."""
+    if checkpoint is None:
+        return None
+    if checkpoint.copy_url is not None or os.path.isabs(checkpoint.path):
+        return checkpoint.copy_url or checkpoint.path
+    return f"{checkpoint.host}:{checkpoint.run}/{checkpoint.path}"
+
+
+def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) -> MetricRow | None:
+    """Return the validation with the best metric, or the last one when nothing ranks them."""
+    ranked = [
+        (value, row)
+        for row in rows
+        if metric and isinstance(value := row.metrics.get(metric), int | float) and value == value
+    ]
+    if not ranked:
+        return rows[-1] if rows else None
+    sign = 1 if smaller_is_better else -1
+    return min(ranked, key=lambda pair: (sign * pair[0], pair[1].step))[1]
+
+
+def _hosts(store: Store, view: AttemptView) -> list[dict[str, Any]]:
+    hosts: dict[str, list[dict[str, Any]]] = {}
+    for rank in store.ranks(view.attempt_id):
+        hosts.setdefault(rank.host, []).append({"rank": rank.rank, "slot": rank.slot, "exit_code": rank.exit_code})
+    return [{"host": host, "ranks": ranks} for host, ranks in hosts.items()]

@@ -1,0 +1,173 @@
+"""What the coroutine that carries one attempt needs: store, hosts, log, and the wish to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from airflow_provider_dtrain.engine.renewal import Follower, renewer
+from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.errors import HostUnreachableError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.tasklog import TaskLog
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hosts.remote import HostLink
+    from airflow_provider_dtrain.store.records import AttemptView, HostRecord
+    from airflow_provider_dtrain.store.repository import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Between two looks at whether a person asked to kill the trial.
+KILL_CHECK_S = 2.0
+
+
+class Killed(Exception):
+    """A person stopped this trial."""
+
+
+class TimedOut(Exception):
+    """The task's ``execution_timeout`` has passed."""
+
+
+class HandedOver(Exception):
+    """Somebody wants the next process to follow from here."""
+
+
+class Runtime:
+    """One attempt, followed by one process under one watch.
+
+    :param watch: this follower's mark; every write carries it
+    :param watcher: who that is, in words
+    """
+
+    def __init__(
+        self, hook: DtrainHook, store: Store, attempt_id: int, watch: int, log: TaskLog, *, watcher: str
+    ) -> None:
+        self.hook, self.store, self.settings = hook, store, hook.settings
+        self.attempt_id, self.watch, self.log, self.watcher = attempt_id, watch, log, watcher
+        #: Unix time when the trial must have ended; None = never
+        self.deadline: float | None = None
+        self._killed, self._handing_over = asyncio.Event(), asyncio.Event()
+        self._kill_checked_at = time.monotonic()
+        self._records: dict[str, HostRecord] = {}
+
+    # -- the store -----------------------------------------------------------------------------
+    async def db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the store in a thread."""
+        return await in_thread(method, *args, **kwargs)
+
+    async def view(self) -> AttemptView:
+        """Return the attempt as the store has it now."""
+        return await self.db(self.store.attempt, self.attempt_id)
+
+    # -- hosts ---------------------------------------------------------------------------------
+    async def record(self, host: str) -> HostRecord:
+        """Return a host's registration, read once per follower."""
+        if host not in self._records:
+            self._records[host] = await self.db(self.store.get_host, host)
+        return self._records[host]
+
+    async def link(self, host: str) -> HostLink:
+        """Return the open channel to a host; connects when there is none.
+
+        :raises HostError: no connection, another machine, or a broken protocol
+        """
+        record = await self.record(host)
+        address = await self.hook.aaddress(record)
+        link = await in_thread(self.hook.link, record, address)
+        link.on_beat = lambda frame, link=link: renewer().beat(link, frame)
+        return link
+
+    async def call(self, host: str, command: str, /, *, timeout_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
+        """Return a host's answer to a command.
+
+        :raises HostError: no answer in time, or the supervisor refused
+        """
+        link = await self.link(host)
+        return await answer(link, command, timeout_s=timeout_s, **arguments)
+
+    # -- leases --------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def lease(self, run: str) -> Any:
+        """Keep the run's lease alive while the block runs."""
+        follower = Follower(self.attempt_id, self.watch, self.store, self.settings.orphan_timeout_s)
+        renewer().follow(run, follower)
+        try:
+            yield
+        finally:
+            renewer().leave(run)
+
+    # -- wishes --------------------------------------------------------------------------------
+    def kill(self) -> None:
+        """Ask the coroutine to end the gang; call it from the loop's thread."""
+        self._killed.set()
+
+    def hand_over(self) -> None:
+        """Ask the coroutine to stop following; call it from the loop's thread."""
+        self._handing_over.set()
+
+    async def check(self) -> None:
+        """Raise when somebody wants this to end.
+
+        :raises Killed: a person killed the trial
+        :raises TimedOut: the deadline has passed
+        :raises HandedOver: another process takes over
+        """
+        if not self._killed.is_set() and time.monotonic() - self._kill_checked_at > KILL_CHECK_S:
+            self._kill_checked_at = time.monotonic()
+            if await self.db(self.store.kill_requested, self.attempt_id):
+                self._killed.set()
+        if self._killed.is_set():
+            raise Killed
+        if self.deadline is not None and time.time() > self.deadline:
+            raise TimedOut
+        if self._handing_over.is_set():
+            raise HandedOver
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not longer than until somebody wants this to end; raises as :meth:`check` does."""
+        await self.wished(seconds)
+        await self.check()
+
+    async def wished(self, timeout_s: float) -> None:
+        """Return when somebody wants this to end, or after ``timeout_s``."""
+        waits = [asyncio.ensure_future(self._killed.wait()), asyncio.ensure_future(self._handing_over.wait())]
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+async def answer(link: HostLink, command: str, /, *, timeout_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
+    """Return the answer of an open channel to a command.
+
+    :raises HostError: no answer within ``timeout_s``, or the supervisor refused
+    """
+    future = link.call(command, timeout_s=timeout_s, **arguments)
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s + 1.0)
+    except TimeoutError:
+        raise HostUnreachableError(
+            link.host, f"Host '{link.host}' did not answer '{command}' within {timeout_s:.0f} s."
+        ) from None
+
+
+async def take_over(hook: DtrainHook, trial_id: int, log: TaskLog, *, watcher: str) -> Runtime:
+    """Return the runtime of the one follower that may act for the trial's latest attempt from now on.
+
+    :param watcher: who follows, e.g. ``triggerer on host-a``
+    """
+
+    def take() -> tuple[Store, int, int]:
+        store = hook.store
+        attempt_id = store.trial(trial_id).attempt_id
+        return store, attempt_id, store.watch(attempt_id, watcher=watcher)
+
+    store, attempt_id, watch = await in_thread(take)
+    return Runtime(hook, store, attempt_id, watch, log, watcher=watcher)

@@ -1,0 +1,199 @@
+"""From what a DAG author wrote to rows in the store: configuration, payload, trial, request."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.seeds import SEED_LIMIT, trial_seed
+from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records import Config, Ticket, TrialKey
+    from airflow_provider_dtrain.store.repository import Store
+
+#: Longest text that is looked at as a path.
+MAX_PATH_CHARS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A document as it was given."""
+
+    document: Mapping[str, Any]
+    #: For messages: a path, or what kind of value it was.
+    name: str
+
+
+def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) -> Source:
+    """Return a document given as a path, as YAML text or as a dict.
+
+    :param folder: where relative paths start: the folder of the DAG file
+    :param what: ``configuration`` or ``template``, for messages
+    :raises ConfigError: the text is not valid YAML, or the file cannot be read
+    """
+    from airflow_provider_dtrain.core.documents import load_yaml
+
+    if isinstance(value, Mapping):
+        return Source(document=value, name=what)
+    if not looks_like_path(value):
+        return Source(document=load_yaml(value, source=what), name=what)
+    path = folder / value
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}. Paths start at the folder of the DAG file"
+        raise ConfigError([Problem(path="", message=message)], source=what) from None
+    return Source(document=load_yaml(text, source=str(value)), name=str(value))
+
+
+def looks_like_path(value: str) -> bool:
+    """Return whether a text names a file rather than being YAML itself."""
+    return len(value) <= MAX_PATH_CHARS and "\n" not in value and value.endswith((".yaml", ".yml"))
+
+
+def render(
+    hook: DtrainHook, config: str | Mapping[str, Any], template: str | Mapping[str, Any] | None, folder: Path
+) -> Config:
+    """Merge template and configuration, validate the result, and store it. Blocks.
+
+    :param config: path, YAML text, dict, or what ``RenderConfigOperator`` returned
+    :param template: name of a stored template, path, or dict; None = the one that the configuration names
+    :raises ConfigError: all problems at once
+    """
+    from airflow_provider_dtrain.core.config import assemble
+
+    store = hook.store
+    if isinstance(config, Mapping) and set(config) == {"config_id", "digest"}:
+        return store.get_config(int(config["config_id"]))
+    source = read_document(config, folder, what="configuration")
+    named = template if template is not None else source.document.get("template")
+    base, name, version = _template(store, named, folder)
+    hook.ensure_local()
+    wanted = _pool_wanted(source.document, base)
+    pool = choose_pool(store, wanted)
+    effective = assemble(base, source.document, pool_defaults=dict(store.get_pool(pool).defaults) or None)
+    for warning in effective.warnings:
+        hook.log.warning("%s", warning)
+    document = dict(effective.document)
+    if document.get("reproducibility", {}).get("experiment_seed") is None:
+        document["reproducibility"] = {
+            **document.get("reproducibility", {}),
+            "experiment_seed": secrets.randbelow(SEED_LIMIT),
+        }
+    from airflow_provider_dtrain.hooks.secrets import seal
+
+    masked, sealed = seal(document)
+    return store.put_config(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
+
+
+def _pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
+    """Return the pool that the first document names that names one."""
+    for document in documents:
+        resources = (document or {}).get("resources")
+        if isinstance(resources, Mapping):
+            for key in ("pool", "resource_pool"):
+                if isinstance(resources.get(key), str):
+                    return str(resources[key])
+    return None
+
+
+def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any] | None, str | None, int | None]:
+    from airflow_provider_dtrain.core.documents import load_yaml
+
+    if named is None:
+        return None, None, None
+    if isinstance(named, Mapping) or (isinstance(named, str) and looks_like_path(named)):
+        found = read_document(named, folder, what="template")
+        return found.document, found.name, None
+    stored = store.get_template(str(named))
+    return load_yaml(stored.text, source=f"template '{stored.name}'"), stored.name, stored.version
+
+
+def choose_pool(store: Store, wanted: str | None) -> str:
+    """Return the pool of a configuration: the one it names, else the only one, else ``default``.
+
+    ``local`` is the default only while no other host is registered.
+
+    :raises NotFoundError: none is named and several exist
+    """
+    if wanted is not None:
+        return wanted
+    pools = [pool.name for pool in store.list_pools()]
+    hosts = store.list_hosts()
+    others = sorted({host.pool for host in hosts if host.name != LOCAL_HOST})
+    if not others:
+        return LOCAL_POOL
+    if len(others) == 1:
+        return others[0]
+    if "default" in others:
+        return "default"
+    raise NotFoundError(
+        f"The configuration names no pool and there are several: {', '.join(sorted(pools))}. Set resources.pool."
+    )
+
+
+def submit(
+    hook: DtrainHook, stored: Config, *, key: TrialKey, folder: Path, trial: Mapping[str, Any] | None = None
+) -> Ticket:
+    """Pack the user code and write trial and gang request; repeatable by key. Blocks.
+
+    :param folder: where a relative ``model_dir`` starts
+    :param trial: number and hyperparameters of a planned trial; None = trial 0 with the constants
+    :raises UnsupportedFieldError: the configuration uses what this version does not have
+    :raises UnplaceableError: no set of the pool's hosts can ever serve it
+    :raises PayloadError: the user code cannot be packed
+    """
+    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
+    from airflow_provider_dtrain.core.search_space import constants
+    from airflow_provider_dtrain.store.records import TrialSubmission
+
+    config = ExperimentConfig.model_validate(dict(stored.document))
+    refuse_unsupported(config, stored.origins)
+    hook.ensure_local()
+    seed = config.reproducibility.experiment_seed
+    number = int((trial or {}).get("number", 0))
+    return hook.store.submit_trial(
+        TrialSubmission(
+            key=key,
+            experiment_name=config.name or key.dag_id,
+            config_id=stored.config_id,
+            payload=_payload(hook.store, config, folder),
+            pool=choose_pool(hook.store, config.resources.pool),
+            slots=config.resources.slots_per_trial,
+            priority=config.resources.priority,
+            is_single_host=config.resources.is_single_host,
+            number=number,
+            hparams={**constants(config.hyperparameters), **(trial or {}).get("hparams", {})},
+            seed=trial_seed(seed if seed is not None else 0, number),
+            max_restarts=config.max_restarts,
+            on_unplaceable=config.on_unplaceable,
+        )
+    )
+
+
+def revive(store: Store, ticket: Ticket) -> None:
+    """Begin the next attempt of a trial that a host or the store has failed; else do nothing. Blocks.
+
+    A trial that the user's code or a person ended stays ended.
+    """
+    view = store.attempt(ticket.attempt_id)
+    if view.trial_state != "errored" or view.failure is None or view.failure.get("kind") == "user":
+        return
+    watch = store.watch(view.attempt_id, watcher="retry")
+    store.next_attempt(view.attempt_id, watch, failure=view.failure, counted=False)
+
+
+def _payload(store: Store, config: ExperimentConfig, folder: Path) -> str:
+    from airflow_provider_dtrain.hosts.payload import pack
+
+    payload = pack(folder / config.model_dir if config.model_dir else folder)
+    if not store.has_payload(payload.digest):
+        store.put_payload(payload.digest, payload.content)
+    return payload.digest

@@ -1,0 +1,196 @@
+"""Every error this package raises, with the kind that decides what happens next.
+
+::
+
+    DtrainError                        kind = platform
+    ├── UserError                      kind = user
+    │   ├── ConfigError                all problems of a document at once
+    │   │   └── UnsupportedFieldError  the field is known, its feature is not built yet
+    │   ├── UnplaceableError           no set of the pool's hosts can ever serve the request
+    │   ├── PayloadError               the user code cannot be packed
+    │   ├── NotFoundError              a template, pool, host, trial ... that does not exist
+    │   ├── ConflictError              the thing exists already, or is in use
+    │   ├── RankFailedError            the training code failed; carries rank, host, traceback
+    │   ├── EnvironmentMissingError    the host lacks python, torch or another module
+    │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
+    │   └── TrialKilledError           a person stopped the trial
+    ├── StoreError                     kind = platform
+    │   ├── StoreNotMigratedError      the schema is older or newer than this code
+    │   ├── StaleWatchError            somebody else follows this attempt now: stop silently
+    │   └── IllegalTransitionError     a state change that core.lifecycle does not know
+    └── HostError                      kind = infra
+        ├── HostUnreachableError       no connection
+        ├── HostKeyError               the host key is unknown or has changed
+        ├── HostAuthError              the host refused the credentials
+        ├── HostProtocolError          the host answered nonsense
+        ├── HostRefusedError           the supervisor refused a command, with its reason
+        ├── HostLostError              a host rebooted, or its run vanished
+        ├── SlotBusyError              another run holds the lock of a slot
+        └── NetworkPathError           no way from one host of the gang to another
+
+``user`` failures count against ``max_restarts``; ``infra`` failures exclude the host for that
+trial and are not counted; ``platform`` failures are retried with back-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+Kind = Literal["user", "platform", "infra"]
+
+
+class DtrainError(Exception):
+    """Something went wrong inside the provider."""
+
+    kind: ClassVar[Kind] = "platform"
+
+
+class UserError(DtrainError):
+    """The configuration or the user's code is at fault."""
+
+    kind: ClassVar[Kind] = "user"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with a document."""
+
+    #: Dotted path of the field, e.g. ``resources.slots_per_trial``; empty for the document itself.
+    path: str
+    #: What is wrong, with the value and what is accepted instead.
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ConfigError(UserError):
+    """A configuration or template is not valid; carries every problem found."""
+
+    def __init__(self, problems: Sequence[Problem], *, source: str = "configuration") -> None:
+        self.problems = tuple(problems)
+        self.source = source
+        count = len(self.problems)
+        head = f"{source}: {count} problem{'s' if count != 1 else ''}"
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+
+
+class UnsupportedFieldError(ConfigError):
+    """The document uses a field whose feature this version does not have."""
+
+
+class UnplaceableError(UserError):
+    """No set of the pool's hosts can ever serve this request."""
+
+
+class PayloadError(UserError):
+    """The user code cannot be packed for the hosts."""
+
+
+class NotFoundError(UserError):
+    """The named thing does not exist."""
+
+
+class ConflictError(UserError):
+    """The named thing exists already or is in use."""
+
+
+class ExecutionTimeoutError(UserError):
+    """The trial did not end within the task's execution_timeout."""
+
+
+class TrialKilledError(UserError):
+    """A person stopped the trial."""
+
+
+class EnvironmentMissingError(UserError):
+    """A host lacks the interpreter or a module that this configuration needs."""
+
+
+class RankFailedError(UserError):
+    """The training code failed; the first failing rank is the cause.
+
+    :param rank: global rank that failed first
+    :param host: name of its host
+    :param exit_code: exit code, negative for a signal
+    :param traceback: the rank's Python traceback, or its last log lines
+    """
+
+    def __init__(self, *, rank: int, host: str, exit_code: int | None, traceback: str) -> None:
+        self.rank, self.host, self.exit_code, self.traceback = rank, host, exit_code, traceback
+        how = f"exit code {exit_code}" if (exit_code or 0) >= 0 else f"signal {-(exit_code or 0)}"
+        text = traceback.rstrip()
+        super().__init__(f"Rank {rank} on host '{host}' failed first ({how}).\n{text}")
+
+
+class StoreError(DtrainError):
+    """The store could not do what was asked."""
+
+
+class StoreNotMigratedError(StoreError):
+    """The schema of the store does not fit this version of the provider."""
+
+
+class StaleWatchError(StoreError):
+    """Somebody else follows this attempt now."""
+
+
+class IllegalTransitionError(StoreError):
+    """A state change that the table of transitions does not allow."""
+
+
+class HostError(DtrainError):
+    """A host is at fault.
+
+    :param host: name of the host
+    :param message: what happened, the limit, the next step
+    """
+
+    kind: ClassVar[Kind] = "infra"
+
+    def __init__(self, host: str, message: str) -> None:
+        self.host = host
+        super().__init__(message)
+
+
+class HostUnreachableError(HostError):
+    """No connection to the host."""
+
+
+class HostKeyError(HostError):
+    """The host key is unknown or has changed."""
+
+
+class HostAuthError(HostError):
+    """The host refused the credentials."""
+
+
+class HostProtocolError(HostError):
+    """The host answered something that the protocol does not know."""
+
+
+class HostRefusedError(HostError):
+    """The supervisor refused a command.
+
+    :param code: the supervisor's error code
+    :param details: the rest of its answer
+    """
+
+    def __init__(self, host: str, message: str, *, code: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(host, message)
+        self.code = code
+        self.details = details or {}
+
+
+class HostLostError(HostError):
+    """The host rebooted, or the run vanished from it."""
+
+
+class SlotBusyError(HostError):
+    """Another run holds the lock of one of the slots."""
+
+
+class NetworkPathError(HostError):
+    """One host of the gang cannot be reached from another."""

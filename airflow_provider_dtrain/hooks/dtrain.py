@@ -1,0 +1,178 @@
+"""The store and the hosts, for operators, triggers, the CLI and one's own code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_dtrain.errors import ConflictError, HostProtocolError, NotFoundError
+from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
+from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, settings
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hosts.remote import HostAddress, HostLink, Links
+    from airflow_provider_dtrain.hosts.transport import Transport
+    from airflow_provider_dtrain.store.records import HostRecord
+    from airflow_provider_dtrain.store.repository import Store
+
+__all__ = ["DtrainHook", "Settings", "as_server_process", "settings"]
+
+CONNECT_TIMEOUT_S = 30.0
+
+
+class _Process:
+    """What all hooks of one process share: a store per URL, one link per host."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.stores: dict[str, Store] = {}
+        self.links: Links | None = None
+
+
+_process = _Process()
+
+
+def _shared() -> _Process:
+    """Return this process's state; a forked child starts with none of its parent's connections."""
+    global _process
+    if _process.pid != os.getpid():
+        _process = _Process()
+    return _process
+
+
+class DtrainHook(BaseHook):
+    """Store and hosts as ``[dtrain]`` configures them.
+
+    Hosts that are not ``local`` are ordinary Airflow connections of type ``ssh``.
+    """
+
+    def __init__(self, options: Settings | None = None) -> None:
+        super().__init__()
+        self.settings = options or settings()
+
+    @cached_property
+    def store(self) -> Store:
+        """The provider's store, opened once per process."""
+        from airflow_provider_dtrain.store.repository import Store
+
+        shared, url = _shared(), self.settings.sql_alchemy_conn
+        with shared.lock:
+            if url not in shared.stores:
+                shared.stores[url] = Store.open(url)
+            return shared.stores[url]
+
+    @property
+    def links(self) -> Links:
+        """The open channels of this process."""
+        from airflow_provider_dtrain.hosts.remote import Links
+
+        shared = _shared()
+        with shared.lock:
+            if shared.links is None:
+                shared.links = Links()
+            return shared.links
+
+    def address(self, record: HostRecord, connection: Any = None) -> HostAddress:
+        """Return how to reach a registered host.
+
+        :param connection: the host's connection, if it was fetched already (triggers fetch it with
+            ``await``); None looks it up
+        """
+        from airflow_provider_dtrain.hosts.remote import HostAddress
+
+        if record.conn_id is not None and connection is None:
+            connection = self._connection(record)
+        return HostAddress(
+            name=record.name,
+            remote_dir=record.remote_dir,
+            state_dir=record.state_dir,
+            python=record.python,
+            make_transport=lambda: self._transport(record, connection),
+        )
+
+    async def aaddress(self, record: HostRecord) -> HostAddress:
+        """Return how to reach a registered host, without blocking the event loop."""
+        if record.conn_id is None:
+            return self.address(record)
+        try:
+            connection = await self.aget_connection(record.conn_id)
+        except Exception as error:
+            raise _no_connection(record, error) from error
+        return self.address(record, connection)
+
+    def link(self, record: HostRecord, address: HostAddress | None = None) -> HostLink:
+        """Return the open channel to a registered host; connects when there is none. Blocks.
+
+        :raises HostError: the host cannot be reached, or another machine answers
+        """
+        link = self.links.get(address or self.address(record))
+        if record.machine_id and link.hello.machine_id != record.machine_id:
+            self.links.drop(record.name)
+            raise HostProtocolError(
+                record.name,
+                f"Host '{record.name}' answers as machine {link.hello.machine_id}, it was registered as "
+                f"{record.machine_id}. If the machine was replaced, remove the host and add it again: "
+                f"airflow dtrain hosts remove {record.name}",
+            )
+        return link
+
+    def ensure_local(self) -> None:
+        """Add this machine as host ``local`` when no host is registered; a second call does nothing."""
+        if self.store.list_hosts():
+            return
+        from airflow_provider_dtrain.hosts.remote import HostAddress
+
+        options = self.settings
+        address = HostAddress(
+            name=LOCAL_HOST,
+            remote_dir=options.remote_dir,
+            state_dir=None,
+            python=options.local_python,
+            make_transport=_local_transport,
+        )
+        link = self.links.get(address)
+        facts = link.call("probe", timeout_s=CONNECT_TIMEOUT_S).result(CONNECT_TIMEOUT_S)
+        record = host_record_from_facts(
+            LOCAL_HOST,
+            pool=LOCAL_POOL,
+            conn_id=None,
+            facts=facts,
+            hello=link.hello,
+            remote_dir=options.remote_dir,
+            python=options.local_python,
+        )
+        try:
+            self.store.ensure_local(record)
+        except ConflictError:
+            self.log.debug("Another process added host 'local' first")
+
+    def _connection(self, record: HostRecord) -> Any:
+        try:
+            return self.get_connection(str(record.conn_id))
+        except Exception as error:
+            raise _no_connection(record, error) from error
+
+    def _transport(self, record: HostRecord, connection: Any) -> Transport:
+        if record.conn_id is None:
+            return _local_transport(record.name)
+        from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+
+        return SSHTransport(record.name, lambda: hook_from_connection(connection), host_key=record.host_key)
+
+
+def _local_transport(name: str = LOCAL_HOST) -> Transport:
+    from airflow_provider_dtrain.hosts.local import LocalTransport
+
+    return LocalTransport(name)
+
+
+def _no_connection(record: HostRecord, error: Exception) -> NotFoundError:
+    return NotFoundError(
+        f"Host '{record.name}' is reached through connection '{record.conn_id}', which Airflow does not give: "
+        f"{error}. Add it with: airflow connections add {record.conn_id} --conn-type ssh ..."
+    )

@@ -1,0 +1,94 @@
+"""From what a probe found on a machine to a record in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.resources import SlotType
+    from airflow_provider_dtrain.hosts.remote import Hello
+    from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
+
+LOCAL_HOST = "local"
+LOCAL_POOL = "local"
+
+
+def slots_from_facts(facts: Mapping[str, Any], wanted: str) -> tuple[SlotType, tuple[SlotRecord, ...]]:
+    """Return the slot type and the slots of a host.
+
+    :param facts: answer of the ``probe`` command
+    :param wanted: ``auto`` (one per GPU, else one per two cores, at least 2), ``N`` (the first N
+        GPUs, or N CPU slots on a host without GPU) or ``cpu:N``
+    :raises ConfigError: the text is none of these, or the host has fewer GPUs
+    """
+    from airflow_provider_dtrain.store.records import SlotRecord
+
+    gpus = list(facts.get("gpus") or ())
+    count = _count(wanted)
+    if gpus and not wanted.startswith("cpu:"):
+        count = len(gpus) if count is None else count
+        if count > len(gpus):
+            raise _bad_slots(f"{count} slots wanted, the host has {len(gpus)} GPUs; use {len(gpus)} or cpu:{count}")
+        return "cuda", tuple(
+            SlotRecord(index=i, device=gpu["uuid"], device_name=gpu["name"], memory_bytes=gpu["memory_bytes"])
+            for i, gpu in enumerate(gpus[:count])
+        )
+    if count is None:
+        count = max(2, int(facts.get("cpu_count") or 0) // 2)
+    return "cpu", tuple(SlotRecord(index=i, device=None, device_name="CPU", memory_bytes=None) for i in range(count))
+
+
+def _count(wanted: str) -> int | None:
+    if wanted == "auto":
+        return None
+    text = wanted.removeprefix("cpu:")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
+        raise _bad_slots(f"{wanted!r} is none of auto, N and cpu:N with N from 1 to 4096")
+    return int(text)
+
+
+def _bad_slots(message: str) -> ConfigError:
+    return ConfigError([Problem(path="slots", message=message)], source="hosts add")
+
+
+def host_record_from_facts(
+    name: str,
+    *,
+    pool: str,
+    conn_id: str | None,
+    facts: Mapping[str, Any],
+    hello: Hello,
+    slots: str = "auto",
+    remote_dir: str,
+    state_dir: str | None = None,
+    python: str | None = None,
+    host_key: str | None = None,
+    address: str | None = None,
+) -> HostRecord:
+    """Return the record that ``hosts add`` stores.
+
+    :param hello: first line of the host's follow channel; it carries the machine's identity
+    :param python: interpreter to start the supervisor with; None = the one that answered
+    """
+    from airflow_provider_dtrain.store.records import HostRecord
+
+    slot_type, records = slots_from_facts(facts, slots)
+    return HostRecord(
+        name=name,
+        pool=pool,
+        conn_id=conn_id,
+        slot_type=slot_type,
+        address=address,
+        python=python or hello.executable,
+        remote_dir=remote_dir,
+        state_dir=state_dir,
+        host_key=host_key,
+        slots=records,
+        facts=dict(facts),
+        machine_id=hello.machine_id,
+        boot_id=hello.boot_id,
+        pid_ns=str(hello.pid_ns),
+    )

@@ -1,0 +1,78 @@
+"""The ``[dtrain]`` section of Airflow's configuration, read in one place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+SECTION = "dtrain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Options of ``[dtrain]`` with their defaults filled in."""
+
+    sql_alchemy_conn: str
+    #: Where the control side keeps copies of checkpoints.
+    checkpoint_dir: Path
+    #: Folder for payloads on the hosts, relative to the account's home.
+    remote_dir: str
+    #: A run whose lease was not renewed for this long ends itself; 0 = never.
+    orphan_timeout_s: float
+    #: Between SIGTERM and SIGKILL.
+    kill_grace_s: float
+    #: Log bytes kept per rank on the host.
+    log_limit_bytes: int
+    #: Bytes per second of rank 0's log that reach the task log.
+    task_log_rate_bytes_per_s: int
+    max_connections_per_host: int
+    #: Between two looks at the queue while waiting.
+    pass_interval_s: float
+    #: A trial that started in the worker defers when it still runs after this long.
+    defer_after_s: float
+    #: Checkpoints above this size stay on the host that wrote them.
+    checkpoint_copy_limit_bytes: int
+    #: Interpreter of host ``local``.
+    local_python: str
+
+
+def airflow_home() -> Path:
+    """Return AIRFLOW_HOME."""
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
+
+
+def settings() -> Settings:
+    """Return the options as Airflow's configuration has them now.
+
+    :raises airflow.exceptions.AirflowConfigException: an option is not of its type
+    """
+    from airflow.sdk.configuration import conf
+
+    home = airflow_home()
+    url = conf.get(SECTION, "sql_alchemy_conn", fallback="") or f"sqlite:///{quote(str(home / 'dtrain.db'))}"
+    folder = conf.get(SECTION, "checkpoint_dir", fallback="") or str(home / "dtrain" / "checkpoints")
+    return Settings(
+        sql_alchemy_conn=url,
+        checkpoint_dir=Path(folder).expanduser(),
+        remote_dir=conf.get(SECTION, "remote_dir", fallback="~/.dtrain").removeprefix("~/"),
+        orphan_timeout_s=conf.getfloat(SECTION, "orphan_timeout", fallback=900.0),
+        kill_grace_s=conf.getfloat(SECTION, "kill_grace_s", fallback=30.0),
+        log_limit_bytes=conf.getint(SECTION, "log_limit", fallback=256 * 1024 * 1024),
+        task_log_rate_bytes_per_s=conf.getint(SECTION, "task_log_rate", fallback=1_000_000),
+        max_connections_per_host=conf.getint(SECTION, "max_connections_per_host", fallback=4),
+        pass_interval_s=conf.getfloat(SECTION, "pass_interval", fallback=1.0),
+        defer_after_s=conf.getfloat(SECTION, "defer_after", fallback=20.0),
+        checkpoint_copy_limit_bytes=conf.getint(SECTION, "checkpoint_copy_limit", fallback=2 * 1024**3),
+        local_python=sys.executable,
+    )
+
+
+def as_server_process() -> None:
+    """Let this process read connections from Airflow's metadata database.
+
+    Only for commands that a person starts; tasks and triggers get connections from Airflow.
+    """
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"

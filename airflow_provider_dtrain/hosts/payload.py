@@ -1,0 +1,175 @@
+"""What travels to a host beside the supervisor: user code and the training library, by content."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path, PurePosixPath
+
+from airflow_provider_dtrain.errors import PayloadError
+
+LIMIT_BYTES = 96 * 1024 * 1024
+IGNORE_FILE = ".dtrainignore"
+#: Never packed: neither belongs to the user's code, and caches would change the digest.
+SKIPPED = frozenset({"__pycache__", ".git"})
+_PACKAGE = "airflow_provider_dtrain"
+_LARGEST = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """A tar.gz and its content hash."""
+
+    #: SHA-256 of ``content``, lower-case hex.
+    digest: str
+    content: bytes
+
+
+def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
+    """Return a folder as an archive; the same files give the same bytes, whenever and wherever packed.
+
+    ``.dtrainignore`` in the folder leaves files out, in the syntax of ``.gitignore``. Links within
+    the folder stay links, written relative. Modes are 0755 for what is executable, else 0644.
+
+    :param limit_bytes: most that the files may have together; default the 96 MiB of the
+        configuration reference
+    :raises PayloadError: no folder, too large, a link that leaves the folder, or no regular file
+    """
+    if not model_dir.is_dir():
+        raise PayloadError(f"model_dir '{model_dir}' is not a folder. Correct model_dir in the configuration.")
+    root = model_dir.resolve()
+    entries = list(_walk(root, _ignored(root)))
+    _check_size(root, entries, limit_bytes)
+    return _archive((path.relative_to(root).as_posix(), path) for path in entries)
+
+
+@functools.cache
+def library() -> Payload:
+    """Return the part of this package that ranks import: its root module and ``train``."""
+    root = Path(str(resources.files(_PACKAGE)))
+    files = [root / "__init__.py", root / "train", *_walk(root / "train", lambda _: False)]
+    return _archive((f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files)
+
+
+def _ignored(root: Path) -> Callable[[str], bool]:
+    """Return whether a path below the root, folders with a slash at the end, is left out."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        lines = (root / IGNORE_FILE).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return lambda _: False
+    except (OSError, ValueError) as error:
+        raise PayloadError(f"{root / IGNORE_FILE} cannot be read: {error}") from error
+    try:
+        return GitIgnoreSpec.from_lines(lines).match_file
+    except ValueError as error:
+        raise PayloadError(f"{root / IGNORE_FILE} has a pattern that is no .gitignore pattern: {error}") from error
+
+
+def _walk(root: Path, ignored: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield folders, files and links in one order on every machine."""
+
+    def fail(error: OSError) -> None:
+        raise PayloadError(f"{error.filename} cannot be read: {error.strerror}. Fix its mode, or leave it out.")
+
+    for folder, names, files in os.walk(root, onerror=fail):
+        here = Path(folder)
+        # A link to a folder is listed with the folders but not entered.
+        links = [name for name in names if (here / name).is_symlink()]
+        names[:] = sorted(
+            name for name in names if name not in {*SKIPPED, *links} and not ignored(_name(root, here / name) + "/")
+        )
+        yield from (here / name for name in names)
+        for name in sorted([*files, *links]):
+            if name not in SKIPPED and not name.endswith(".pyc") and not ignored(_name(root, here / name)):
+                yield _checked(root, here / name)
+
+
+def _name(root: Path, path: Path) -> str:
+    name = path.relative_to(root).as_posix()
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"The name of {os.fsencode(name)!r} is not UTF-8. Rename it, or leave it out.") from error
+    return name
+
+
+def _checked(root: Path, path: Path) -> Path:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        target = Path(os.path.normpath(path.parent / os.readlink(path)))
+        if not target.is_relative_to(root) or not Path(os.path.realpath(path)).is_relative_to(root):
+            raise PayloadError(
+                f"{path} is a link to {os.readlink(path)}, outside {root}, where hosts have nothing. Copy the file in, "
+                f"or name the link in {IGNORE_FILE}."
+            )
+    elif not stat.S_ISREG(mode):
+        raise PayloadError(f"{path} is neither file, folder nor link. Remove it, or name it in {IGNORE_FILE}.")
+    return path
+
+
+def _check_size(root: Path, entries: list[Path], limit_bytes: int) -> None:
+    sizes = sorted(((path.lstat().st_size, path) for path in entries if path.is_file()), reverse=True)
+    total = sum(size for size, _ in sizes)
+    if total <= limit_bytes:
+        return
+    largest = ", ".join(f"{path.relative_to(root)} ({_mib(size)})" for size, path in sizes[:_LARGEST])
+    raise PayloadError(
+        f"{root} has {_mib(total)} in {len(sizes)} files, at most {_mib(limit_bytes)} may travel. The largest: "
+        f"{largest}. Name data and checkpoints in {IGNORE_FILE} and read them from storage."
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+def _archive(entries: Iterator[tuple[str, Path]]) -> Payload:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, path in sorted(entries, key=lambda entry: PurePosixPath(entry[0]).parts):
+            _add(tar, name, path)
+    # Not the gzip module: its header depends on the version of Python.
+    squeeze = zlib.compressobj(6, zlib.DEFLATED, 31)
+    content = squeeze.compress(plain.getbuffer()) + squeeze.flush()
+    return Payload(digest=hashlib.sha256(content).hexdigest(), content=content)
+
+
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
+    member = tarfile.TarInfo(name)
+    member.mtime, member.mode = 0, 0o644
+    if path.is_symlink():
+        member.type, member.mode = tarfile.SYMTYPE, 0o777
+        member.linkname = _relative_target(path)
+        tar.addfile(member)
+    elif path.is_dir():
+        member.type, member.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(member)
+    else:
+        # Read first: a file that grows meanwhile must not break the archive.
+        content = _read(path)
+        member.size = len(content)
+        if path.stat().st_mode & 0o100:
+            member.mode = 0o755
+        tar.addfile(member, io.BytesIO(content))
+
+
+def _relative_target(link: Path) -> str:
+    target = os.path.normpath(link.parent / os.readlink(link))
+    return PurePosixPath(os.path.relpath(target, link.parent)).as_posix()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PayloadError(f"{path} cannot be read: {error.strerror}. Fix its mode, or leave it out.") from error

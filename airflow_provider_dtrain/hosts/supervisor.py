@@ -1,0 +1,3773 @@
+"""Everything that runs on a host: one file, standard library only, Python >= 3.9.
+
+The same file plays every role. ``follow`` carries commands and bytes over one channel; the
+*supervisor* is forked by it, detached, and is the parent of a run's ranks; the other roles are
+single commands. ``docs/host-protocol.md`` lists the files and messages.
+
+Sections: constants, values from the network, files, host facts, network facts, devices, folders,
+locks, events, containment, archives, plans, ranks, supervisor, launching, commands, network checks,
+streams, channel, roles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import fcntl
+import gc
+import hashlib
+import json
+import os
+import pwd
+import queue
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import traceback
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, NamedTuple
+
+# ---------------------------------------------------------------------------------------- constants
+
+PROTOCOL = 1
+#: Longest line in either direction.
+MAX_LINE = 8 << 20
+#: Most bytes of one stream that the control side has not acknowledged.
+WINDOW = 1 << 20
+CHUNK = 256 << 10
+#: Frames are made while less than this waits for the control side.
+HIGH_WATER = 4 << 20
+BEAT_S = 5.0
+LOG_TAIL = 4096
+#: How much of a failed rank's log is searched for its traceback.
+LOG_SEARCH = 64 << 10
+#: How long a supervisor may take to notice that it is fenced before it is killed.
+OBEY_S = 1.0
+FENCE_WAIT_S = 10.0
+#: How long a start waits for a slot whose last run has ended.
+SLOT_WAIT_S = 2.0
+#: A probe holds a lock for microseconds; a refusal within this time proves nothing.
+PROBE_S = 0.1
+ATTACH_WAIT_S = 20.0
+GO_WAIT_S = 30.0
+LOG_CHECK_S = 5.0
+TOMBSTONE_DAYS = 90
+MAX_THREADS = 64
+UNPACKED_LIMIT = 16 << 30
+MEMBER_LIMIT = 500_000
+#: Space kept back so that the end of a run can be recorded on a full disk.
+RESERVE = 64 << 10
+
+RUN_NAME = re.compile(r"t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)
+DIGEST = re.compile(r"[0-9a-f]{64}")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}", re.ASCII)
+DEVICE = re.compile(r"[A-Za-z0-9:._/-]{1,128}", re.ASCII)
+WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}", re.ASCII)
+MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
+KINDS = ("payloads", "libraries")
+BASE_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+NETWORK_FILE_SYSTEMS = (
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "afs", "9p", "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",
+    "pvfs2", "ocfs2", "gfs2", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse",
+)  # fmt: skip
+CONTAINER_INTERFACES = re.compile(r"(docker|br-|virbr|cni|flannel|podman|lxcbr|lxdbr|kube-|cali|weave)", re.ASCII)
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """A command that is not carried out.
+
+    :param code: what the control side decides by
+    :param message: fact, limit, next step
+    :param details: more fields of the answer
+    """
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.code, self.message, self.details = code, message, details
+
+    def answer(self) -> Json:
+        """Return the refusal as it travels."""
+        return {"ok": False, "code": self.code, "message": self.message, **self.details}
+
+
+def refuse_os_error(error: OSError) -> Refused:
+    """Return the refusal for a failed system call, full and read-only disks under codes of their own."""
+    where = error.filename if isinstance(error.filename, str) else "a file"
+    words = f"{error.strerror or error} ({where})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Refused("disk_full", f"No space left: {words}. Free space there, or choose another folder.")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return Refused("read_only", f"Not writable: {words}. Remount it, change its owner, or choose another folder.")
+    return Refused("os_error", words)
+
+
+def refusal_of(error: BaseException) -> Refused:
+    """Return any error as a refusal; an unexpected one keeps its last frame for whoever looks into it."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, OSError):
+        return refuse_os_error(error)
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    at = f" (line {place[0].lineno} of the supervisor)" if place else ""
+    return Refused("internal", f"{type(error).__name__}: {error}{at}")
+
+
+# ------------------------------------------------------------------------- values from the network
+
+REQUIRED: Any = object()
+
+
+class Fields:
+    """Typed and bounded access to an object from the network.
+
+    :raises Refused: ``bad_plan``, naming the field
+    """
+
+    def __init__(self, values: Any, where: str = "") -> None:
+        self.where = where
+        if not isinstance(values, dict):
+            raise self.bad("", "must be an object")
+        self.values: Json = values
+
+    def bad(self, name: str, words: str) -> Refused:
+        """Return the refusal for a field."""
+        path = ".".join(part for part in (self.where, name) if part) or "message"
+        return Refused("bad_plan", f"{path}: {words}", field=path)
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name, default)
+        if value is REQUIRED:
+            raise self.bad(name, "is missing")
+        return value
+
+    def text(self, name: str, pattern: re.Pattern[str] | None = None, *, limit: int = 4096,
+             default: Any = REQUIRED) -> Any:  # fmt: skip
+        """Return a string of at most ``limit`` characters without NUL; None only where it is the default."""
+        value = self._get(name, default)
+        if value is None and default is None:
+            return None
+        if not isinstance(value, str) or len(value) > limit or "\0" in value:
+            raise self.bad(name, f"must be a string of at most {limit} characters, is {shorten(value)}")
+        if pattern is not None and not pattern.fullmatch(value):
+            raise self.bad(name, f"{shorten(value)} does not match {pattern.pattern}")
+        return value
+
+    def integer(self, name: str, low: int, high: int, *, default: Any = REQUIRED) -> Any:
+        """Return a whole number within bounds; None only where it is the default."""
+        value = self._get(name, default)
+        if value is None and default is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.bad(name, f"must be a whole number from {low} to {high}, is {shorten(value)}")
+        return value
+
+    def number(self, name: str, low: float, high: float, *, default: Any = REQUIRED) -> Any:
+        """Return a number within bounds; None only where it is the default."""
+        value = self._get(name, default)
+        if value is None and default is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise self.bad(name, f"must be a number from {low:g} to {high:g}, is {shorten(value)}")
+        return value
+
+    def flag(self, name: str, *, default: Any = REQUIRED) -> bool:
+        """Return true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.bad(name, f"must be true or false, is {shorten(value)}")
+        return value
+
+    def items(self, name: str, *, least: int = 0, limit: int = 4096, default: Any = REQUIRED) -> list[Any]:
+        """Return a list with a bounded number of items."""
+        value = self._get(name, default)
+        if not isinstance(value, list) or not least <= len(value) <= limit:
+            raise self.bad(name, f"must be a list of {least} to {limit} items, is {shorten(value)}")
+        return value
+
+    def texts(self, name: str, pattern: re.Pattern[str] | None = None, *, least: int = 0, limit: int = 4096,
+              length: int = 4096, default: Any = REQUIRED) -> list[str]:  # fmt: skip
+        """Return a list of strings."""
+        found = self.items(name, least=least, limit=limit, default=default)
+        inner = Fields({str(i): item for i, item in enumerate(found)}, self._path(name))
+        return [inner.text(str(i), pattern, limit=length) for i in range(len(found))]
+
+    def inner(self, name: str, *, default: Any = REQUIRED) -> Fields:
+        """Return an object inside this one."""
+        return Fields(self._get(name, default), self._path(name))
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return environment variables, {} when absent."""
+        inner = self.inner(name, default={})
+        if len(inner.values) > 2048:
+            raise self.bad(name, "has more than 2048 variables")
+        for key in inner.values:
+            if not isinstance(key, str) or not ENV_NAME.fullmatch(key):
+                raise self.bad(name, f"{shorten(key)} is no name of an environment variable")
+            inner.text(key, limit=128 << 10)
+        return dict(inner.values)
+
+    def port_range(self, name: str) -> tuple[int, int] | None:
+        """Return the first and last port, None when any may be taken."""
+        if self.values.get(name) is None:
+            return None
+        pair = self.items(name, least=2, limit=2)
+        inner = Fields({"0": pair[0], "1": pair[1]}, self._path(name))
+        low = inner.integer("0", 1, 65535)
+        return low, inner.integer("1", low, 65535)
+
+    def run(self, name: str = "run") -> str:
+        """Return the name of a run; it is safe as the name of a folder."""
+        return str(self.text(name, RUN_NAME, limit=64))
+
+    def _path(self, name: str) -> str:
+        return f"{self.where}.{name}" if self.where else name
+
+
+def shorten(value: Any) -> str:
+    """Return a value from the network, short enough and harmless for a message."""
+    text = ascii(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def parse_object(line: bytes) -> Json | None:
+    """Return the JSON object of a line, None when it is anything else."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything; a partial write on a full disk is followed by its error."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomic(path: str, data: bytes, *, durable: bool = True, sync_names: bool = True) -> None:
+    """Replace a file by new content, whole or not at all.
+
+    :param durable: False for what means nothing after a reboot, when no process of a run lives
+    :param sync_names: False when the caller makes the folder durable after several files
+    """
+    temporary = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            write_all(fd, data)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        error.filename = error.filename or path
+        raise
+    if durable and sync_names:
+        sync_folder(os.path.dirname(path))
+
+
+def write_json(path: str, document: Any, *, durable: bool = True, sync_names: bool = True) -> None:
+    """Replace a JSON file atomically."""
+    data = json.dumps(document, separators=(",", ":")).encode()
+    write_atomic(path, data, durable=durable, sync_names=sync_names)
+
+
+def read_bytes(path: str, limit: int = MAX_LINE) -> bytes | None:
+    """Return a regular file's first bytes, None when there is none; never follows a link, never blocks."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def read_json(path: str) -> Json | None:
+    """Return the object in a file, None when there is no file or no object in it."""
+    content = read_bytes(path)
+    return None if content is None else parse_object(content)
+
+
+def read_text(path: str) -> str | None:
+    """Return a small system file without the newline at its end, None when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20).decode("utf-8", "replace").rstrip("\n")
+    except OSError:
+        return None
+
+
+def make_private(path: str) -> None:
+    """Create a folder for this account alone; what is there must belong to it and be closed to others.
+
+    :raises Refused: it is a link, somebody else's, or open
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Refused("state_dir", f"{path} is not a folder of user {os.getuid()}. Remove it, or set state_dir.")
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
+
+
+def below(root: str, relative: str) -> str:
+    """Return a path below a checked folder.
+
+    :raises Refused: it leads outside, or passes through a link
+    """
+    parts = relative.split("/")
+    if not relative or len(relative) > 4096 or "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        raise Refused("bad_plan", f"path: {shorten(relative)} is not a plain relative path", field="path")
+    path = root
+    for part in parts:
+        path = os.path.join(path, part)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISLNK(os.lstat(path).st_mode):
+                raise Refused("bad_plan", f"path: {shorten(relative)} passes through a link", field="path")
+    return path
+
+
+# --------------------------------------------------------------------------------------- host facts
+
+
+class Proc(NamedTuple):
+    """One process as /proc shows it; pid and start time together are never used twice."""
+
+    pid: int
+    ppid: int
+    session: int
+    state: str
+    start_time: int
+
+
+def boottime() -> float:
+    """Return the seconds since the host started, suspended time included; no clock change moves it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def machine_id() -> str:
+    """Return what names this machine for good."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        text = (read_text(path) or "").strip()
+        if WORD.fullmatch(text):
+            return text
+    return "host-" + hashlib.sha256(socket.gethostname().encode()).hexdigest()[:24]
+
+
+def boot_id() -> str:
+    """Return what changes with every boot."""
+    return (read_text("/proc/sys/kernel/random/boot_id") or "unknown").strip()
+
+
+def pid_namespace() -> int:
+    """Return which pid namespace this is: pids mean nothing in another one."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def read_proc(pid: int) -> Proc | None:
+    """Return a process, None when it does not exist."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            head, _, rest = file.read().rpartition(b") ")
+        fields = rest.split()
+        return Proc(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def all_procs() -> dict[int, Proc]:
+    """Return every process of the pid namespace by its pid."""
+    found = (read_proc(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {proc.pid: proc for proc in found if proc is not None}
+
+
+def is_dead(proc: Proc) -> bool:
+    """Return whether only the entry is left; a zombie whose other threads run is alive."""
+    if proc.state not in "ZX":
+        return False
+    try:
+        return len(os.listdir(f"/proc/{proc.pid}/task")) <= 1
+    except OSError:
+        return True
+
+
+def descendants(roots: Iterable[int], procs: dict[int, Proc]) -> list[Proc]:
+    """Return all living descendants of some processes, themselves not included."""
+    children: dict[int, list[int]] = {}
+    for proc in procs.values():
+        children.setdefault(proc.ppid, []).append(proc.pid)
+    found: dict[int, Proc] = {}
+    waiting = list(roots)
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            if pid not in found:
+                found[pid] = procs[pid]
+                waiting.append(pid)
+    return [proc for proc in found.values() if not is_dead(proc)]
+
+
+def identity(pid: int | None = None) -> Json:
+    """Return what tells a process from any other that ever has its pid."""
+    proc = read_proc(os.getpid() if pid is None else pid)
+    return {
+        "pid": proc.pid if proc else 0,
+        "start_time": proc.start_time if proc else 0,
+        "boot_id": boot_id(),
+        "pid_ns": pid_namespace(),
+    }
+
+
+def find_process(known: Json | None) -> Proc | None:
+    """Return the living process with this identity; None when it is gone or its pid is another's now."""
+    if not known or known.get("boot_id") != boot_id() or known.get("pid_ns", pid_namespace()) != pid_namespace():
+        return None
+    pid = known.get("pid")
+    proc = read_proc(pid) if isinstance(pid, int) and pid > 0 else None
+    if proc is None or proc.start_time != known.get("start_time") or is_dead(proc):
+        return None
+    return proc
+
+
+def how_gone(folder: RunFolder) -> tuple[str, str]:
+    """Return cause and words for a supervisor that is not there any more."""
+    # After a crash of the host only the mark of the start is sure to be whole.
+    known = folder.supervisor() or read_json(folder.file("started"))
+    if not known:
+        return "supervisor_killed", "its supervisor left no identity"
+    if known.get("boot_id") != boot_id():
+        return "reboot", "the host has started anew since"
+    if known.get("pid_ns") != pid_namespace():
+        return "reboot", "its pid namespace (container) is gone"
+    proc = read_proc(int(known.get("pid") or 0))
+    if proc is not None and proc.start_time != known.get("start_time"):
+        return "supervisor_killed", f"its supervisor is gone and pid {proc.pid} belongs to another process now"
+    return "supervisor_killed", "its supervisor was killed"
+
+
+def open_pidfd(pid: int) -> int:
+    """Return a pidfd, -1 where there is none."""
+    opener = getattr(os, "pidfd_open", None)
+    if opener is None:
+        return -1
+    try:
+        fd: int = opener(pid)
+    except OSError:
+        return -1
+    return fd
+
+
+def send_signal(proc: Proc, number: int) -> None:
+    """Signal exactly this process; one that took over its pid is left alone."""
+    fd = open_pidfd(proc.pid)
+    try:
+        now = read_proc(proc.pid)
+        if now is None or now.start_time != proc.start_time:
+            return
+        with contextlib.suppress(OSError):
+            if fd >= 0:
+                signal.pidfd_send_signal(fd, number)
+            else:
+                os.kill(proc.pid, number)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command line, shortened; its name where it has none."""
+    raw = (read_text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
+    return (raw or f"[{(read_text(f'/proc/{pid}/comm') or '?')}]")[:200]
+
+
+def describe(proc: Proc) -> Json:
+    """Return a survivor as it is reported."""
+    return {"pid": proc.pid, "state": proc.state, "command": command_of(proc.pid)}
+
+
+def mount_of(path: str) -> tuple[str, str]:
+    """Return mount point and file system type of a path that may not exist yet."""
+    path = os.path.realpath(path)
+    best = ("", "")
+    for line in (read_text("/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        point = unescape_mount(left.split()[4])
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+            best = (point, right.split()[0])
+    return best
+
+
+def unescape_mount(text: str) -> str:
+    """Return a path of mountinfo with its octal escapes resolved."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def distribution_version(name: str) -> str | None:
+    """Return the version of an installed distribution, None without one. Imports nothing of it."""
+    # Slow to import, and a channel's first line is waited for.
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def memory_bytes() -> int:
+    """Return the host's memory."""
+    match = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo") or "")
+    return int(match.group(1)) * 1024 if match else 0
+
+
+# ------------------------------------------------------------------------------------ network facts
+
+RTM_GETLINK, RTM_GETADDR = 18, 22
+NLM_REQUEST_DUMP = 0x301
+
+
+class Link(NamedTuple):
+    """A network interface."""
+
+    number: int
+    name: str
+    flags: int
+    mtu: int
+    kind: str
+
+
+class Address(NamedTuple):
+    """An address of an interface."""
+
+    family: str
+    address: str
+    prefix: int
+    scope: int
+    flags: int
+    link: Link
+
+
+def netlink_dump(kind: int, header: bytes) -> Iterator[bytes]:
+    """Yield the kernel's answers to one dump request; nothing where netlink is closed."""
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
+            sock.settimeout(5.0)
+            sock.bind((0, 0))
+            sock.send(struct.pack("=LHHLL", 16 + len(header), kind, NLM_REQUEST_DUMP, 1, 0) + header)
+            while True:
+                data = sock.recv(1 << 18)
+                while len(data) >= 16:
+                    length, answer = struct.unpack_from("=LH", data)
+                    if answer in (2, 3) or length < 16:
+                        return
+                    yield data[16:length]
+                    data = data[(length + 3) & ~3 :]
+    except OSError:
+        return
+
+
+def attributes(data: bytes) -> dict[int, bytes]:
+    """Return the attributes behind a netlink header by their number."""
+    found: dict[int, bytes] = {}
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < 4:
+            break
+        found[kind & 0x3FFF] = data[4:length]
+        data = data[(length + 3) & ~3 :]
+    return found
+
+
+def links() -> dict[int, Link]:
+    """Return the interfaces of this network namespace (sysfs may show those of another one)."""
+    found = {}
+    for message in netlink_dump(RTM_GETLINK, struct.pack("=BxHiII", 0, 0, 0, 0, 0)):
+        _, _, index, flags, _ = struct.unpack_from("=BxHiII", message)
+        attrs = attributes(message[16:])
+        mtu = struct.unpack("=I", attrs[4][:4])[0] if len(attrs.get(4, b"")) >= 4 else 0
+        kind = attributes(attrs.get(18, b"")).get(1, b"").rstrip(b"\0").decode("ascii", "replace")
+        found[index] = Link(index, attrs.get(3, b"").rstrip(b"\0").decode("utf-8", "replace"), flags, mtu, kind)
+    return found
+
+
+def addresses() -> list[Address]:
+    """Return every address of every interface."""
+    interfaces, found = links(), []
+    for message in netlink_dump(RTM_GETADDR, struct.pack("=BBBBi", 0, 0, 0, 0, 0)):
+        family, prefix, flags, scope, index = struct.unpack_from("=BBBBi", message)
+        attrs = attributes(message[8:])
+        raw = attrs.get(2) or attrs.get(1)
+        if family not in (socket.AF_INET, socket.AF_INET6) or raw is None or index not in interfaces:
+            continue
+        name = "inet" if family == socket.AF_INET else "inet6"
+        found.append(Address(name, socket.inet_ntop(family, raw), prefix, scope, flags, interfaces[index]))
+    return found
+
+
+def speed_mbps(name: str) -> int | None:
+    """Return an interface's speed, None when it does not say."""
+    text = read_text(f"/sys/class/net/{name}/speed") or ""
+    return int(text) if text.isdigit() and 0 < int(text) < 4_000_000 else None
+
+
+def candidates() -> list[Json]:
+    """Return the addresses under which other hosts may reach this one.
+
+    Left out: loopback, link-local, down, tentative or deprecated addresses, bridges of container
+    engines. Any other bridge counts only when nothing else is there (a host bridged for its VMs).
+    """
+    usable = [
+        found
+        for found in addresses()
+        if found.scope == 0
+        and not found.flags & 0x68
+        and found.link.flags & 1
+        and not found.link.flags & 8
+        and not CONTAINER_INTERFACES.match(found.link.name)
+        and not found.address.startswith(("127.", "169.254."))
+    ]
+    plain = [found for found in usable if not is_bridge(found.link)]
+    return [
+        {
+            "address": found.address,
+            "interface": found.link.name,
+            "mtu": found.link.mtu,
+            "speed_mbps": speed_mbps(found.link.name),
+            "family": found.family,
+            "prefix": found.prefix,
+        }
+        for found in plain or usable
+    ]
+
+
+def is_bridge(link: Link) -> bool:
+    """Return whether an interface is a bridge."""
+    return link.kind == "bridge" or os.path.isdir(f"/sys/class/net/{link.name}/bridge")
+
+
+def interface_of(address: str) -> str | None:
+    """Return the interface that has an address."""
+    bare = address.partition("%")[0]
+    return next((found.link.name for found in addresses() if found.address == bare), None)
+
+
+# ------------------------------------------------------------------------------------------ devices
+
+
+class NvmlMemory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class NvmlProcess(ctypes.Structure):
+    """nvmlProcessInfo_v2_t."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class Nvml:
+    """The driver's management library, asked without any NVIDIA program or package."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls) -> Iterator[Nvml | None]:
+        """Yield the library, None on a host without it."""
+        with cls._lock:
+            try:
+                library = ctypes.CDLL("libnvidia-ml.so.1")
+                ready = library.nvmlInit_v2() == 0
+            except (OSError, AttributeError):
+                ready = False
+            if not ready:
+                yield None
+                return
+            try:
+                yield cls(library)
+            finally:
+                library.nvmlShutdown()
+
+    def handles(self) -> Iterator[tuple[int, Any]]:
+        """Yield index and handle of every device."""
+        count = ctypes.c_uint()
+        if self.library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return
+        for index in range(min(count.value, 256)):
+            handle = ctypes.c_void_p()
+            if self.library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+                yield index, handle
+
+    def words(self, function: str, handle: Any) -> str:
+        """Return a text that the library tells about a device, empty when it refuses."""
+        buffer = ctypes.create_string_buffer(128)
+        failed = getattr(self.library, function)(handle, buffer, ctypes.c_uint(len(buffer)))
+        return "" if failed else buffer.value.decode("utf-8", "replace")
+
+    def device(self, index: int, handle: Any) -> Json:
+        """Return what a probe reports of a device."""
+        memory = NvmlMemory()
+        failed = self.library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+        return {
+            "index": index,
+            "uuid": self.words("nvmlDeviceGetUUID", handle),
+            "name": self.words("nvmlDeviceGetName", handle),
+            "memory_bytes": 0 if failed else memory.total,
+        }
+
+    def processes(self, handle: Any) -> list[tuple[int, int]]:
+        """Return pid and used bytes of every compute process on a device."""
+        for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
+            function = getattr(self.library, name, None)
+            if function is None:
+                continue
+            count = ctypes.c_uint(1024)
+            found = (NvmlProcess * 1024)()
+            if function(handle, ctypes.byref(count), found) == 0:
+                unknown = (1 << 64) - 1
+                return [(one.pid, 0 if one.memory == unknown else one.memory) for one in found[: count.value]]
+        return []
+
+
+def gpus() -> list[Json]:
+    """Return the host's GPUs, [] without a driver."""
+    with Nvml.opened() as nvml:
+        return [nvml.device(index, handle) for index, handle in nvml.handles()] if nvml else []
+
+
+def device_users(devices: Iterable[str]) -> list[Json]:
+    """Return the processes on some devices, named with user and memory."""
+    wanted, found = set(devices), []
+    if not wanted:
+        return []
+    with Nvml.opened() as nvml:
+        for _, handle in nvml.handles() if nvml else ():
+            uuid = nvml.words("nvmlDeviceGetUUID", handle) if nvml else ""
+            if nvml is None or uuid not in wanted:
+                continue
+            for pid, used in nvml.processes(handle):
+                found.append({
+                    "device": uuid, "pid": pid, "user": user_of(pid), "memory_bytes": used, "name": command_of(pid),
+                })  # fmt: skip
+    return found
+
+
+def user_of(pid: int) -> str:
+    """Return whose process it is, ``?`` when it is hidden."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "?"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+# ------------------------------------------------------------------------------------------ folders
+
+
+class RunFolder:
+    """The files of one run on this host."""
+
+    def __init__(self, layout: Layout, name: str) -> None:
+        self.layout, self.name = layout, name
+        self.path = os.path.join(layout.state_dir, "runs", name)
+        self.tombstone = os.path.join(layout.state_dir, "tombstones", name)
+
+    def file(self, *parts: str) -> str:
+        """Return the path of a file in the folder."""
+        return os.path.join(self.path, *parts)
+
+    def has(self, name: str) -> bool:
+        """Return whether a file is there."""
+        return os.path.lexists(self.file(name))
+
+    @property
+    def exists(self) -> bool:
+        """Whether somebody tried to start this run here."""
+        return self.has("lock")
+
+    @property
+    def buried(self) -> bool:
+        """Whether this run must never start here."""
+        return os.path.lexists(self.tombstone)
+
+    def plan(self) -> Json | None:
+        """Return the launch plan, None before it is written."""
+        return read_json(self.file("plan.json"))
+
+    def state(self) -> Json:
+        """Return what the supervisor last said of itself, {} before that."""
+        return read_json(self.file("state.json")) or {}
+
+    def ended(self) -> Json | None:
+        """Return how the run ended, None while it has not."""
+        return read_json(self.file("ended")) if self.has("ended") else None
+
+    def supervisor(self) -> Json | None:
+        """Return the supervisor's identity."""
+        return read_json(self.file("supervisor.json"))
+
+    def alive(self) -> bool:
+        """Return whether the supervisor lives."""
+        return find_process(self.supervisor()) is not None
+
+    def ring(self) -> bool:
+        """Wake the supervisor so that it looks at its files; return whether it listens."""
+        try:
+            fd = os.open(self.file("control"), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            os.write(fd, b"!")
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+        return True
+
+
+class Layout:
+    """Where everything lies on this host.
+
+    :param remote_dir: content-addressed archives; may be one share for many hosts
+    :param state_dir: locks, pids and runs; must be a file system of this host
+    """
+
+    def __init__(self, remote_dir: str, state_dir: str | None = None) -> None:
+        self.remote_dir = os.path.abspath(os.path.expanduser(remote_dir))
+        default = f"/var/tmp/dtrain-{os.getuid()}/{machine_id()}"  # noqa: S108 - private, owner checked
+        self.is_default = state_dir is None
+        self.state_dir = os.path.abspath(os.path.expanduser(state_dir or default))
+
+    def ensure(self) -> Layout:
+        """Create the folders of ``state_dir`` and return self.
+
+        :raises Refused: ``state_dir`` is on a network file system, or not this account's
+        """
+        point, kind = mount_of(self.state_dir)
+        if kind in NETWORK_FILE_SYSTEMS:
+            raise Refused(
+                "state_dir",
+                f"state_dir {self.state_dir} lies on {kind} (mounted at {point}). Locks and pids need a file system of "
+                "the host itself. Set state_dir to a local folder.",
+            )
+        if self.is_default:
+            make_private(os.path.dirname(self.state_dir))
+        make_private(self.state_dir)
+        for name in ("slots", "tombstones", "runs"):
+            make_private(os.path.join(self.state_dir, name))
+        return self
+
+    def run(self, name: str) -> RunFolder:
+        """Return a run's folder; the name has been checked."""
+        return RunFolder(self, name)
+
+    def runs(self) -> list[str]:
+        """Return the names of all runs that left something here."""
+        with contextlib.suppress(OSError):
+            return sorted(n for n in os.listdir(os.path.join(self.state_dir, "runs")) if RUN_NAME.fullmatch(n))
+        return []
+
+    def slot_lock(self, index: int) -> str:
+        """Return the lock file of a slot."""
+        return os.path.join(self.state_dir, "slots", f"{index}.lock")
+
+    def archive(self, kind: str, digest: str) -> str:
+        """Return the path of an archive."""
+        return os.path.join(self.remote_dir, kind, f"{digest}.tar.gz")
+
+    def library(self, digest: str) -> str:
+        """Return the folder of an unpacked library."""
+        return os.path.join(self.remote_dir, "libraries", digest)
+
+    def bury(self, run: str, token: int | None) -> None:
+        """Refuse every later start of a run, durably."""
+        folder = self.run(run)
+        if not folder.buried:
+            write_json(folder.tombstone, {"run": run, "token": token, "at": time.time()})
+
+    def tokens(self, index: int) -> Json:
+        """Return the highest token per store that used a slot."""
+        return read_json(os.path.join(self.state_dir, "slots", f"{index}.token")) or {}
+
+    def stores(self) -> Json:
+        """Return the highest token seen per store."""
+        found = (read_json(os.path.join(self.state_dir, "store.json")) or {}).get("stores")
+        return found if isinstance(found, dict) else {}
+
+    def record_tokens(self, store: str, token: int, slots: Iterable[int]) -> None:
+        """Raise the recorded tokens of a store; they never fall."""
+        lock = wait_lock(os.path.join(self.state_dir, "store.lock"), 10.0)
+        try:
+            for index in slots:
+                known = self.tokens(index)
+                if number(known.get(store)) < token:
+                    path = os.path.join(self.state_dir, "slots", f"{index}.token")
+                    write_json(path, {**known, store: token}, sync_names=False)
+            sync_folder(os.path.join(self.state_dir, "slots"))
+            stores = self.stores()
+            if number(stores.get(store)) < token:
+                write_json(os.path.join(self.state_dir, "store.json"), {"stores": {**stores, store: token}})
+        finally:
+            os.close(lock)
+
+
+def number(value: Any) -> int:
+    """Return a recorded number, -1 when it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+# -------------------------------------------------------------------------------------------- locks
+
+
+def take_lock(path: str, *, shared: bool = False) -> int | None:
+    """Return a descriptor that holds the lock of a file, None when another holds it.
+
+    :param shared: only look; two that look do not disturb each other
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        # Somebody may have replaced the file between our open and our lock.
+        here = os.fstat(fd)
+        try:
+            there = os.stat(path, follow_symlinks=False)
+        except FileNotFoundError:
+            there = None
+        if there is not None and here.st_nlink > 0 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+            return fd
+        os.close(fd)
+
+
+def wait_lock(path: str, timeout_s: float) -> int:
+    """Return a descriptor that holds the lock of a file.
+
+    :raises Refused: somebody holds it for longer than ``timeout_s``
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        fd = take_lock(path)
+        if fd is not None:
+            return fd
+        if time.monotonic() > deadline:
+            raise Refused("busy", f"{path} was locked for {timeout_s:g} s. Look which process hangs there.")
+        time.sleep(0.005)
+
+
+def is_locked(path: str) -> bool:
+    """Return whether somebody holds the lock of a file."""
+    if not os.path.lexists(path):
+        return False
+    fd = take_lock(path, shared=True)
+    if fd is None:
+        return True
+    os.close(fd)
+    return False
+
+
+def write_label(fd: int, label: Json) -> None:
+    """Write who holds a slot into its lock file, while holding it."""
+    data = json.dumps(label).encode()
+    os.pwrite(fd, data, 0)
+    os.ftruncate(fd, len(data))
+
+
+def lock_holders(path: str) -> list[Proc]:
+    """Return the processes that keep the lock of a file, by the kernel's own account."""
+    try:
+        wanted = os.stat(path)
+    except OSError:
+        return []
+    found = []
+    for proc in all_procs().values():
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{proc.pid}/fd"):
+                if holds_lock(proc.pid, fd, wanted):
+                    found.append(proc)
+                    break
+    return found
+
+
+def holds_lock(pid: int, fd: str, wanted: os.stat_result) -> bool:
+    """Return whether a descriptor of a process keeps the lock of a file; an open file alone does not."""
+    try:
+        found = os.stat(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return False
+    if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
+        return False
+    return any(
+        line.startswith("lock:") and "FLOCK" in line and "WRITE" in line
+        for line in (read_text(f"/proc/{pid}/fdinfo/{fd}") or "").splitlines()
+    )
+
+
+# ------------------------------------------------------------------------------------------- events
+
+
+def encode_event(record: Json) -> bytes:
+    """Return the line of an event: checksum, blank, JSON."""
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def decode_event(line: bytes) -> Json | None:
+    """Return the event of a line, None when it is not what its writer wrote."""
+    checksum, _, body = line.rstrip(b"\n").partition(b" ")
+    return parse_object(body) if checksum == b"%08x" % zlib.crc32(body) else None
+
+
+class EventWriter:
+    """The one writer of a run's ``events.supervisor``; whoever holds the run's lock may be it."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        content = os.pread(self.fd, 64 << 20, 0)
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            # Nobody was sent a part of a line, so cutting it moves no offset.
+            os.ftruncate(self.fd, whole)
+        records = [record for record in map(decode_event, content[:whole].splitlines()) if record]
+        self.seq = max((number(record.get("seq")) for record in records), default=0)
+        self.last = records[-1] if records else None
+        exits = (one for one in records if one.get("kind") == "exit" and not one.get("sent_signal"))
+        self.first_failure = next((one.get("rank") for one in exits if one.get("exit_code")), None)
+
+    def write(self, record: Json) -> None:
+        """Append one event, or leave the file as it was; how a rank or run ended is durable at once."""
+        size = os.fstat(self.fd).st_size
+        try:
+            write_all(self.fd, encode_event({"seq": self.seq + 1, **record}))
+            if record["kind"] in ("exit", "ended"):
+                os.fsync(self.fd)
+        except OSError:
+            os.ftruncate(self.fd, size)
+            raise
+        self.seq += 1
+        self.last = record
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self.fd)
+
+
+# -------------------------------------------------------------------------------------- containment
+
+
+class Cgroup:
+    """A cgroup v2 of a run's own; one write kills everything in it, however it detached itself."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, folder: RunFolder) -> Cgroup | None:
+        """Return a new cgroup for a run, None where this account may not have one."""
+        if os.environ.get("DTRAIN_NO_CGROUP"):
+            return None
+        parent = own_cgroup()
+        if parent is None:
+            return None
+        # Containers of one machine may share the hierarchy and use the same run names.
+        unique = f"{machine_id()} {pid_namespace()} {folder.path}"
+        suffix = hashlib.sha256(unique.encode()).hexdigest()[:12]
+        group = cls(os.path.join(parent, f"dtrain-{folder.name}-{suffix}"))
+        try:
+            group.remove()
+            os.mkdir(group.path, 0o700)
+            if os.path.exists(os.path.join(group.path, "cgroup.kill")):
+                return group
+            os.rmdir(group.path)
+        except OSError:
+            pass
+        return None
+
+    @classmethod
+    def known(cls, path: Any) -> Cgroup | None:
+        """Return the cgroup that a dead supervisor wrote down, None unless it is one of ours."""
+        if not isinstance(path, str) or not os.path.basename(path).startswith("dtrain-t"):
+            return None
+        ours = any(os.path.dirname(path).startswith(mount) for mount, _ in cgroup_mounts())
+        return cls(path) if ours and ".." not in path.split("/") and os.path.isdir(path) else None
+
+    def enter(self) -> bool:
+        """Put the calling process into the cgroup; return whether it is there."""
+        try:
+            with open(os.path.join(self.path, "cgroup.procs"), "wb", buffering=0) as file:
+                file.write(b"0")
+        except OSError:
+            return False
+        return os.path.basename(self.path) in (read_text("/proc/self/cgroup") or "")
+
+    def kill(self) -> None:
+        """Send SIGKILL to everything inside, children that appear meanwhile included."""
+        with contextlib.suppress(OSError), open(os.path.join(self.path, "cgroup.kill"), "wb", buffering=0) as file:
+            file.write(b"1")
+
+    def pids(self) -> list[int]:
+        """Return the processes inside."""
+        return [int(pid) for pid in (read_text(os.path.join(self.path, "cgroup.procs")) or "").split() if pid.isdigit()]
+
+    def remove(self) -> None:
+        """Remove the cgroup and what the ranks made below it; keeps it while something lives inside."""
+        with contextlib.suppress(OSError):
+            for path, _, _ in os.walk(self.path, topdown=False):
+                os.rmdir(path)
+
+
+def cgroup_mounts() -> list[tuple[str, str]]:
+    """Return mount point and root of every cgroup v2 mount, the ``unified`` one of a hybrid host too."""
+    found = []
+    for line in (read_text("/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith("cgroup2 "):
+            found.append((unescape_mount(left.split()[4]), unescape_mount(left.split()[3])))
+    return found
+
+
+def own_cgroup() -> str | None:
+    """Return the folder of this process's cgroup v2, None when there is none or it is not writable."""
+    match = re.search(r"^0::(.*)$", read_text("/proc/self/cgroup") or "", re.MULTILINE)
+    for mount, root in cgroup_mounts() if match else ():
+        path = match.group(1) if match else "/"
+        if root != "/":
+            if path != root and not path.startswith(root + "/"):
+                continue
+            path = path[len(root) :]
+        folder = os.path.normpath(mount + "/" + path)
+        if "/../" not in path + "/" and os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+def environment_names(pid: int, folder: RunFolder) -> bool:
+    """Return whether a process was started as part of a run of this very folder."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read(4 << 20).split(b"\0")
+    except OSError:
+        return False
+    wanted = (b"DTRAIN_RUN=" + folder.name.encode(), b"DTRAIN_RUN_DIR=" + os.fsencode(folder.path))
+    return all(one in variables for one in wanted)
+
+
+def leftovers(folder: RunFolder) -> list[Proc]:
+    """Return the living processes of a run whose supervisor is gone.
+
+    Found by the run's cgroup, by its ranks (pid and start time) and their descendants, by the
+    environment, and by who keeps its slot locks. Never this process or one above it.
+    """
+    procs = all_procs()
+    found: dict[int, Proc] = {}
+    known = folder.supervisor() or {}
+    if known.get("boot_id") == boot_id() and known.get("pid_ns") == pid_namespace():
+        ranks = [procs.get(number(rank.get("pid"))) for rank in rank_records(folder)]
+        starts = {number(rank.get("pid")): rank.get("start_time") for rank in rank_records(folder)}
+        mine = [proc for proc in ranks if proc is not None and proc.start_time == starts[proc.pid]]
+        group = Cgroup.known(known.get("cgroup"))
+        inside = [procs[pid] for pid in (group.pids() if group else ()) if pid in procs]
+        for proc in [*mine, *inside, *descendants([proc.pid for proc in [*mine, *inside]], procs)]:
+            found[proc.pid] = proc
+    for proc in procs.values():
+        if proc.pid not in found and environment_names(proc.pid, folder):
+            found[proc.pid] = proc
+    for proc in slot_keepers(folder):
+        found[proc.pid] = proc
+    for pid in ancestors(os.getpid(), procs):
+        found.pop(pid, None)
+    return [proc for proc in found.values() if not is_dead(proc)]
+
+
+def rank_records(folder: RunFolder) -> list[Json]:
+    """Return what the supervisor wrote of its ranks."""
+    ranks = folder.state().get("ranks")
+    return [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
+
+
+def slot_keepers(folder: RunFolder) -> list[Proc]:
+    """Return the processes that keep a slot lock which this run took."""
+    found: list[Proc] = []
+    for index in plan_slots(folder.plan() or {}):
+        path = folder.layout.slot_lock(index)
+        if (read_json(path) or {}).get("run") == folder.name and is_locked(path):
+            found += lock_holders(path)
+    return found
+
+
+def ancestors(pid: int, procs: dict[int, Proc]) -> set[int]:
+    """Return a process and everything above it."""
+    found: set[int] = set()
+    while pid in procs and pid not in found:
+        found.add(pid)
+        pid = procs[pid].ppid
+    return found
+
+
+def kill_leftovers(folder: RunFolder) -> list[Proc]:
+    """Kill what is left of a run without supervisor; return what was alive before that."""
+    group = Cgroup.known((folder.supervisor() or {}).get("cgroup"))
+    if group is not None:
+        group.kill()
+    found = leftovers(folder)
+    for proc in found:
+        send_signal(proc, signal.SIGKILL)
+    if group is not None and not found:
+        group.remove()
+    return found
+
+
+# ----------------------------------------------------------------------------------------- archives
+
+
+def receive_archive(layout: Layout, kind: str, digest: str, source: IO[bytes]) -> None:
+    """Keep an archive that comes in, whole and with the right digest or not at all.
+
+    :raises Refused: wrong digest, or the folder cannot be written
+    """
+    target = layout.archive(kind, digest)
+    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+    temporary = f"{target}.{os.getpid()}.{random.getrandbits(48):012x}.tmp"
+    seen = hashlib.sha256()
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            while chunk := source.read(1 << 20):
+                seen.update(chunk)
+                write_all(fd, chunk)
+            if seen.hexdigest() != digest:
+                words = f"The archive arrived as {seen.hexdigest()}, announced was {digest}. Send it again."
+                raise Refused("digest", words)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(target))
+
+
+def bad_archive(name: str, words: str) -> Refused:
+    """Return the refusal for a member of an archive."""
+    return Refused("bad_archive", f"Member {shorten(name)} {words}. Nothing unsafe is unpacked.")
+
+
+def member_parts(name: str) -> list[str]:
+    """Return the parts of a member's path.
+
+    :raises Refused: it is absolute or leads upwards
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or "\0" in name or ".." in parts or len(name) > 4096:
+        raise bad_archive(name, "has a path that leads outside")
+    return parts
+
+
+def check_link(name: str, target: str, depth: int) -> None:
+    """Refuse a symbolic link that may lead outside.
+
+    Only leading ``..`` and no more of them than the link lies deep: as no member is ever written
+    through a link, such a target stays inside whatever the rest of it passes through.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    if target.startswith("/") or "\0" in target or ups > depth or ".." in parts[ups:]:
+        raise bad_archive(name, f"links to {shorten(target)}, which leads outside")
+
+
+def real_parent(root: str, parts: list[str], name: str) -> str:
+    """Return the folder for a member, created and free of links."""
+    path = root
+    for part in parts[:-1]:
+        path = os.path.join(path, part)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise bad_archive(name, "lies below something that is no folder")
+    return path
+
+
+def unpack(archive: tarfile.TarFile, root: str) -> None:
+    """Unpack files, folders and inner links below ``root``, readable for this account alone.
+
+    :raises Refused: a member has a path or link that leads outside, or is a device
+    """
+    total = 0
+    for count, member in enumerate(archive):
+        parts = member_parts(member.name)
+        total += max(0, member.size)
+        if count >= MEMBER_LIMIT or total > UNPACKED_LIMIT:
+            raise bad_archive(member.name, f"exceeds {MEMBER_LIMIT} members or {UNPACKED_LIMIT} bytes")
+        if parts:
+            unpack_member(archive, member, root, parts)
+        elif not member.isdir():
+            raise bad_archive(member.name, "has no name")
+
+
+def unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str, parts: list[str]) -> None:
+    """Unpack one checked member."""
+    path = os.path.join(real_parent(root, parts, member.name), parts[-1])
+    found = os.lstat(path) if os.path.lexists(path) else None
+    if member.isdir():
+        if found is None:
+            os.mkdir(path, 0o700)
+        elif not stat.S_ISDIR(found.st_mode):
+            raise bad_archive(member.name, "is a folder where a file is")
+        return
+    if found is not None:
+        if stat.S_ISDIR(found.st_mode):
+            raise bad_archive(member.name, "is a file where a folder is")
+        os.unlink(path)
+    if member.issym():
+        check_link(member.name, member.linkname, len(parts) - 1)
+        os.symlink(member.linkname, path)
+    elif member.islnk():
+        inner = member_parts(member.linkname)
+        source = below(root, "/".join(inner)) if inner else ""
+        if not source or not os.path.isfile(source):
+            raise bad_archive(member.name, "is a hard link to something that is not there")
+        os.link(source, path, follow_symlinks=False)
+    elif member.isreg():
+        unpack_file(archive, member, path)
+    else:
+        raise bad_archive(member.name, "is neither file, folder nor link")
+
+
+def unpack_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    """Write a regular member; only its executable bit counts, its time is kept."""
+    source = archive.extractfile(member)
+    mode = 0o700 if member.mode & 0o100 else 0o600
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        while source is not None and (chunk := source.read(1 << 20)):
+            write_all(fd, chunk)
+        if 0 <= member.mtime < 1 << 33:
+            os.utime(fd, (member.mtime, member.mtime))
+    finally:
+        os.close(fd)
+
+
+def unpack_archive(path: str, target: str) -> None:
+    """Unpack a tar.gz into a folder that appears whole or, if it is there already, stays as it is."""
+    if os.path.isdir(target):
+        return
+    temporary = f"{target}.{os.getpid()}.{random.getrandbits(48):012x}.tmp"
+    os.makedirs(temporary, mode=0o700)
+    try:
+        try:
+            with tarfile.open(path, "r:gz") as archive:
+                unpack(archive, temporary)
+        except (tarfile.TarError, EOFError, zlib.error) as error:
+            raise Refused("bad_archive", f"{os.path.basename(path)} is damaged: {error}. Send it again.") from error
+        os.rename(temporary, target)
+    except OSError as error:
+        # Another run unpacked the same content first.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def send_tree(path: str, target: IO[bytes]) -> None:
+    """Write a tar of a file or folder, named by its last part; sockets and devices are left out."""
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None
+
+    with tarfile.open(fileobj=target, mode="w|") as archive:
+        archive.add(path, arcname=os.path.basename(path), filter=wanted)
+
+
+# -------------------------------------------------------------------------------------------- plans
+
+
+def check_plan(document: Any) -> Json:
+    """Return a launch plan with every field checked and every default filled in.
+
+    :raises Refused: ``bad_plan``, naming the field
+    """
+    plan = Fields(document, "plan")
+    checked: Json = {
+        "protocol": plan.integer("protocol", 1, PROTOCOL, default=PROTOCOL),
+        "run": plan.run(),
+        "store": plan.text("store", WORD),
+        "token": plan.integer("token", 0, 10**18),
+        "host": plan.text("host", limit=128, default=""),
+        "world_size": plan.integer("world_size", 1, 1 << 20),
+        "group_rank": plan.integer("group_rank", 0, 1 << 20, default=0),
+        "group_world_size": plan.integer("group_world_size", 1, 1 << 20, default=1),
+        "argv": plan.texts("argv", least=1, length=128 << 10),
+        "python": plan.text("python", default=None),
+        "env": plan.environment("env"),
+        "payload": plan.text("payload", DIGEST, default=None),
+        "library": plan.text("library", DIGEST, default=None),
+        "context": plan.values.get("context"),
+        "port_range": plan.port_range("port_range"),
+        "master_local": plan.flag("master_local", default=False),
+        "grace_s": plan.number("grace_s", 0, 86400, default=30),
+        "orphan_timeout_s": plan.number("orphan_timeout_s", 0, 10**8, default=900),
+        "prepare_timeout_s": plan.number("prepare_timeout_s", 0.01, 86400, default=120),
+        "timeout_s": plan.number("timeout_s", 0.01, 10**9, default=None),
+        "log_limit_bytes": plan.integer("log_limit_bytes", 1 << 16, 1 << 50, default=256 << 20),
+        "cpu_slots": plan.flag("cpu_slots", default=False),
+    }
+    checked["ranks"] = check_ranks(plan, checked["world_size"])
+    if not checked["argv"][0]:
+        raise plan.bad("argv.0", "is empty")
+    if checked["token"] != int(checked["run"].rpartition(".")[2]):
+        raise plan.bad("token", f"is {checked['token']}, the run's name says otherwise: {checked['run']}")
+    return checked
+
+
+def check_ranks(plan: Fields, world_size: int) -> list[Json]:
+    """Return the ranks of this host, each checked; no two share a rank, local rank or slot."""
+    ranks: list[Json] = []
+    for index, item in enumerate(plan.items("ranks", least=1, limit=1024)):
+        rank = Fields(item, f"plan.ranks.{index}")
+        found = {
+            "rank": rank.integer("rank", 0, world_size - 1),
+            "local_rank": rank.integer("local_rank", 0, 1023, default=index),
+            "slot": rank.integer("slot", -1, 65535),
+            "device": rank.text("device", DEVICE, default=None),
+            "env": rank.environment("env"),
+        }
+        for name in ("rank", "local_rank", "slot"):
+            if found[name] != -1 and any(other[name] == found[name] for other in ranks):
+                raise rank.bad(name, f"{found[name]} is used twice")
+        ranks.append(found)
+    return ranks
+
+
+def plan_slots(plan: Json) -> list[int]:
+    """Return the slots that a plan uses; the slotless rank of a 0-slot request uses none."""
+    ranks = plan.get("ranks")
+    return sorted({rank["slot"] for rank in ranks if rank["slot"] >= 0}) if isinstance(ranks, list) else []
+
+
+def check_secrets(values: Any) -> dict[str, str]:
+    """Return the variables that only the ranks may see."""
+    return Fields({"secrets": values or {}}).environment("secrets")
+
+
+# -------------------------------------------------------------------------------------------- ranks
+
+
+class Rank:
+    """One rank of this host."""
+
+    def __init__(self, plan: Json, folder: RunFolder) -> None:
+        self.plan = plan
+        self.number: int = plan["rank"]
+        self.folder = folder.file(f"rank{self.number}")
+        self.pid = 0
+        self.start_time = 0
+        self.exit_code: int | None = None
+        self.signalled = False
+        #: Bytes freed in the middle of the log, [start, end).
+        self.gap: list[int] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process was started and has not been reaped."""
+        return self.pid > 0 and self.exit_code is None
+
+    def record(self) -> Json:
+        """Return what state.json says of it."""
+        return {"rank": self.number, "pid": self.pid, "start_time": self.start_time, "exit_code": self.exit_code}
+
+
+def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secrets: dict[str, str]) -> dict[str, str]:
+    """Return the whole environment of one rank."""
+    env = {name: os.environ[name] for name in BASE_ENV if name in os.environ}
+    env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(plan["ranks"])))
+    env["DTRAIN_CHECKPOINT_DIR"] = folder.file("checkpoints")
+    env.update(plan["env"])
+    env.update(rank["env"])
+    env.update(secrets)
+    own = folder.file(f"rank{rank['rank']}")
+    path = [folder.file("work"), folder.layout.library(plan["library"]) if plan["library"] else ""]
+    path.append(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+    env.update({
+        "MASTER_ADDR": go["master_addr"],
+        "MASTER_PORT": str(go["master_port"]),
+        "CUDA_VISIBLE_DEVICES": rank["device"] or "",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": ":".join(part for part in path if part),
+        "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
+        "TORCHELASTIC_RUN_ID": folder.name,
+        "DTRAIN_RUN": folder.name,
+        "DTRAIN_RUN_DIR": folder.path,
+        "DTRAIN_EVENTS": os.path.join(own, "events"),
+        "DTRAIN_CONTEXT": folder.file("context.json"),
+    })  # fmt: skip
+    return env
+
+
+def rank_argv(plan: Json) -> list[str]:
+    """Return the command of a rank; ``python`` means the plan's interpreter, else this one."""
+    argv = list(plan["argv"])
+    if argv[0] in ("python", "python3"):
+        argv[0] = os.path.expanduser(plan["python"] or sys.executable)
+    return argv
+
+
+def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: Rank, parent: int, cgroup: Cgroup | None,
+                log: int, lock: int) -> None:  # fmt: skip
+    """Turn a freshly forked child into a rank; only returns by raising.
+
+    The order matters: the cgroup before anything can fork, the parent-death signal before the look
+    at the parent, the descriptors last because everything before may still need one.
+    """
+    signal.set_wakeup_fd(-1)
+    if cgroup is not None:
+        cgroup.enter()
+    os.setsid()
+    for number_ in range(1, signal.NSIG):
+        if number_ not in (signal.SIGKILL, signal.SIGSTOP):
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number_, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    os.umask(0o077)
+    os.chdir(folder.file("work"))
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    keep = 2
+    if lock >= 0:
+        # The number of the lock's descriptor is the first free one, as after any start.
+        lock = os.dup2(lock, 3, inheritable=True)
+        keep = 3
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    try:
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - without a shell on purpose
+    except OSError as error:
+        say_cannot_start(rank, argv[0], error)
+        os._exit(126 if error.errno == errno.EACCES else 127)
+
+
+def say_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
+    """Leave the reason where the supervisor looks for a rank's error."""
+    words = getattr(error, "strerror", None) or str(error)
+    message = f"cannot execute {program!r}: {words}"
+    with contextlib.suppress(OSError):
+        os.write(2, message.encode() + b"\n")
+    with contextlib.suppress(OSError):
+        write_json(os.path.join(rank.folder, "error.json"), {"message": message}, durable=False)
+
+
+def tail_of(path: str, length: int) -> bytes:
+    """Return the last bytes of a file, b"" without one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, length, max(0, os.fstat(fd).st_size - length))
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def error_of(folder: str, exit_code: int) -> Json | None:
+    """Return why a rank failed: its error file, else the traceback in its log, else its last lines."""
+    if exit_code == 0:
+        return None
+    from_file = parse_error_file(read_json(os.path.join(folder, "error.json")))
+    if from_file is not None:
+        return from_file
+    log = tail_of(os.path.join(folder, "log"), LOG_SEARCH).decode("utf-8", "replace")
+    last = "\n".join(log.rstrip().splitlines()[-20:])
+    if exit_code < 0:
+        return {"message": f"killed by {signal_name(-exit_code)}", "traceback": last}
+    found = find_traceback(log)
+    if found is not None:
+        return found
+    words = last.splitlines()[-1] if last else "it wrote nothing"
+    return {"message": f"exit code {exit_code}: {words[:1000]}", "traceback": last}
+
+
+def parse_error_file(document: Json | None) -> Json | None:
+    """Return message and traceback of a TORCHELASTIC_ERROR_FILE or of our library's error file."""
+    inner = (document or {}).get("message")
+    extra: Any = document
+    if isinstance(inner, dict):
+        extra, inner = inner.get("extraInfo"), inner.get("message")
+    if not isinstance(inner, str) or not inner:
+        return None
+    trace = (extra.get("traceback") or extra.get("py_callstack")) if isinstance(extra, dict) else None
+    return {"message": inner[-(8 << 10) :], "traceback": trace[-(64 << 10) :] if isinstance(trace, str) else ""}
+
+
+def find_traceback(log: str) -> Json | None:
+    """Return the last Python traceback in a log, with the exceptions that it was chained to."""
+    mark = "Traceback (most recent call last):"
+    start = log.rfind(mark)
+    if start < 0:
+        return None
+    block = log[start:].splitlines()
+    end = next((i for i, line in enumerate(block[1:], 1) if line and not line[0].isspace()), len(block) - 1)
+    message = block[end]
+    chained = ("another exception occurred:", "direct cause of the following exception:")
+    while log[:start].rstrip().endswith(chained) and (before := log.rfind(mark, 0, start)) >= 0:
+        start = before
+    return {"message": message[: 8 << 10], "traceback": log[start:].rstrip()[-(16 << 10) :]}
+
+
+def signal_name(number_: int) -> str:
+    """Return a signal as people write it."""
+    with contextlib.suppress(ValueError):
+        return f"signal {number_} ({signal.Signals(number_).name})"
+    return f"signal {number_}"
+
+
+# --------------------------------------------------------------------------------------- supervisor
+
+
+def buried(run: str) -> Refused:
+    """Return the refusal for a run that has a tombstone."""
+    return Refused("tombstone", f"Run {run} was stopped or fenced on this host and never starts again.")
+
+
+class Supervisor:
+    """Parent of a run's ranks on this host: one thread, woken by signals, its control FIFO and deadlines.
+
+    States: ``preparing``, ``prepared``, ``running``, ``stopping`` (SIGTERM was sent), ``killing``,
+    ``ended``. Commands arrive as files; a byte in the FIFO says that there is a new one.
+    """
+
+    def __init__(self, layout: Layout, plan: Json, secrets: dict[str, str]) -> None:
+        self.layout, self.plan, self.secrets = layout, plan, secrets
+        self.folder = layout.run(plan["run"])
+        self.state = "preparing"
+        self.reason: str | None = None
+        self.first_failure: int | None = None
+        self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
+        self.slot_locks: dict[int, int] = {}
+        self.run_lock = -1
+        self.port_socket: socket.socket | None = None
+        self.cgroup: Cgroup | None = None
+        self.unwritten: deque[Json] = deque()
+        self.grace_deadline = float("inf")
+        self.timeout_deadline = float("inf")
+        self.prepare_deadline = float("inf")
+        #: On CLOCK_BOOTTIME.
+        self.orphan_deadline = float("inf")
+        self.next_log_check = 0.0
+        self.kill_pause_s = 0.001
+        #: Somebody sent us SIGTERM, e.g. a host that shuts down.
+        self.terminated = False
+
+    # Preparing.
+
+    def prepare(self) -> Json:
+        """Claim the run and its slots and make everything ready; return the answer to ``prepare``.
+
+        :raises Refused: this run cannot start here, nothing of it is left behind
+        """
+        created = not os.path.lexists(self.folder.path)
+        try:
+            answer = self._claim()
+            if answer is not None:
+                return answer
+            self._check_archives()
+            self._take_slots()
+            self._check_tokens()
+            if self.folder.buried:
+                raise buried(self.folder.name)
+            self._write_files()
+            port = self._bind_port()
+            self._listen(port)
+        except BaseException:
+            if created and self.run_lock >= 0:
+                shutil.rmtree(self.folder.path, ignore_errors=True)
+            raise
+        return {"state": "prepared", "attached": False, "port": port}
+
+    def _claim(self) -> Json | None:
+        """Lock the run folder; return an answer instead when the run lives or has ended already."""
+        deadline = time.monotonic() + ATTACH_WAIT_S
+        while True:
+            if self.folder.buried:
+                raise buried(self.folder.name)
+            if self._lock_run():
+                break
+            state = self.folder.state()
+            if self.folder.alive() and state.get("state") in ("prepared", "running", "stopping", "killing"):
+                shown = "prepared" if state["state"] == "prepared" else "running"
+                return {"state": shown, "attached": True, "port": state.get("port")}
+            if time.monotonic() > deadline:
+                raise Refused("busy", f"Run {self.folder.name} is locked but does not get ready.")
+            time.sleep(0.005)
+        if self.folder.has("started") or self.folder.has("ended"):
+            return self._was_started()
+        # Words of an earlier supervisor that died before the start must not be taken for ours.
+        for name in ("go.json", "stop.json", "state.json", "renewed"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.folder.file(name))
+        write_json(self.folder.file("supervisor.json"), identity(), durable=False)
+        return None
+
+    def _lock_run(self) -> bool:
+        try:
+            os.makedirs(self.folder.path, mode=0o700, exist_ok=True)
+            lock = take_lock(self.folder.file("lock"))
+        except FileNotFoundError:
+            return False
+        self.run_lock = -1 if lock is None else lock
+        return lock is not None
+
+    def _was_started(self) -> Json:
+        """Return how the run ended; what was started and did not end is lost, never started again."""
+        os.close(self.run_lock)
+        self.run_lock = -1
+        cause, words = how_gone(self.folder)
+        recover(self.folder)
+        ended = self.folder.ended() or {"reason": "lost", "cause": cause}
+        if ended.get("reason") != "lost":
+            return {"state": "ended", "attached": True, "port": None, "reason": ended.get("reason")}
+        cause = str(ended.get("cause", cause))
+        raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {words}.", cause=cause)
+
+    def _check_archives(self) -> None:
+        missing = {}
+        for kind, name in (("payloads", "payload"), ("libraries", "library")):
+            digest = self.plan[name]
+            unpacked = kind == "libraries" and digest and os.path.isdir(self.layout.library(digest))
+            if digest and not unpacked and not os.path.isfile(self.layout.archive(kind, digest)):
+                missing[kind] = [digest]
+        if missing:
+            words = ", ".join(f"{kind}/{digests[0][:12]}" for kind, digests in missing.items())
+            digests = [digest for found in missing.values() for digest in found]
+            words = f"Not on this host: {words}. Send it and prepare again."
+            raise Refused("need", words, missing=digests, kinds=missing)
+
+    def _take_slots(self) -> None:
+        """Take every slot's lock, in order; a slot whose last run has just ended is waited for."""
+        begun = time.monotonic()
+        label = {"run": self.folder.name, "store": self.plan["store"], "token": self.plan["token"], **identity()}
+        for index in plan_slots(self.plan):
+            path = self.layout.slot_lock(index)
+            while (lock := take_lock(path)) is None:
+                holder = str((read_json(path) or {}).get("run"))
+                ending = RUN_NAME.fullmatch(holder) is not None and self.layout.run(holder).has("ended")
+                if time.monotonic() - begun > (SLOT_WAIT_S if ending else PROBE_S):
+                    words = f"Slot {index} is held by run {holder}. Wait for its end, or fence it."
+                    raise Refused("slot_busy", words, slot=index, run=holder)
+                time.sleep(0.002)
+            self.slot_locks[index] = lock
+            write_label(lock, label)
+
+    def _check_tokens(self) -> None:
+        store, token = self.plan["store"], self.plan["token"]
+        for index in self.slot_locks:
+            known = number(self.layout.tokens(index).get(store))
+            if known > token:
+                words = f"Slot {index} was granted under token {known}, this plan carries {token}: its grant is over."
+                raise Refused("stale_token", words, slot=index, recorded=known)
+        self.layout.record_tokens(store, token, self.slot_locks)
+
+    def _write_files(self) -> None:
+        """Unpack the code and write everything that ranks and followers read."""
+        folder = self.folder
+        for name in ("checkpoints", *(f"rank{rank.number}" for rank in self.ranks)):
+            os.makedirs(folder.file(name), mode=0o700, exist_ok=True)
+        if self.plan["payload"]:
+            unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
+        os.makedirs(folder.file("work"), mode=0o700, exist_ok=True)
+        if self.plan["library"]:
+            digest = self.plan["library"]
+            unpack_archive(self.layout.archive("libraries", digest), self.layout.library(digest))
+        self.cgroup = Cgroup.create(folder)
+        own = {**identity(), "cgroup": self.cgroup.path if self.cgroup else None}
+        for name, document in (("context.json", self.plan["context"]), ("supervisor.json", own), ("plan.json", self.plan)):
+            write_json(folder.file(name), document, durable=False)
+        with open(folder.file("reserve"), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE)
+
+    def _bind_port(self) -> int | None:
+        """Hold the rendezvous port on the host of rank 0, without listening.
+
+        Bound exclusively, so that a port of another run is not taken, and opened to SO_REUSEADDR
+        afterwards: then rank 0 may listen on it and nobody else gets it by chance.
+        """
+        if not self.plan["master_local"]:
+            return None
+        for port in ports_of(self.plan["port_range"]):
+            try:
+                self.port_socket = bind_everywhere(port)
+            except OSError:
+                continue
+            self.port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return int(self.port_socket.getsockname()[1])
+        raise Refused("no_port", f"No free port in {self.plan['port_range']}. Widen port_range or end what uses it.")
+
+    def _listen(self, port: int | None) -> None:
+        """Become ready for commands; announces itself last."""
+        control = self.folder.file("control")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(control)
+        os.mkfifo(control, 0o600)
+        # Open for both directions: never at its end, however many writers come and go.
+        self.control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminated", True))
+        self.poller = select.poll()
+        self.poller.register(self.control, select.POLLIN)
+        self.poller.register(self.wakeup, select.POLLIN)
+        self.events = EventWriter(self.folder.file("events.supervisor"))
+        self.prepare_deadline = time.monotonic() + self.plan["prepare_timeout_s"]
+        if self.plan["orphan_timeout_s"]:
+            self.orphan_deadline = boottime() + self.plan["orphan_timeout_s"]
+        self.port = port
+        self.renewed = boottime()
+        self.event("prepared", port=port)
+        self.set_state("prepared")
+
+    # Running.
+
+    def run(self) -> None:
+        """Serve until everything of the run is gone."""
+        while self.state != "ended":
+            self._wait()
+            self._read_commands()
+            self._reap()
+            self._check_deadlines()
+            self._advance()
+            self._retry_events()
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        deadlines = [self.grace_deadline, self.timeout_deadline, self.prepare_deadline, now + 30.0]
+        deadlines.append(now + self.orphan_deadline - boottime())
+        if self.state == "killing":
+            deadlines.append(now + self.kill_pause_s)
+            self.kill_pause_s = min(1.0, self.kill_pause_s * 2)
+        if self.state in ("running", "stopping"):
+            deadlines.append(self.next_log_check)
+        if self.unwritten:
+            deadlines.append(now + 1.0)
+        for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
+            with contextlib.suppress(BlockingIOError):
+                os.read(fd, 4096)
+
+    def _read_commands(self) -> None:
+        folder = self.folder
+        if folder.buried:
+            self.begin_stop("fenced", 0.0)
+        if self.terminated:
+            self.begin_stop("stopped", self.plan["grace_s"])
+        stop = read_json(folder.file("stop.json"))
+        if stop is not None:
+            grace = stop.get("grace_s")
+            self.begin_stop("stopped", float(grace if isinstance(grace, (int, float)) else self.plan["grace_s"]))
+        if self.state == "prepared" and (go := read_json(folder.file("go.json"))) is not None:
+            self._start(go)
+
+    def _start(self, go: Json) -> None:
+        """Fork the ranks; the mark that they were started is durable before the first one exists."""
+        write_json(self.folder.file("started"), {"at": time.time(), **go, **identity()})
+        sync_folder(os.path.dirname(self.folder.path))
+        self.prepare_deadline = float("inf")
+        if self.plan["timeout_s"]:
+            self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
+        argv = rank_argv(self.plan)
+        environments = [rank_environment(self.plan, rank.plan, self.folder, go, self.secrets) for rank in self.ranks]
+        failed = None
+        for rank, env in zip(self.ranks, environments):
+            try:
+                self._fork(rank, argv, env)
+            except OSError as error:
+                failed = (rank, error)
+                break
+        self.secrets = {}
+        self.next_log_check = time.monotonic() + LOG_CHECK_S
+        self.set_state("running")
+        self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
+        if failed is not None:
+            self._not_started(*failed)
+
+    def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
+        lock = self.slot_locks.get(rank.plan["slot"], -1)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    become_rank(argv, env, self.folder, rank, parent, self.cgroup, log, lock)
+                except BaseException as error:
+                    say_cannot_start(rank, argv[0], error)
+                finally:
+                    os._exit(127)
+        finally:
+            os.close(log)
+        rank.pid = pid
+        proc = read_proc(pid)
+        rank.start_time = proc.start_time if proc else 0
+
+    def _not_started(self, rank: Rank, error: OSError) -> None:
+        """Record that the system refused a process for a rank; the run fails by it."""
+        words = f"cannot start a process: {error.strerror}"
+        rank.exit_code = 126
+        self.event("exit", rank=rank.number, exit_code=126, error={"message": words, "traceback": ""}, log_tail="",
+                   sent_signal=False)  # fmt: skip
+        self.first_failure = rank.number
+        self.begin_stop("failed", self.plan["grace_s"])
+
+    def _reap(self) -> None:
+        """Take the exit status of every dead child; orphans of the ranks come to us as well."""
+        dead = []
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                rank = next((rank for rank in self.ranks if rank.pid == found[0] and rank.running), None)
+                if rank is not None:
+                    rank.exit_code = os.waitstatus_to_exitcode(found[1])
+                    dead.append((rank, rank.exit_code, time.time()))
+        # All of them before we signal anyone: two that died by themselves are two failures.
+        for rank, code, at in dead:
+            self._record_exit(rank, code, at)
+        if dead and self.state == "running":
+            if any(code != 0 for _, code, _ in dead):
+                self.begin_stop("failed", self.plan["grace_s"])
+            else:
+                self.set_state("running")
+
+    def _record_exit(self, rank: Rank, code: int, at: float) -> None:
+        tail = tail_of(os.path.join(rank.folder, "log"), LOG_TAIL).decode("utf-8", "replace")
+        self.event("exit", at=at, rank=rank.number, exit_code=code, error=error_of(rank.folder, code), log_tail=tail,
+                   sent_signal=rank.signalled)  # fmt: skip
+        if code != 0 and not rank.signalled and self.first_failure is None:
+            self.first_failure = rank.number
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        if now > self.prepare_deadline:
+            self.begin_stop("prepare_timeout", 0.0)
+        if now > self.timeout_deadline:
+            self.timeout_deadline = float("inf")
+            self.begin_stop("timeout", self.plan["grace_s"])
+        if boottime() > self.orphan_deadline and self._is_orphan():
+            self.begin_stop("orphaned", self.plan["grace_s"])
+        if self.state in ("running", "stopping") and now >= self.next_log_check:
+            self.next_log_check = now + LOG_CHECK_S
+            for rank in self.ranks:
+                self._cap_log(rank)
+
+    def _is_orphan(self) -> bool:
+        """Return whether the last renewal has run out; the file is looked at only when it may have."""
+        renewed = read_json(self.folder.file("renewed")) or {}
+        deadline = renewed.get("deadline_boottime_s")
+        if isinstance(deadline, (int, float)) and not isinstance(deadline, bool):
+            self.orphan_deadline = float("inf") if deadline == 0 else float(deadline)
+        over = boottime() > self.orphan_deadline
+        if over:
+            self.orphan_deadline = float("inf")
+        return over
+
+    def _cap_log(self, rank: Rank) -> None:
+        """Free the middle of a log that grew too long; offsets stay what they were."""
+        path = os.path.join(rank.folder, "log")
+        limit = self.plan["log_limit_bytes"]
+        try:
+            found = os.stat(path, follow_symlinks=False)
+            if found.st_blocks * 512 <= limit or found.st_size <= limit:
+                return
+            start, end = limit // 2 & ~4095, (found.st_size - limit // 4) & ~4095
+            if rank.gap == [start, end] or end <= start:
+                return
+            # The record first: a reader that finds the hole must know that it is one.
+            write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": [[start, end]]}, durable=False)
+            rank.gap = [start, end]
+            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                punch_hole(fd, start, end - start)
+            finally:
+                os.close(fd)
+        except OSError:
+            traceback.print_exc()
+
+    # Ending.
+
+    def begin_stop(self, reason: str, grace_s: float) -> None:
+        """End the run: SIGTERM to every rank's session, after ``grace_s`` SIGKILL to everything.
+
+        The first reason stays; a later, shorter grace counts.
+        """
+        if self.state in ("killing", "ended"):
+            return
+        if self.reason is None:
+            self.reason = reason
+        if grace_s <= 0 or not any(rank.running for rank in self.ranks):
+            self._begin_kill()
+            return
+        self.grace_deadline = min(self.grace_deadline, time.monotonic() + grace_s)
+        if self.state != "stopping":
+            self.set_state("stopping")
+            self._signal_sessions(signal.SIGTERM)
+
+    def _signal_sessions(self, number_: int) -> None:
+        """Signal every process in the ranks' sessions; all of them are our descendants."""
+        sessions = {rank.pid for rank in self.ranks if rank.pid}
+        for rank in self.ranks:
+            rank.signalled = rank.signalled or rank.running
+        for proc in descendants([os.getpid()], all_procs()):
+            if proc.session in sessions or proc.pid in sessions:
+                send_signal(proc, number_)
+
+    def _begin_kill(self) -> None:
+        for rank in self.ranks:
+            rank.signalled = rank.signalled or rank.running
+        self.prepare_deadline = self.timeout_deadline = self.grace_deadline = self.orphan_deadline = float("inf")
+        self.set_state("killing")
+
+    def _advance(self) -> None:
+        if self.state in ("running", "stopping") and not any(rank.running for rank in self.ranks):
+            self.reason = self.reason or "completed"
+            self._begin_kill()
+        if self.state == "stopping" and time.monotonic() >= self.grace_deadline:
+            self._begin_kill()
+        if self.state == "killing":
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Kill everything that descends from us; without a child left, nothing of the run is left.
+
+        As a subreaper we get every orphan, so having no child proves it, whatever detached itself.
+        """
+        for _ in range(20):
+            if self.cgroup is not None:
+                self.cgroup.kill()
+            procs = descendants([os.getpid()], all_procs())
+            for proc in procs:
+                send_signal(proc, signal.SIGKILL)
+            self._reap()
+            if not has_children():
+                self._finish()
+                return
+            if not procs:
+                return
+
+    def _finish(self) -> None:
+        """Record the end and let everything go; the locks go last, with the process."""
+        if self.cgroup is not None:
+            self.cgroup.remove()
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder.file("control"))
+        self.set_state("ended")
+        deadline = time.monotonic() + 60.0
+        self.event("ended", reason=self.reason, first_failure=self.first_failure)
+        while self.unwritten and time.monotonic() < deadline:
+            time.sleep(0.5)
+            self._retry_events()
+        if not self.unwritten:
+            with contextlib.suppress(OSError):
+                shown = {"reason": self.reason, "first_failure": self.first_failure, "at": time.time()}
+                # Should a crash of the host take it, it is made anew from the event.
+                write_json(self.folder.file("ended"), shown, durable=False)
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder.file("reserve"))
+
+    # Records.
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append an event; on a full disk it waits in order, at last for the reserve."""
+        self.unwritten.append({"at": time.time(), "kind": kind, **fields})
+        self._retry_events()
+
+    def _retry_events(self) -> None:
+        while self.unwritten:
+            try:
+                self.events.write(self.unwritten[0])
+            except OSError:
+                if not self.folder.has("reserve"):
+                    return
+                os.unlink(self.folder.file("reserve"))
+                continue
+            self.unwritten.popleft()
+
+    def set_state(self, state: str) -> None:
+        """Take a state and show it in state.json."""
+        self.state = state
+        document = {
+            "state": state, "port": self.port, "token": self.plan["token"], "reason": self.reason,
+            "prepared_boottime_s": self.renewed, "ranks": [rank.record() for rank in self.ranks],
+        }  # fmt: skip
+        with contextlib.suppress(OSError):
+            write_json(self.folder.file("state.json"), document, durable=False)
+
+
+def has_children() -> bool:
+    """Return whether this process has any child, dead ones included."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def punch_hole(fd: int, start: int, length: int) -> None:
+    """Free a part of a file and keep its size."""
+    call = LIBC.fallocate
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if call(fd, 0x1 | 0x2, start, length) != 0:
+        number_ = ctypes.get_errno()
+        raise OSError(number_, os.strerror(number_))
+
+
+def ports_of(port_range: Any) -> list[int]:
+    """Return the ports to try, in random order; 0 lets the kernel choose."""
+    if not port_range:
+        return [0]
+    ports = list(range(port_range[0], port_range[1] + 1))
+    random.shuffle(ports)
+    return ports
+
+
+def bind_everywhere(port: int) -> socket.socket:
+    """Return a socket that holds a port on all addresses, IPv4 and, where there is one, IPv6."""
+    try:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    except OSError:
+        sock = None
+    if sock is not None:
+        try:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(("::", port))
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno == errno.EADDRINUSE:
+                raise
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.bind(("0.0.0.0", port))  # noqa: S104 - which address serves is found out by the caller
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+# ---------------------------------------------------------------------------------------- launching
+
+
+def launch(layout: Layout, request: bytes) -> int:
+    """Fork a detached supervisor; return the descriptor from which its answer is read.
+
+    The caller must have one thread only.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        detach(layout, request, writer)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    return reader
+
+
+def detach(layout: Layout, request: bytes, report: int) -> None:
+    """Fork once more out of every session and job, and be the supervisor there; never returns."""
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            supervise(layout, request, report)
+    finally:
+        os._exit(0)
+
+
+def supervise(layout: Layout, request: bytes, report: int) -> None:
+    """Be a supervisor from beginning to end."""
+    for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number_, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.umask(0o077)
+    os.chdir("/")
+    close_all_but(report)
+    supervisor = None
+    try:
+        document = json.loads(request)
+        supervisor = Supervisor(layout, document["plan"], document["secrets"])
+        answer = {"ok": True, **supervisor.prepare()}
+        log_errors(supervisor.folder)
+    except BaseException as error:
+        answer = refusal_of(error).answer()
+    with contextlib.suppress(OSError):
+        write_all(report, json.dumps(answer).encode())
+    os.close(report)
+    if answer.get("ok") and supervisor is not None and supervisor.state == "prepared":
+        try:
+            supervisor.run()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+    os._exit(0)
+
+
+def close_all_but(kept: int) -> None:
+    """Close everything inherited but one descriptor; standard streams lead nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def log_errors(folder: RunFolder) -> None:
+    """Let a defect of the supervisor leave its traceback in the run's folder."""
+    if folder.exists:
+        fd = os.open(folder.file("supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        os.dup2(fd, 2)
+        os.close(fd)
+
+
+def read_report(fd: int) -> Json:
+    """Return a supervisor's answer; waits for it."""
+    with os.fdopen(fd, "rb") as file:
+        return parse_report(file.read())
+
+
+def parse_report(data: bytes) -> Json:
+    """Return the answer in what a supervisor wrote before it closed the pipe."""
+    silent = Refused("internal", "The supervisor ended while it prepared the run. Is the host out of memory?")
+    return parse_object(data) or silent.answer()
+
+
+class Zygote:
+    """A child with one thread that forks supervisors for a process that has many."""
+
+    def __init__(self, layout: Layout) -> None:
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            try:
+                self._serve(layout, theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+        self.socket = ours
+
+    def launch(self, request: bytes) -> int:
+        """Have a supervisor forked; return the descriptor of its answer."""
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.set_blocking(writer, True)
+            socket.send_fds(self.socket, [struct.pack("=Q", len(request))], [writer])
+            self.socket.sendall(request)
+        except OSError as error:
+            os.close(reader)
+            words = f"The process that starts supervisors is gone: {error}. Connect again."
+            raise Refused("internal", words) from error
+        finally:
+            os.close(writer)
+        return reader
+
+    @staticmethod
+    def _serve(layout: Layout, sock: socket.socket) -> None:
+        close_all_but(sock.fileno())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        gc.freeze()
+        while True:
+            head, fds, _, _ = socket.recv_fds(sock, 8, 1)
+            if len(head) < 8 or not fds:
+                return
+            length, request = struct.unpack("=Q", head)[0], bytearray()
+            while len(request) < length:
+                chunk = sock.recv(min(1 << 20, length - len(request)))
+                if not chunk:
+                    return
+                request += chunk
+            pid = os.fork()
+            if pid == 0:
+                detach(layout, bytes(request), fds[0])
+            os.close(fds[0])
+            os.waitpid(pid, 0)
+
+
+# ----------------------------------------------------------------------------------------- commands
+
+
+def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
+    """Record the end of a run whose supervisor could not; the caller holds the run's lock."""
+    events = EventWriter(folder.file("events.supervisor"))
+    try:
+        last = events.last
+        if last is None or last.get("kind") != "ended":
+            last = {"at": time.time(), "kind": "ended", "reason": reason, "first_failure": events.first_failure}
+            if cause is not None:
+                last["cause"] = cause
+            events.write(last)
+    finally:
+        events.close()
+    shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
+    write_json(folder.file("ended"), shown)
+
+
+def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
+    """End what a dead supervisor left behind; return whether the run has ended now.
+
+    A run that was not started yet is left alone: it may be prepared again.
+    """
+    try:
+        lock = take_lock(folder.file("lock"))
+    except FileNotFoundError:
+        return True
+    if lock is None:
+        return False
+    try:
+        if folder.ended() or not folder.has("started"):
+            return True
+        deadline = time.monotonic() + wait_s
+        while kill_leftovers(folder):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        write_end(folder, "lost", how_gone(folder)[0])
+        return True
+    finally:
+        os.close(lock)
+
+
+def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S) -> Json:
+    """End a run and make sure that it never starts here; return ``clear``, or what is left of it.
+
+    :raises Refused: ``stale_token``, the caller's grant is older than the run
+    """
+    folder = layout.run(run)
+    if token < int(run.rpartition(".")[2]):
+        raise Refused("stale_token", f"Run {run} was granted later than token {token}: this fence is out of date.")
+    layout.bury(run, token)
+    plan = folder.plan() if folder.exists else None
+    if plan is not None:
+        layout.record_tokens(plan["store"], token, plan_slots(plan))
+    begun = time.monotonic()
+    while True:
+        found = fence_once(folder, token, time.monotonic() - begun)
+        if found["clear"] or time.monotonic() - begun >= wait_s:
+            return found
+        wait_for_end(folder, 0.02)
+
+
+def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
+    """Kill what lives of a run and look whether anything is left."""
+    if not folder.exists:
+        return {"clear": True}
+    try:
+        lock = take_lock(folder.file("lock"))
+    except FileNotFoundError:
+        return {"clear": True}
+    if lock is None:
+        folder.ring()
+        proc = find_process(folder.supervisor())
+        # One that is at it kills more surely than we can; one that does not react is killed with all the rest.
+        obeys = folder.state().get("state") in ("killing", "ended")
+        if elapsed_s > OBEY_S and proc is not None and not obeys:
+            send_signal(proc, signal.SIGKILL)
+        left = [describe(one) for one in [proc, *leftovers(folder)] if one is not None]
+        return {"clear": False, "survivors": unique(left), "busy_slots": []}
+    try:
+        plan = folder.plan() or {}
+        left = [describe(proc) for proc in kill_leftovers(folder) if is_still(proc)]
+        busy = [] if left else busy_slots(folder, plan, token)
+        left = left or ([] if busy else left_on_devices(folder, plan))
+        if left or busy:
+            return {"clear": False, "survivors": left, "busy_slots": busy}
+        if plan and not folder.has("ended"):
+            write_end(folder, "fenced")
+        return {"clear": True}
+    finally:
+        os.close(lock)
+
+
+def is_still(proc: Proc) -> bool:
+    """Return whether a process that was just killed is not gone yet."""
+    now = read_proc(proc.pid)
+    return now is not None and now.start_time == proc.start_time and not is_dead(now)
+
+
+def unique(survivors: list[Json]) -> list[Json]:
+    """Return each process once."""
+    return list({one["pid"]: one for one in survivors}.values())
+
+
+def wait_for_end(folder: RunFolder, timeout_s: float) -> None:
+    """Wait until the supervisor is gone, or a moment."""
+    proc = find_process(folder.supervisor())
+    fd = open_pidfd(proc.pid) if proc is not None else -1
+    if fd < 0:
+        time.sleep(0.005)
+        return
+    try:
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.poll(timeout_s * 1000)
+    finally:
+        os.close(fd)
+
+
+def busy_slots(folder: RunFolder, plan: Json, token: int) -> list[Json]:
+    """Return the run's slots that cannot be locked.
+
+    A slot that a later grant of the same store holds is not this run's any more: it could only be
+    granted because this run was known to be gone.
+    """
+    found = []
+    for index in plan_slots(plan):
+        path = folder.layout.slot_lock(index)
+        lock = take_lock(path)
+        if lock is not None:
+            os.close(lock)
+            continue
+        holder = read_json(path) or {}
+        if holder.get("store") == plan.get("store") and number(holder.get("token")) > token:
+            continue
+        found.append({"slot": index, "run": holder.get("run")})
+    return found
+
+
+def left_on_devices(folder: RunFolder, plan: Json) -> list[Json]:
+    """Return this account's processes on the run's GPUs that are part of no other run there."""
+    devices = [rank["device"] for rank in plan.get("ranks", ()) if rank.get("device")]
+    if not devices or plan.get("cpu_slots"):
+        return []
+    users = {user["pid"] for user in device_users(devices)}
+    procs = [proc for proc in map(read_proc, users) if proc is not None and not is_dead(proc)]
+    return [describe(proc) for proc in procs if environment_names(proc.pid, folder)]
+
+
+def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
+    """Ask a run to end; one that does not live here is kept from starting later."""
+    folder = layout.run(run)
+    if folder.has("ended"):
+        return {}
+    if folder.exists:
+        known: Any = (read_json(folder.file("stop.json")) or {}).get("grace_s")
+        grace: Any = (folder.plan() or {}).get("grace_s", 30.0) if grace_s is None else grace_s
+        grace = grace if known is None else min(grace, known)
+        write_json(folder.file("stop.json"), {"grace_s": grace, "at": time.time()}, durable=False)
+    # Not there yet, or its supervisor does not listen yet: it looks for a tombstone once it does.
+    if not (folder.exists and folder.ring()) and not folder.has("started"):
+        layout.bury(run, None)
+        folder.ring()
+    return {}
+
+
+def go(layout: Layout, run: str, document: Json) -> Json | None:
+    """Tell a prepared run to start; return an answer when there is nothing to wait for.
+
+    :raises Refused: the run is not prepared here, or must not start any more
+    """
+    folder = layout.run(run)
+    if folder.has("ended"):
+        return ended_answer(folder)
+    if folder.buried:
+        raise buried(run)
+    if not folder.alive():
+        if folder.has("started"):
+            cause, words = how_gone(folder)
+            raise Refused("lost", f"Run {run} was started here and did not end: {words}.", cause=cause)
+        raise Refused("not_prepared", f"Run {run} is not prepared on this host. Prepare it first.")
+    state = folder.state().get("state")
+    if state in ("running", "stopping", "killing"):
+        return {"state": "running"}
+    if state != "prepared":
+        raise Refused("not_prepared", f"Run {run} is not prepared on this host yet.")
+    if not folder.has("go.json"):
+        write_json(folder.file("go.json"), document, durable=False)
+    folder.ring()
+    return None
+
+
+def ended_answer(folder: RunFolder) -> Json:
+    """Return the answer for a run that is over.
+
+    :raises Refused: it is over because its supervisor vanished
+    """
+    ended = folder.ended() or {}
+    if ended.get("reason") == "lost":
+        words = f"Run {folder.name} was started here and did not end: its supervisor is gone."
+        raise Refused("lost", words, cause=ended.get("cause"))
+    return {"state": "ended", "reason": ended.get("reason")}
+
+
+def go_outcome(folder: RunFolder) -> Json | None:
+    """Return the answer to ``go`` once it is known, None before.
+
+    :raises Refused: the supervisor is gone
+    """
+    if folder.has("ended"):
+        return ended_answer(folder)
+    if folder.state().get("state") in ("running", "stopping", "killing"):
+        return {"state": "running"}
+    if not folder.alive() and not folder.has("ended"):
+        cause, words = how_gone(folder)
+        raise Refused("lost", f"Run {folder.name} did not start: {words}.", cause=cause)
+    return None
+
+
+def run_state(folder: RunFolder) -> str:
+    """Return a run's state for people: the supervisor's own, ``lost``, or ``gone`` before its start."""
+    if folder.has("ended"):
+        return "ended"
+    if folder.alive():
+        return str(folder.state().get("state", "preparing"))
+    return "lost" if folder.has("started") else "gone"
+
+
+def status(layout: Layout) -> Json:
+    """Return every run of this host and who holds which slot."""
+    runs = {}
+    for name in layout.runs():
+        folder = layout.run(name)
+        if not folder.exists:
+            continue
+        state = folder.state()
+        renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
+        ago = boottime() - renewed if isinstance(renewed, (int, float)) else None
+        ranks = [{key: rank.get(key) for key in ("rank", "pid", "exit_code")} for rank in rank_records(folder)]
+        token = int(name.rpartition(".")[2])
+        runs[name] = {"state": run_state(folder), "renewed_s_ago": ago, "ranks": ranks, "token": token}
+    slots = {}
+    for file in sorted(os.listdir(os.path.join(layout.state_dir, "slots"))):
+        index, _, kind = file.partition(".")
+        if kind == "lock" and index.isdigit():
+            path = layout.slot_lock(int(index))
+            slots[index] = {"held_by": (read_json(path) or {}).get("run") if is_locked(path) else None}
+    return {"runs": runs, "slots": slots, "stores": layout.stores()}
+
+
+def collect(layout: Layout, older_than_s: float) -> Json:
+    """Remove the folders of runs that ended long ago; return their names.
+
+    A tombstone stays: a late start of a removed run must be refused.
+    """
+    removed, now = [], time.time()
+    for name in layout.runs():
+        folder = layout.run(name)
+        try:
+            age = now - os.stat(folder.file("ended")).st_mtime
+            lock = take_lock(folder.file("lock")) if age >= older_than_s else None
+        except FileNotFoundError:
+            continue
+        if lock is None:
+            continue
+        layout.bury(name, None)
+        shutil.rmtree(folder.path, ignore_errors=True)
+        os.close(lock)
+        removed.append(name)
+    tombstones = os.path.join(layout.state_dir, "tombstones")
+    for name in os.listdir(tombstones):
+        with contextlib.suppress(OSError):
+            path = os.path.join(tombstones, name)
+            if now - os.stat(path).st_mtime > TOMBSTONE_DAYS * 86400 and not os.path.exists(layout.run(name).path):
+                os.unlink(path)
+    return {"removed": removed}
+
+
+def renew(layout: Layout, runs: list[str], reading: float, orphan_timeout_s: float) -> None:
+    """Move the deadline of some runs to ``reading`` + ``orphan_timeout_s``; 0 means never.
+
+    The reading is this host's own, from a beat: one from the future is no reading, and an older
+    one than the last cannot shorten or lengthen anything.
+    """
+    if reading > boottime():
+        raise Refused("bad_plan", f"boottime_s: {reading:g} is in this host's future", field="boottime_s")
+    for name in runs:
+        folder = layout.run(name)
+        known = read_json(folder.file("renewed")) or {}
+        if not folder.exists or folder.has("ended") or known.get("renewed_boottime_s", -1.0) >= reading:
+            continue
+        deadline = reading + orphan_timeout_s if orphan_timeout_s else 0
+        document = {"renewed_boottime_s": reading, "deadline_boottime_s": deadline}
+        write_json(folder.file("renewed"), document, durable=False)
+        # A deadline that was far away may be near now, and "never" may have ended.
+        folder.ring()
+
+
+def probe(layout: Layout) -> Json:
+    """Return the facts of this host."""
+    disk = os.statvfs(layout.state_dir)
+    return {
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "executable": sys.executable,
+        "torch": distribution_version("torch"),
+        "gpus": gpus(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_bytes(),
+        "interfaces": [
+            {
+                "name": found["interface"],
+                **{key: found[key] for key in ("address", "prefix", "mtu", "speed_mbps", "family")},
+            }
+            for found in candidates()
+        ],
+        "container_runtime": next((name for name in ("podman", "docker") if shutil.which(name)), None),
+        "wall_s": time.time(),
+        "boottime_s": boottime(),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "machine_id": machine_id(),
+        "boot_id": boot_id(),
+        "pid_ns": pid_namespace(),
+        "pid1_start_time": getattr(read_proc(1), "start_time", 0),
+        "stores": layout.stores(),
+    }
+
+
+LOOK_FOR_MODULES = """
+import importlib.util, json, sys
+try:
+    import importlib.metadata as metadata
+except ImportError:
+    metadata = None
+def version(name):
+    try:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            return None
+    except (ImportError, ValueError):
+        return None
+    for distribution in (name, name.replace("_", "-")):
+        try:
+            return metadata.version(distribution)
+        except Exception:
+            pass
+    try:
+        found = metadata.packages_distributions().get(name.partition(".")[0])
+        return metadata.version(found[0])
+    except Exception:
+        return "unknown"
+names = json.load(sys.stdin)
+sys.stdout.write("\\nDTRAIN " + json.dumps({
+    "python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
+    "modules": dict((name, version(name)) for name in names)}) + "\\n")
+"""
+
+
+def look_for_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
+    """Ask an interpreter for the versions of some modules without importing them; return also what went wrong."""
+    argv = [os.path.expanduser(python) if python else sys.executable, "-c", LOOK_FOR_MODULES]
+    nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
+    try:
+        done = subprocess.run(
+            argv, input=json.dumps(modules).encode(), capture_output=True, timeout=30, check=False, cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
+    for line in reversed(done.stdout.splitlines()):
+        found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
+        if found is not None:
+            return found, []
+    words = done.stderr.decode("utf-8", "replace").strip()[-300:]
+    return nothing, [f"interpreter {argv[0]} ended with {done.returncode}: {words}"]
+
+
+def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
+    """Leave this host's mark below a path and return the marks there: who sees whose writes."""
+    folder = os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}")
+    own = f"{machine_id()}-{pid_namespace()}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        write_atomic(os.path.join(folder, own), nonce.encode(), durable=False)
+        seen = sorted(name for name in os.listdir(folder) if WORD.fullmatch(name) and not name.endswith(".tmp"))
+    except OSError as error:
+        return {"writable": False, "self": own, "seen": []}, [f"{path} cannot be written: {error.strerror}"]
+    return {"writable": True, "self": own, "seen": seen}, []
+
+
+def preflight(layout: Layout, fields: Fields) -> Json:
+    """Return whether this host can run a plan: interpreter, modules, free devices, shared folders."""
+    python = fields.text("python", default=None)
+    modules = fields.texts("modules", MODULE, limit=256, default=[])
+    slots = [Fields(slot, "slots") for slot in fields.items("slots", default=[])]
+    devices = [device for device in (slot.text("device", DEVICE, default=None) for slot in slots) if device]
+    paths = fields.texts("shared_paths", limit=64, default=[])
+    nonce = fields.text("nonce", WORD) if paths else ""
+    answer, problems = look_for_modules(python, modules, layout.state_dir)
+    shared = {}
+    for path in paths:
+        shared[path], words = look_at_shared(path, nonce)
+        problems += words
+    return {**answer, "foreign": device_users(devices), "problems": problems, "shared": shared}
+
+
+# ----------------------------------------------------------------------------------- network checks
+
+
+def open_listener(port_range: Any) -> socket.socket:
+    """Return a listening socket on every address.
+
+    :raises Refused: no port of the range is free
+    """
+    for port in ports_of(port_range):
+        try:
+            sock = bind_everywhere(port)
+        except OSError:
+            continue
+        sock.listen(256)
+        sock.setblocking(False)
+        return sock
+    raise Refused("no_port", f"No free port in {port_range}. Widen port_range or end what uses it.")
+
+
+def connect_all(nonce: str, targets: list[tuple[str, int]], timeout_s: float) -> list[Json]:
+    """Try all targets at once; return what came of each, in their order."""
+    results: list[Json] = [
+        {"address": address, "port": port, "ok": False, "source_address": None, "interface": None,
+         "elapsed_s": timeout_s, "error": "timed out"} for address, port in targets
+    ]  # fmt: skip
+
+    def one(result: Json) -> None:
+        result.update(connect_one(nonce, result["address"], result["port"], timeout_s))
+
+    threads = [threading.Thread(target=one, args=(result,), daemon=True) for result in results]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + timeout_s + 1.0
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [dict(result) for result in results]
+
+
+def connect_one(nonce: str, address: str, port: int, timeout_s: float) -> Json:
+    """Connect once and return whether the other side knew the nonce, and the way that was taken."""
+    begun = time.monotonic()
+    found: Json = {"ok": False, "error": None}
+    try:
+        with socket.create_connection((address, port), timeout=timeout_s) as sock:
+            found["source_address"] = sock.getsockname()[0].replace("::ffff:", "")
+            heard = b""
+            while len(heard) <= len(nonce) and (chunk := sock.recv(256)):
+                heard += chunk
+        found["ok"] = heard == nonce.encode() + b"\n"
+        if not found["ok"]:
+            found["error"] = "something else answers there"
+        found["interface"] = interface_of(found["source_address"])
+    except socket.timeout:
+        found["error"] = "timed out"
+    except OSError as error:
+        found["error"] = error.strerror or str(error)
+    found["elapsed_s"] = round(time.monotonic() - begun, 6)
+    return found
+
+
+# ------------------------------------------------------------------------------------------ streams
+
+
+class Stream:
+    """One file that grows, sent from an offset on.
+
+    :param whole: only whole lines are sent
+    """
+
+    def __init__(self, name: str, path: str, offset: int, *, whole: bool) -> None:
+        self.name, self.path, self.whole = name, path, whole
+        self.offset = self.acked = offset
+        self.epoch = 0
+        #: Gaps that were told and not acknowledged, [start, end).
+        self.skipped: list[tuple[int, int]] = []
+
+    def size(self) -> int:
+        """Return the file's length, 0 while there is none."""
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+    def acknowledge(self, offset: int) -> None:
+        """Take note that the control side has everything before ``offset``."""
+        self.acked = max(self.acked, min(offset, self.offset))
+        self.skipped = [gap for gap in self.skipped if gap[1] > self.acked]
+
+    def room(self) -> int:
+        """Return how many bytes may be sent now; bytes of a gap were never sent."""
+        unsent = sum(end - max(start, self.acked) for start, end in self.skipped)
+        return WINDOW - (self.offset - self.acked - unsent)
+
+    def gap(self, length: int, reason: str) -> tuple[Json, bytes]:
+        """Return the frame for bytes that are left out, and move behind them."""
+        frame = {"t": "gap", "stream": self.name, "offset": self.offset, "skip_bytes": length, "reason": reason}
+        self.skipped.append((self.offset, self.offset + length))
+        self.offset += length
+        return self._numbered(frame), b""
+
+    def _numbered(self, frame: Json) -> Json:
+        return {**frame, "epoch": self.epoch} if self.epoch else frame
+
+    def peek(self) -> bytes:
+        """Return the next bytes that may be sent without moving: whole lines, or what is there."""
+        limit = min(self.room(), WINDOW if self.whole else CHUNK)
+        if limit <= 0 or self.size() <= self.offset:
+            return b""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            data = os.pread(fd, limit, self.offset)
+        except OSError:
+            return b""
+        finally:
+            os.close(fd)
+        return data[: data.rfind(b"\n") + 1] if self.whole else data
+
+    def next(self, final: bool) -> tuple[Json, bytes] | None:
+        """Return the next frame, None when there is nothing to send now.
+
+        :param final: nobody writes to the file any more
+        """
+        size = self.size()
+        if size < self.offset:
+            return self._anew(size)
+        if size == self.offset or self.room() <= 0:
+            return None
+        hole = None if self.whole else self._hole()
+        if hole is not None and hole[0] <= self.offset:
+            return self.gap(hole[1] - self.offset, "beyond log_limit")
+        data = self.peek()
+        hole = None if self.whole else self._hole()
+        if hole is not None and hole[0] < self.offset + len(data):
+            # Freed before or while we read: what lies behind its start is not the rank's.
+            data = data[: max(0, hole[0] - self.offset)]
+            if not data:
+                return self.gap(hole[1] - self.offset, "beyond log_limit")
+        if data:
+            return self.take(data)
+        if self.whole and (final or size - self.offset >= WINDOW) and self.room() == WINDOW:
+            return self.gap(min(size - self.offset, WINDOW), "an unfinished line")
+        return None
+
+    def _anew(self, size: int) -> tuple[Json, bytes]:
+        words = f"the file has {size} bytes: the host lost what was not on its disk"
+        frame = {"t": "gap", "stream": self.name, "offset": self.offset, "reason": words}
+        self.epoch += 1
+        self.offset = self.acked = 0
+        self.skipped = []
+        return self._numbered(frame), b""
+
+    def take(self, data: bytes) -> tuple[Json, bytes]:
+        """Return a frame with these bytes and move behind them."""
+        frame = {"t": "data", "stream": self.name, "offset": self.offset, "bytes": len(data)}
+        self.offset += len(data)
+        return self._numbered(frame), data
+
+    def drained(self) -> bool:
+        """Return whether everything in the file was sent."""
+        return self.offset == self.size()
+
+    def _hole(self) -> tuple[int, int] | None:
+        """Return the freed part of a log that reaches beyond the offset."""
+        gaps = (read_json(os.path.join(os.path.dirname(self.path), "gaps.json")) or {}).get("gaps")
+        for pair in gaps if isinstance(gaps, list) else ():
+            if isinstance(pair, list) and len(pair) == 2 and number(pair[1]) > self.offset and number(pair[0]) >= 0:
+                return pair[0], min(pair[1], self.size())
+        return None
+
+
+class Subscription:
+    """What one control side wants of a run, and how far it has got."""
+
+    def __init__(self, folder: RunFolder, plan: Json, offsets: dict[str, int], logs: str) -> None:
+        self.folder = folder
+        self.supervisor = Stream(
+            "supervisor.events", folder.file("events.supervisor"), offsets.get("supervisor.events", 0), whole=True
+        )
+        self.ranks: list[Stream] = []
+        for rank in plan["ranks"]:
+            name = f"rank{rank['rank']}"
+            events = f"{name}.events"
+            self.ranks.append(Stream(events, folder.file(name, "events"), offsets.get(events, 0), whole=True))
+            if logs == "all" or (logs == "rank0" and rank["rank"] == 0):
+                log = f"{name}.log"
+                self.ranks.append(Stream(log, folder.file(name, "log"), offsets.get(log, 0), whole=False))
+        #: The ``ended`` event was seen: the ranks' files grow no more.
+        self.final = False
+        self.complete = False
+        self.dirty = True
+        self.not_before = 0.0
+
+    def stream(self, name: str) -> Stream | None:
+        """Return a stream by its name."""
+        return next((stream for stream in [self.supervisor, *self.ranks] if stream.name == name), None)
+
+    def frames(self) -> Iterator[tuple[Json, bytes]]:
+        """Yield at most one frame of each stream; ranks first, so that ``ended`` comes behind all they wrote."""
+        self.dirty = False
+        for stream in self.ranks:
+            frame = stream.next(self.final)
+            if frame is not None:
+                self.dirty = True
+                yield self._named(frame)
+        frame = self._of_supervisor()
+        if frame is not None:
+            self.dirty = True
+            yield self._named(frame)
+
+    def _named(self, frame: tuple[Json, bytes]) -> tuple[Json, bytes]:
+        return {**frame[0], "run": self.folder.name}, frame[1]
+
+    def _of_supervisor(self) -> tuple[Json, bytes] | None:
+        """Return the supervisor's next events; the last one only when the ranks' files were sent to their end."""
+        stream = self.supervisor
+        if stream.size() < stream.offset:
+            return stream.next(False)
+        data = stream.peek()
+        cut = position_of_end(data)
+        if cut is not None and not self.final:
+            # What the ranks wrote before their end is there now, and was not when we looked at them.
+            self.final = self.dirty = True
+            data = data[:cut]
+        elif cut is not None:
+            if all(rank.drained() for rank in self.ranks):
+                self.complete = True
+            else:
+                data = data[:cut]
+        return stream.take(data) if data else None
+
+
+def position_of_end(data: bytes) -> int | None:
+    """Return where the ``ended`` event begins in whole lines, None when it is not there."""
+    position = 0
+    for line in data.splitlines(keepends=True):
+        if (decode_event(line) or {}).get("kind") == "ended":
+            return position
+        position += len(line)
+    return None
+
+
+class Watcher:
+    """Tells which folders have changed, through inotify; without it, everything is looked at in turn."""
+
+    MASK = 0x2 | 0x8 | 0x80 | 0x100
+
+    def __init__(self) -> None:
+        self.fd = LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.watches: dict[int, str] = {}
+        self.blind: set[str] = set()
+
+    def add(self, run: str, path: str) -> None:
+        """Report changes below ``path`` as changes of ``run``."""
+        watch = LIBC.inotify_add_watch(self.fd, os.fsencode(path), self.MASK) if self.fd >= 0 else -1
+        if watch < 0:
+            self.blind.add(run)
+        else:
+            self.watches[watch] = run
+
+    def remove(self, run: str) -> None:
+        """Report a run no more."""
+        self.blind.discard(run)
+        for watch in [watch for watch, name in self.watches.items() if name == run]:
+            LIBC.inotify_rm_watch(self.fd, watch)
+            del self.watches[watch]
+
+    def changed(self) -> set[str]:
+        """Return the runs whose files have changed since the last call."""
+        found: set[str] = set()
+        try:
+            data = os.read(self.fd, 1 << 16)
+        except OSError:
+            return found
+        while len(data) >= 16:
+            watch, mask, _, length = struct.unpack_from("=iIII", data)
+            data = data[16 + length :]
+            if mask & 0x4000:
+                found.update(self.watches.values())
+            elif watch in self.watches:
+                found.add(self.watches[watch])
+        return found
+
+
+# ------------------------------------------------------------------------------------------ channel
+
+
+class Output:
+    """What waits to be written to the control side."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.waiting: deque[memoryview] = deque()
+        self.size = 0
+        self.broken = False
+        os.set_blocking(fd, False)
+
+    def frame(self, document: Json, data: bytes = b"") -> None:
+        """Queue a line and the raw bytes that belong to it."""
+        if self.broken:
+            return
+        for piece in (json.dumps(document, separators=(",", ":")).encode() + b"\n", data):
+            if piece:
+                self.waiting.append(memoryview(piece))
+                self.size += len(piece)
+
+    def flush(self) -> None:
+        """Write as much as the other side takes now."""
+        while self.waiting and not self.broken:
+            try:
+                done = os.writev(self.fd, list(self.waiting)[:64]) if len(self.waiting) > 1 else os.write(
+                    self.fd, self.waiting[0])  # fmt: skip
+            except BlockingIOError:
+                return
+            except OSError:
+                self.broken = True
+                self.waiting.clear()
+                self.size = 0
+                return
+            self.size -= done
+            while done:
+                first = self.waiting.popleft()
+                if done < len(first):
+                    self.waiting.appendleft(first[done:])
+                    break
+                done -= len(first)
+
+
+class ProtocolError(Exception):
+    """What came in is not this protocol; the channel ends."""
+
+
+class Follow:
+    """One channel: takes commands, answers them, streams the files of runs.
+
+    One thread does everything that is quick; what may take long runs in threads of its own, and
+    supervisors are forked by the zygote, because this process has threads.
+    """
+
+    def __init__(self, layout: Layout, zygote: Zygote, stdin: int, stdout: int) -> None:
+        self.layout, self.zygote = layout, zygote
+        self.stdin = stdin
+        self.output = Output(stdout)
+        self.input = bytearray()
+        self.open = True
+        self.poller = select.poll()
+        self.handlers: dict[int, Callable[[], None]] = {}
+        self.answers: OrderedDict[str, tuple[Json, bytes]] = OrderedDict()
+        #: Request id -> how many answers it wants.
+        self.pending: dict[str, int] = {}
+        self.results: queue.SimpleQueue[tuple[str | None, Json, bytes]] = queue.SimpleQueue()
+        self.threads = 0
+        self.subscriptions: dict[str, Subscription] = {}
+        self.waiting_go: list[tuple[str, RunFolder, float]] = []
+        self.listeners: dict[str, socket.socket] = {}
+        self.shared_checks: dict[str, set[str]] = {}
+        self.pidfds: dict[str, int] = {}
+        self.recovering: set[str] = set()
+        self.over: set[str] = set()
+        self.next_beat = 0.0
+        self.watcher = Watcher()
+        self.idle_s = 0.02
+        self.next_look = 0.0
+        self.wake_reader, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def hello(self) -> None:
+        """Write the greeting."""
+        document = {
+            "protocol": PROTOCOL,
+            "machine_id": machine_id(),
+            "boot_id": boot_id(),
+            "pid_ns": pid_namespace(),
+            "pid1_start_time": getattr(read_proc(1), "start_time", 0),
+            "uid": os.getuid(),
+            "python": "{}.{}.{}".format(*sys.version_info[:3]),
+            "executable": sys.executable,
+            "state_dir": self.layout.state_dir,
+            "boottime_s": boottime(),
+            "wall_s": time.time(),
+            "hostname": socket.gethostname(),
+            "stores": self.layout.stores(),
+        }
+        line = f"DTRAIN/{PROTOCOL} {json.dumps(document, separators=(',', ':'))}\n".encode()
+        self.output.waiting.append(memoryview(line))
+        self.output.size += len(line)
+
+    def run(self) -> int:
+        """Serve until the control side closes the channel; runs go on without it."""
+        self.hello()
+        os.set_blocking(self.stdin, False)
+        self._handle(self.stdin, self._read_input)
+        self._handle(self.wake_reader, self._drain_wake)
+        if self.watcher.fd >= 0:
+            self._handle(self.watcher.fd, self._note_changes)
+        code = 0
+        try:
+            while self.open and not self.output.broken:
+                self._turn()
+        except ProtocolError as error:
+            self.output.frame({"re": None, "ok": False, "code": "protocol", "message": str(error)})
+            code = 2
+        self._finish()
+        return code
+
+    def _turn(self) -> None:
+        """Wait for something, handle it, send what there is."""
+        self.output.flush()
+        if self.output.waiting:
+            self.poller.register(self.output.fd, select.POLLOUT)
+        for fd, _ in self.poller.poll(max(0.0, self._timeout() * 1000)):
+            handler = self.handlers.get(fd)
+            if handler is not None:
+                handler()
+        if self.output.fd not in self.handlers:
+            with contextlib.suppress(KeyError):
+                self.poller.unregister(self.output.fd)
+        self._deliver()
+        self._look_at_go()
+        self._beat()
+        self._pump()
+
+    def _finish(self) -> None:
+        """Let commands that were begun come to their end; the control side may have sent its last words."""
+        deadline = time.monotonic() + 20.0
+        while (self.pending or self.threads) and time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError, OSError):
+                select.select([self.wake_reader], [], [], 0.01)
+            for fd, _ in self.poller.poll(0):
+                if fd != self.stdin and fd in self.handlers:
+                    self.handlers[fd]()
+            self._deliver()
+            self._look_at_go()
+            self.output.flush()
+        deadline = time.monotonic() + 2.0
+        while self.output.waiting and not self.output.broken and time.monotonic() < deadline:
+            select.select([], [self.output.fd], [], 0.1)
+            self.output.flush()
+
+    def _handle(self, fd: int, handler: Callable[[], None]) -> None:
+        self.handlers[fd] = handler
+        self.poller.register(fd, select.POLLIN)
+
+    def _forget(self, fd: int) -> None:
+        self.handlers.pop(fd, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self.poller.unregister(fd)
+
+    def _timeout(self) -> float:
+        """Return the seconds until something must be looked at."""
+        now = time.monotonic()
+        times = [self.next_beat - now, 1.0]
+        if self.waiting_go:
+            times.append(0.001)
+        room = self.output.size < HIGH_WATER
+        for run, subscription in self.subscriptions.items():
+            if subscription.complete:
+                continue
+            if subscription.dirty and room:
+                times.append(subscription.not_before - now)
+            if run in self.watcher.blind:
+                times.append(self.next_look - now)
+        return max(0.0, min(times))
+
+    # Input.
+
+    def _read_input(self) -> None:
+        try:
+            data = os.read(self.stdin, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.open = False
+            return
+        self.input += data
+        *lines, rest = bytes(self.input).split(b"\n") if b"\n" in data else (bytes(self.input),)
+        self.input = bytearray(rest)
+        if len(self.input) > MAX_LINE or any(len(line) > MAX_LINE for line in lines):
+            raise ProtocolError(f"a line of more than {MAX_LINE} bytes")
+        for line in lines:
+            if line.strip():
+                self._command(line)
+
+    def _command(self, line: bytes) -> None:
+        message = parse_object(line)
+        name = message.get("cmd") if message else None
+        key = message.get("id") if message else None
+        if message is None or not isinstance(name, str):
+            raise ProtocolError(f"a line that is no command: {shorten(line[:60].decode('utf-8', 'replace'))}")
+        if key is not None and (not isinstance(key, str) or len(key) > 128):
+            raise ProtocolError("a request id that is no short string")
+        if key is not None and key in self.answers:
+            self.output.frame(*self.answers[key])
+            return
+        if key is not None and key in self.pending:
+            self.pending[key] += 1
+            return
+        if key is not None:
+            self.pending[key] = 1
+        try:
+            self._dispatch(key, name, Fields(message))
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            self._answer(key, refusal_of(error).answer())
+
+    def _dispatch(self, key: str | None, name: str, fields: Fields) -> None:
+        quick = self.QUICK.get(name)
+        slow = self.SLOW.get(name)
+        if quick is not None:
+            found = quick(self, key, fields)
+            if found is not None:
+                self._answer(key, {"ok": True, **found[0]}, found[1])
+        elif slow is not None:
+            self._start_thread(key, slow(self, fields))
+        else:
+            raise Refused("unknown_command", f"{shorten(name)} is no command of protocol {PROTOCOL}.")
+
+    def _start_thread(self, key: str | None, work: Callable[[], Json]) -> None:
+        if self.threads >= MAX_THREADS:
+            raise Refused("busy", f"{MAX_THREADS} commands are being carried out on this channel. Wait for an answer.")
+        self.threads += 1
+
+        def body() -> None:
+            try:
+                answer = {"ok": True, **work()}
+            except BaseException as error:
+                answer = refusal_of(error).answer()
+            self.results.put((key, answer, b""))
+            with contextlib.suppress(OSError):
+                os.write(self.wake_writer, b"!")
+
+        threading.Thread(target=body, daemon=True).start()
+
+    def _drain_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_reader, 4096)
+
+    def _deliver(self) -> None:
+        while True:
+            try:
+                key, answer, data = self.results.get_nowait()
+            except queue.Empty:
+                return
+            self.threads -= 1
+            self._answer(key, answer, data)
+
+    def _answer(self, key: str | None, answer: Json, data: bytes = b"") -> None:
+        """Send an answer as often as it was asked for, and keep it for repetitions."""
+        if key is None:
+            return
+        frame = {"re": key, **answer}
+        for _ in range(self.pending.pop(key, 1)):
+            self.output.frame(frame, data)
+        self.answers[key] = (frame, data)
+        while len(self.answers) > 256:
+            self.answers.popitem(last=False)
+
+    # Commands: quick ones answer, or return None and answer later.
+
+    def _prepare(self, key: str | None, fields: Fields) -> tuple[Json, bytes] | None:
+        plan = check_plan(fields.inner("plan").values)
+        secrets = check_secrets(fields.values.get("secrets"))
+        reader = self.zygote.launch(json.dumps({"plan": plan, "secrets": secrets}).encode())
+        received = bytearray()
+
+        def read() -> None:
+            try:
+                chunk = os.read(reader, 1 << 16)
+            except BlockingIOError:
+                return
+            if chunk:
+                received.extend(chunk)
+                return
+            self._forget(reader)
+            os.close(reader)
+            self._answer(key, parse_report(bytes(received)))
+
+        self._handle(reader, read)
+        return None
+
+    def _go(self, key: str | None, fields: Fields) -> tuple[Json, bytes] | None:
+        run = fields.run()
+        address = fields.text("master_addr", WORD)
+        document = {"master_addr": address, "master_port": fields.integer("master_port", 0, 65535)}
+        found = go(self.layout, run, document)
+        if found is None and key is not None:
+            self.waiting_go.append((key, self.layout.run(run), time.monotonic() + GO_WAIT_S))
+            return None
+        return found or {}, b""
+
+    def _look_at_go(self) -> None:
+        waiting, self.waiting_go = self.waiting_go, []
+        for key, folder, deadline in waiting:
+            try:
+                found = go_outcome(folder)
+                if found is None and time.monotonic() > deadline:
+                    raise Refused("timeout", f"Run {folder.name} did not start within {GO_WAIT_S:g} s.")
+            except Refused as error:
+                self._answer(key, error.answer())
+                continue
+            if found is None:
+                self.waiting_go.append((key, folder, deadline))
+            else:
+                self._answer(key, {"ok": True, **found})
+
+    def _stop(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        return stop(self.layout, fields.run(), fields.number("grace_s", 0, 86400, default=None)), b""
+
+    def _request_stop(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        folder = self._folder(fields)
+        write_json(folder.file("stop_requested"), {"at": time.time()}, durable=False)
+        return {}, b""
+
+    def _folder(self, fields: Fields) -> RunFolder:
+        folder = self.layout.run(fields.run())
+        if not folder.exists or folder.plan() is None:
+            raise Refused("unknown_run", f"Run {folder.name} is not known on this host.")
+        return folder
+
+    def _subscribe(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        folder = self._folder(fields)
+        inner = fields.inner("offsets", default={})
+        if len(inner.values) > 8192 or not all(STREAM.fullmatch(str(name)) for name in inner.values):
+            raise inner.bad("", "holds a name that is no stream")
+        offsets = {name: inner.integer(name, 0, 1 << 62) for name in inner.values}
+        logs = fields.text("logs", re.compile("rank0|all|none"), default="rank0")
+        plan = folder.plan() or {}
+        self._leave(folder.name)
+        subscription = Subscription(folder, plan, offsets, logs)
+        self.subscriptions[folder.name] = subscription
+        self.watcher.add(folder.name, folder.path)
+        for rank in plan["ranks"]:
+            self.watcher.add(folder.name, folder.file(f"rank{rank['rank']}"))
+        self._watch_supervisor(folder)
+        return {}, b""
+
+    def _watch_supervisor(self, folder: RunFolder) -> None:
+        """Notice at once when the supervisor of a subscribed run dies."""
+        proc = find_process(folder.supervisor())
+        fd = open_pidfd(proc.pid) if proc is not None else -1
+        if fd < 0:
+            self._recover(folder)
+            return
+        self.pidfds[folder.name] = fd
+
+        def died() -> None:
+            self._unwatch(folder.name)
+            self._recover(folder)
+            if folder.name in self.subscriptions:
+                self.subscriptions[folder.name].dirty = True
+
+        self._handle(fd, died)
+
+    def _unwatch(self, run: str) -> None:
+        fd = self.pidfds.pop(run, -1)
+        if fd >= 0:
+            self._forget(fd)
+            os.close(fd)
+
+    def _leave(self, run: str) -> None:
+        if self.subscriptions.pop(run, None) is not None:
+            self.watcher.remove(run)
+            self._unwatch(run)
+
+    def _unsubscribe(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        self._leave(fields.run())
+        return {}, b""
+
+    def _ack(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        subscription = self.subscriptions.get(fields.run())
+        stream = subscription.stream(fields.text("stream", STREAM)) if subscription else None
+        offset = fields.integer("offset", 0, 1 << 62)
+        if subscription is not None and stream is not None:
+            stream.acknowledge(offset)
+            subscription.dirty = True
+        return {}, b""
+
+    def _renew(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        runs = fields.texts("runs", RUN_NAME, limit=1 << 16)
+        reading = fields.number("boottime_s", 0, 1e12)
+        renew(self.layout, runs, reading, fields.number("orphan_timeout_s", 0, 1e8))
+        return {}, b""
+
+    def _read(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        folder = self.layout.run(fields.run())
+        name = fields.text("stream", STREAM)
+        match = STREAM.fullmatch(name)
+        rank, kind = (match.group(1), match.group(2)) if match else (None, None)
+        path = folder.file("events.supervisor") if rank is None else folder.file(f"rank{rank}", str(kind))
+        offset, length = fields.integer("offset", -(1 << 62), 1 << 62), fields.integer("length", 0, 4 << 20)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refused("unknown_stream", f"{folder.name} has no {name} on this host: {error.strerror}.") from error
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise Refused("unknown_stream", f"{name} of {folder.name} is no file.")
+            start = max(0, found.st_size + offset) if offset < 0 else offset
+            data = os.pread(fd, length, start)
+        finally:
+            os.close(fd)
+        return {"bytes": len(data), "size": found.st_size, "offset": start}, data
+
+    def _status(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        return status(self.layout), b""
+
+    def _have(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        kind = fields.text("kind", re.compile("|".join(KINDS)))
+        digests = fields.texts("digests", DIGEST, limit=1024)
+        missing = []
+        for digest in digests:
+            unpacked = kind == "libraries" and os.path.isdir(self.layout.library(digest))
+            if not unpacked and not os.path.isfile(self.layout.archive(kind, digest)):
+                missing.append(digest)
+        return {"missing": missing}, b""
+
+    def _net_listen(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        nonce = fields.text("nonce", WORD)
+        port_range = fields.port_range("port_range")
+        if nonce not in self.listeners:
+            if len(self.listeners) >= 64:
+                raise Refused("busy", "64 network checks are open on this channel. Close one.")
+            sock = open_listener(port_range)
+            self.listeners[nonce] = sock
+            self._handle(sock.fileno(), lambda: self._greet(sock, nonce))
+        return {"port": self.listeners[nonce].getsockname()[1], "addresses": candidates()}, b""
+
+    def _greet(self, sock: socket.socket, nonce: str) -> None:
+        """Answer whoever connects with the nonce."""
+        with contextlib.suppress(OSError):
+            connection, _ = sock.accept()
+            with connection:
+                connection.setblocking(False)
+                connection.send(nonce.encode() + b"\n")
+
+    def _net_close(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        nonce = fields.text("nonce", WORD)
+        sock = self.listeners.pop(nonce, None)
+        if sock is not None:
+            self._forget(sock.fileno())
+            sock.close()
+        for path in self.shared_checks.pop(nonce, ()):
+            shutil.rmtree(os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}"), ignore_errors=True)
+        return {}, b""
+
+    # Slow commands: check their fields now, return what a thread does.
+
+    def _probe(self, fields: Fields) -> Callable[[], Json]:
+        return lambda: probe(self.layout)
+
+    def _preflight(self, fields: Fields) -> Callable[[], Json]:
+        paths = fields.texts("shared_paths", limit=64, default=[])
+        if paths:
+            self.shared_checks.setdefault(fields.text("nonce", WORD), set()).update(paths)
+        return lambda: preflight(self.layout, fields)
+
+    def _net_connect(self, fields: Fields) -> Callable[[], Json]:
+        nonce, timeout_s = fields.text("nonce", WORD), fields.number("timeout_s", 0.01, 60, default=5)
+        targets = []
+        for index, item in enumerate(fields.items("targets", limit=1024)):
+            target = Fields(item, f"targets.{index}")
+            targets.append((target.text("address", WORD), target.integer("port", 1, 65535)))
+        return lambda: {"results": connect_all(nonce, targets, timeout_s)}
+
+    def _fence(self, fields: Fields) -> Callable[[], Json]:
+        run, token = fields.run(), fields.integer("token", 0, 10**18)
+        wait_s = fields.number("wait_s", 0, 60, default=FENCE_WAIT_S)
+        return lambda: fence(self.layout, run, token, wait_s)
+
+    def _collect(self, fields: Fields) -> Callable[[], Json]:
+        age_s = fields.number("older_than_s", 0, 1e12)
+        return lambda: collect(self.layout, age_s)
+
+    # What happens without being asked.
+
+    def _note_changes(self) -> None:
+        for run in self.watcher.changed():
+            if run in self.subscriptions:
+                self.subscriptions[run].dirty = True
+
+    def _beat(self) -> None:
+        if time.monotonic() < self.next_beat:
+            return
+        self.next_beat = time.monotonic() + BEAT_S
+        alive = []
+        for name in self.layout.runs():
+            if name in self.over:
+                continue
+            folder = self.layout.run(name)
+            if folder.ended():
+                self.over.add(name)
+            elif folder.alive():
+                alive.append(name)
+            else:
+                self._recover(folder)
+        self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})
+
+    def _recover(self, folder: RunFolder) -> None:
+        """End what is left of a run whose supervisor is dead, in a thread."""
+        if folder.name in self.recovering or folder.ended() or not folder.has("started"):
+            return
+
+        def work() -> Json:
+            try:
+                recover(folder)
+            finally:
+                self.recovering.discard(folder.name)
+            return {}
+
+        with contextlib.suppress(Refused):
+            self._start_thread(None, work)
+            self.recovering.add(folder.name)
+
+    def _pump(self) -> None:
+        """Send the news of all subscriptions, a frame of each stream in turn."""
+        now = time.monotonic()
+        if now >= self.next_look:
+            busy = False
+            for run in self.watcher.blind & set(self.subscriptions):
+                busy = busy or self.subscriptions[run].dirty
+                self.subscriptions[run].dirty = True
+            self.idle_s = 0.02 if busy else min(0.25, self.idle_s * 2)
+            self.next_look = now + self.idle_s
+        for subscription in list(self.subscriptions.values()):
+            if subscription.complete or not subscription.dirty or now < subscription.not_before:
+                continue
+            if self.output.size >= HIGH_WATER:
+                return
+            sent = 0
+            for frame, data in subscription.frames():
+                self.output.frame(frame, data)
+                sent += len(data)
+            # A rank that prints line by line is not answered with a frame for each line.
+            subscription.not_before = now + (0.004 if sent < 16 << 10 else 0.0)
+
+    QUICK: dict[str, Callable[[Follow, str | None, Fields], tuple[Json, bytes] | None]] = {
+        "have": _have, "prepare": _prepare, "go": _go, "stop": _stop, "request_stop": _request_stop,
+        "subscribe": _subscribe, "unsubscribe": _unsubscribe, "ack": _ack, "renew": _renew, "read": _read,
+        "status": _status, "net_listen": _net_listen, "net_close": _net_close,
+    }  # fmt: skip
+    SLOW: dict[str, Callable[[Follow, Fields], Callable[[], Json]]] = {
+        "probe": _probe, "preflight": _preflight, "net_connect": _net_connect, "fence": _fence, "collect": _collect,
+    }  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------- roles
+
+
+def role_follow(layout: Layout, args: argparse.Namespace) -> int:
+    """Serve a channel on standard input and output."""
+    try:
+        layout.ensure()
+    except (Refused, OSError) as error:
+        refused = refusal_of(error)
+        answer = {"protocol": PROTOCOL, "error": refused.answer()}
+        sys.stdout.write(f"DTRAIN/{PROTOCOL} {json.dumps(answer)}\n")
+        sys.stderr.write(f"{refused.message}\n")
+        return 3
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # The zygote is forked before the first thread exists.
+    return Follow(layout, Zygote(layout), 0, 1).run()
+
+
+def role_receive(layout: Layout, args: argparse.Namespace) -> Any:
+    """Keep an archive from standard input."""
+    if args.kind not in KINDS or not DIGEST.fullmatch(args.digest):
+        raise Refused("bad_plan", f"receive takes one of {', '.join(KINDS)} and a sha256.", field="kind")
+    receive_archive(layout, args.kind, args.digest, sys.stdin.buffer)
+    return "ok"
+
+
+def role_fetch(layout: Layout, args: argparse.Namespace) -> None:
+    """Write a tar of a path in a run's folder to standard output."""
+    path = below(checked_run(layout, args.run).path, args.relpath.strip("/") if args.relpath != "/" else "")
+    if not os.path.lexists(path):
+        raise Refused("not_found", f"{args.run} has no {shorten(args.relpath)} on this host.")
+    send_tree(path, sys.stdout.buffer)
+
+
+def role_put(layout: Layout, args: argparse.Namespace) -> Json:
+    """Unpack a tar from standard input below a path in a run's folder, which may not be prepared yet."""
+    layout.ensure()
+    folder = checked_run(layout, args.run)
+    if folder.buried:
+        raise buried(folder.name)
+    path = below(folder.path, args.relpath.rstrip("/"))
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|*") as archive:
+            unpack(archive, path)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise Refused("bad_archive", f"The archive is damaged: {error}. Send it again.") from error
+    return {"ok": True}
+
+
+def checked_run(layout: Layout, name: str) -> RunFolder:
+    """Return the folder of a run that a command line names."""
+    return layout.run(Fields({"run": name}).run())
+
+
+def role_start(layout: Layout, args: argparse.Namespace) -> Json:
+    """Prepare a run and let it go at once; for a gang of one host, or to attach to a run that lives."""
+    layout.ensure()
+    document = parse_object(sys.stdin.buffer.read(MAX_LINE)) or {}
+    plan = check_plan(document.get("plan", document))
+    if plan["run"] != args.run:
+        words = f"plan.run: is {plan['run']}, the command names {shorten(args.run)}"
+        raise Refused("bad_plan", words, field="plan.run")
+    request = {"plan": plan, "secrets": check_secrets(document.get("secrets"))}
+    answer = read_report(launch(layout, json.dumps(request).encode()))
+    if not answer.get("ok") or answer["state"] != "prepared":
+        return answer
+    master = {"master_addr": document.get("master_addr", "127.0.0.1"), "master_port": answer["port"] or 0}
+    master["master_port"] = document.get("master_port", master["master_port"])
+    found, deadline = go(layout, plan["run"], master), time.monotonic() + GO_WAIT_S
+    while found is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+        found = go_outcome(layout.run(plan["run"]))
+    return {**answer, **(found or {})}
+
+
+def role_stop(layout: Layout, args: argparse.Namespace) -> Json:
+    """Ask a run to end."""
+    return {"ok": True, **stop(layout.ensure(), checked_run(layout, args.run).name, args.grace_s)}
+
+
+def role_fence(layout: Layout, args: argparse.Namespace) -> Json:
+    """End a run for good."""
+    return {"ok": True, **fence(layout.ensure(), checked_run(layout, args.run).name, args.token, args.wait_s)}
+
+
+def role_status(layout: Layout, args: argparse.Namespace) -> Json:
+    """Show all runs, or one."""
+    found = status(layout.ensure())
+    if args.run:
+        found["runs"] = {name: run for name, run in found["runs"].items() if name == args.run}
+    return {"ok": True, **found}
+
+
+def role_collect(layout: Layout, args: argparse.Namespace) -> Json:
+    """Remove runs that ended long ago."""
+    return {"ok": True, **collect(layout.ensure(), args.older_than_s)}
+
+
+def role_probe(layout: Layout, args: argparse.Namespace) -> Json:
+    """Show the facts of this host."""
+    return {"ok": True, **probe(layout.ensure())}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of all roles."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--remote-dir", default=".dtrain", help="archives, relative to the home directory")
+    common.add_argument("--state-dir", help="locks and runs; default /var/tmp/dtrain-<uid>/<machine id>")
+    top = argparse.ArgumentParser(prog="supervisor.py", description="The host side of airflow-provider-dtrain.")
+    roles = top.add_subparsers(dest="role", required=True)
+
+    def role(name: str, function: Any, *positional: str) -> argparse.ArgumentParser:
+        words = (function.__doc__ or "").splitlines()[0]
+        one = roles.add_parser(name, parents=[common], help=words, description=words)
+        one.set_defaults(function=function)
+        for argument in positional:
+            one.add_argument(argument)
+        return one
+
+    role("follow", role_follow)
+    role("receive", role_receive, "kind", "digest")
+    role("fetch", role_fetch, "run", "relpath")
+    role("put", role_put, "run", "relpath")
+    role("start", role_start, "run")
+    role("stop", role_stop, "run").add_argument("--grace-s", type=float, default=None)
+    fencing = role("fence", role_fence, "run")
+    fencing.add_argument("token", type=int)
+    fencing.add_argument("--wait-s", type=float, default=FENCE_WAIT_S)
+    role("status", role_status).add_argument("run", nargs="?")
+    role("collect", role_collect).add_argument("--older-than-s", type=float, default=7 * 86400)
+    role("probe", role_probe)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Play the role that the command line names; return the exit status."""
+    os.umask(0o077)
+    args = parser().parse_args(argv)
+    layout = Layout(args.remote_dir, args.state_dir)
+    if args.function is role_follow:
+        return int(role_follow(layout, args))
+    try:
+        found = args.function(layout, args)
+    except (Refused, OSError) as error:
+        found = refusal_of(error).answer()
+    if found is not None:
+        sys.stdout.write((found if isinstance(found, str) else json.dumps(found)) + "\n")
+    sys.stdout.flush()
+    return 0 if found is None or isinstance(found, str) or found.get("ok") is True else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

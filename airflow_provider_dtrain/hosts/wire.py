@@ -1,0 +1,258 @@
+"""What travels on a follow channel: one greeting, then JSON lines, some followed by raw bytes.
+
+Everything read here was written by a machine that runs the user's code: it is bounded in size and
+checked, and what is shown of it is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from airflow_provider_dtrain.errors import HostError, UserError
+
+PROTOCOL = 1
+MAGIC = f"DTRAIN/{PROTOCOL} ".encode()
+#: Longest line in either direction, and most raw bytes behind one.
+LINE_LIMIT_BYTES = 8 * 1024 * 1024
+RAW_LIMIT_BYTES = 16 * 1024 * 1024
+#: Most that a login script may print before the greeting.
+NOISE_LIMIT_BYTES = 64 * 1024
+_SHOWN = 200
+
+
+class WireError(ValueError):
+    """The other side sent something that the protocol does not know."""
+
+
+class GreetingRefusedError(Exception):
+    """The supervisor started but will not serve.
+
+    :param answer: its refusal, as to a command
+    """
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self.answer = answer
+        super().__init__("refused")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """First line of a channel: which machine answers, as whom, and with which interpreter."""
+
+    protocol: int
+    machine_id: str
+    boot_id: str
+    #: Inode of the pid namespace: containers on one machine share the two identities above.
+    pid_ns: int | str
+    uid: int
+    python: str
+    executable: str
+    state_dir: str
+    #: The host's CLOCK_BOOTTIME when it wrote the line.
+    boottime_s: float
+    hostname: str
+    #: The host's wall clock at that moment, None when it did not say.
+    wall_s: float | None = None
+    #: With the boot id it tells boots of containers apart; 0 when the host did not say.
+    pid1_start_time: int = 0
+    #: Store id -> highest token that the host has seen from it.
+    stores: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def identity(self) -> tuple[str, str, int | str]:
+        """What tells this boot of this machine from every other."""
+        return self.machine_id, self.boot_id, self.pid_ns
+
+    @classmethod
+    def parse(cls, line: bytes) -> Hello:
+        """Return the greeting in the JSON behind the magic.
+
+        :raises WireError: a key is missing or of the wrong type, or the protocol is another one
+        :raises GreetingRefusedError: it is a refusal
+        """
+        document = parse_line(line)
+        if isinstance(document.get("error"), dict):
+            raise GreetingRefusedError(document["error"])
+        known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
+        for key, kinds in _HELLO_TYPES.items():
+            if not isinstance(known.get(key), kinds) or isinstance(known[key], bool):
+                raise WireError(f"greeting without a proper {key!r}: {shown(line)}")
+        if known["protocol"] != PROTOCOL:
+            raise WireError(f"protocol {known['protocol']} instead of {PROTOCOL}")
+        stores = known.get("stores", {})
+        if (
+            not isinstance(known.get("wall_s"), float | int | None)
+            or not _is_count(known.get("pid1_start_time", 0))
+            or not isinstance(stores, dict)
+            or not all(_is_count(token) for token in stores.values())
+        ):
+            raise WireError(f"greeting with improper details: {shown(line)}")
+        return cls(**known)
+
+
+_HELLO_TYPES: dict[str, type | tuple[type, ...]] = {
+    "protocol": int, "machine_id": str, "boot_id": str, "pid_ns": (int, str), "uid": int, "python": str,
+    "executable": str, "state_dir": str, "boottime_s": (int, float), "hostname": str,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Something that a host sent without being asked.
+
+    ``t`` is ``data`` (bytes of a stream), ``gap`` (bytes that are gone), or ``lost``: the channel is
+    dead, nothing more comes.
+    """
+
+    t: str
+    run: str | None = None
+    #: ``supervisor.events``, ``rank<k>.events`` or ``rank<k>.log``.
+    stream: str | None = None
+    #: Position of the first byte of ``data``, counted over all bytes ever written.
+    offset: int = 0
+    data: bytes = b""
+    #: How often the stream began anew, e.g. after a crash of the host cut the file.
+    epoch: int = 0
+    #: Why bytes are missing or the channel is dead.
+    reason: str = ""
+    #: Length of a gap.
+    skip_bytes: int = 0
+    #: Why the channel is dead, to be raised by whoever needed it.
+    error: HostError | None = None
+
+    @property
+    def end(self) -> int:
+        """Position behind this frame, the next offset to commit."""
+        return self.offset + self.skip_bytes + len(self.data)
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any], raw: bytes) -> Frame:
+        """Return the frame; :raises WireError: a field is missing or of the wrong type."""
+        run, stream = document.get("run"), document.get("stream")
+        counts = [document.get(key, 0) for key in ("offset", "epoch", "skip_bytes")]
+        if not isinstance(run, str) or not isinstance(stream, str) or not all(map(_is_count, counts)):
+            raise WireError(f"a frame with wrong fields: {shown(json.dumps(document).encode())}")
+        return cls(
+            t=document["t"],
+            run=run,
+            stream=stream,
+            offset=counts[0],
+            data=raw,
+            epoch=counts[1],
+            skip_bytes=counts[2],
+            reason=plain(document.get("reason", "")),
+        )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+class FrameReader:
+    """Cuts a byte stream into JSON objects, each with the raw bytes that belong to it."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._waiting: tuple[dict[str, Any], int] | None = None
+
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield every object that is complete now.
+
+        :raises WireError: a line is too long or is no JSON object
+        """
+        self._buffer += data
+        while (frame := self._next()) is not None:
+            yield frame
+
+    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+        if self._waiting is None:
+            line = self._line()
+            if line is None:
+                return None
+            document = parse_line(line)
+            self._waiting = document, _raw_length(document, line)
+        document, length = self._waiting
+        if len(self._buffer) < length:
+            return None
+        self._waiting = None
+        return document, self._take(length)
+
+    def _line(self) -> bytes | None:
+        end = self._buffer.find(b"\n", self._scanned)
+        if end < 0:
+            self._scanned = len(self._buffer)
+        if max(end, self._scanned) > LINE_LIMIT_BYTES:
+            raise WireError(f"a line of more than {LINE_LIMIT_BYTES} bytes: {shown(self._buffer)}")
+        return None if end < 0 else self._take(end + 1)
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        self._scanned = 0
+        return taken
+
+
+def _raw_length(document: Mapping[str, Any], line: bytes) -> int:
+    length = document.get("bytes", 0)
+    if not _is_count(length) or length > RAW_LIMIT_BYTES:
+        raise WireError(f"raw bytes beyond {RAW_LIMIT_BYTES}: {shown(line)}")
+    return int(length)
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line; :raises WireError: it is something else."""
+    try:
+        document = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"a line that is no JSON: {shown(line)}") from error
+    if not isinstance(document, dict):
+        raise WireError(f"a line that is no JSON object: {shown(line)}")
+    return document
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """Return the line of a command.
+
+    :raises UserError: it is longer than a host accepts
+    """
+    line = json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    if len(line) > LINE_LIMIT_BYTES:
+        raise UserError(
+            f"Command '{document.get('cmd')}' is {len(line):,} bytes long, a host accepts {LINE_LIMIT_BYTES:,}. "
+            "Put large data into files below model_dir instead of the configuration."
+        )
+    return line
+
+
+def find_hello(received: bytes) -> tuple[Hello, int] | None:
+    """Return the greeting and the position behind it, None when it is not there yet.
+
+    :raises WireError: the greeting is malformed, or too much came before it
+    """
+    start = received.find(MAGIC + b"{")
+    end = received.find(b"\n", start) if start >= 0 else -1
+    if end >= 0:
+        return Hello.parse(received[start + len(MAGIC) : end]), end + 1
+    noise = len(received) if start < 0 else start
+    if noise > NOISE_LIMIT_BYTES or len(received) > 2 * NOISE_LIMIT_BYTES:
+        raise WireError(f"no greeting within {NOISE_LIMIT_BYTES} bytes: {shown(received)}")
+    return None
+
+
+def shown(data: bytes | bytearray) -> str:
+    """Return the first 200 characters of received bytes, harmless to print."""
+    return plain(bytes(data[: 4 * _SHOWN]).decode("utf-8", "replace"), _SHOWN)
+
+
+def plain(text: object, limit: int = 2000) -> str:
+    """Return words of a host without control characters or escape sequences, cut to ``limit``."""
+    words = str(text)[:limit]
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in words)

@@ -1,0 +1,57 @@
+"""The effective configuration of an experiment as a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+
+class RenderConfigOperator(BaseOperator):
+    """Merges a template and a configuration, validates the result and stores it.
+
+    XCom: ``{"config_id": int, "digest": str}``; the document itself is in the provider's store, where
+    ``airflow dtrain`` shows it. Pass the XCom as ``config`` of a ``TrialOperator``.
+
+    :param config: experiment configuration: a path (relative to the DAG file), YAML text, or a dict
+        (templated)
+    :param template: name of a stored template, a path, or a dict; None = the template that the
+        configuration names, if it names one (templated)
+    """
+
+    template_fields: Sequence[str] = ("config", "template")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self, *, config: str | Mapping[str, Any], template: str | Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self.template = template
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return id and digest of the stored configuration.
+
+        :raises AirflowFailException: the documents are not valid; all problems are in the log
+        """
+        from airflow_provider_dtrain.engine.submission import render
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+        from airflow_provider_dtrain.operators._errors import failing_at_once
+
+        with failing_at_once():
+            stored = render(DtrainHook(), self.config, self.template, dag_folder(context))
+        self.log.info("Configuration %d (%s)", stored.config_id, stored.digest[:12])
+        return {"config_id": stored.config_id, "digest": stored.digest}
+
+
+def dag_folder(context: Context) -> Path:
+    """Return the folder of the DAG's file: where relative paths start."""
+    return Path(context["dag"].fileloc).parent

@@ -1,0 +1,166 @@
+"""One trial: a gang of slots, the ranks on it, and their result."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
+from airflow_provider_dtrain.operators._errors import as_airflow, failing_at_once
+from airflow_provider_dtrain.operators.config import dag_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.engine.outcome import Outcome
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records import TrialKey
+
+
+class TrialOperator(BaseOperator):
+    """Trains one trial on a gang of slots.
+
+    Waits in the pool's queue, starts one rank per slot over SSH (or on this machine), streams rank 0's
+    log into the task log, and returns when every process is gone and the slots are free.
+
+    XCom: ``experiment_id, trial_id, state, metric, metrics, steps, checkpoint, hosts`` as plain JSON.
+
+    :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
+        the XCom of a ``RenderConfigOperator`` (templated)
+    :param template: name of a stored template, a path, or a dict (templated)
+    :param trial: ``{"number": int, "hparams": {...}}`` of a planned trial; None = trial 0 (or the map
+        index) with the configuration's constants (templated)
+    :param deferrable: wait and follow in the triggerer; default: ``[operators] default_deferrable``. A
+        trial that starts at once is followed in the worker for ``[dtrain] defer_after`` seconds first.
+    :param retries: retries of infra and platform failures (3); failures of the training code count
+        against the configuration's ``max_restarts`` instead and fail the task at once
+    """
+
+    template_fields: Sequence[str] = ("config", "template", "trial")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml", "trial": "json"}
+    ui_color = "#e6f4ea"
+
+    def __init__(
+        self,
+        *,
+        config: str | Mapping[str, Any],
+        template: str | Mapping[str, Any] | None = None,
+        trial: Mapping[str, Any] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        retries: int = 3,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.config = config
+        self.template = template
+        self.trial = trial
+        self.deferrable = deferrable
+        self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
+
+    def execute(self, context: Context) -> dict[str, Any] | None:
+        """Run the trial to its end, or hand it to the triggerer.
+
+        :raises AirflowFailException: the configuration or the training code is at fault
+        :raises DtrainError: a host or the store is at fault; a retry goes on where this one ended
+        """
+        from airflow_provider_dtrain.engine.submission import render, revive, submit
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+        key, folder = trial_key(context), dag_folder(context)
+        with failing_at_once():
+            hook = DtrainHook()
+            stored = render(hook, self.config, self.template, folder)
+            ticket = submit(hook, stored, key=key, folder=folder, trial=self._planned(key))
+            revive(hook.store, ticket)
+        self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
+        deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
+        outcome = None
+        if not self.deferrable or key.map_index < 0:
+            outcome = self._carry(hook, ticket.trial_id, deadline)
+        if outcome is None:
+            self._defer(ticket.trial_id, deadline)
+        return self._end(outcome)
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the trial's result; raises as :meth:`execute` does.
+
+        :param event: what the trigger sent
+        """
+        from airflow_provider_dtrain.engine.outcome import Outcome
+
+        return self._end(Outcome.from_dict((event or {})["outcome"]))
+
+    def on_kill(self) -> None:
+        """End the gang on every host; takes no lock and opens no connection."""
+        if self._running is not None:
+            loop, runtime = self._running
+            loop.call_soon_threadsafe(runtime.kill)
+
+    def _planned(self, key: TrialKey) -> dict[str, Any]:
+        return {"number": max(key.map_index, 0), **(self.trial or {})}
+
+    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None) -> Outcome | None:
+        """Run the engine in this process; None = the triggerer should go on."""
+        try:
+            return asyncio.run(self._main(hook, trial_id, deadline))
+        except AirflowTaskTimeout:
+            asyncio.run(self._kill(hook, trial_id))
+            raise
+
+    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None) -> Outcome | None:
+        from airflow_provider_dtrain.engine.attempt import AttemptRunner
+        from airflow_provider_dtrain.engine.runtime import take_over
+        from airflow_provider_dtrain.engine.tasklog import TaskLog
+
+        loop = asyncio.get_running_loop()
+        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
+        runtime = await take_over(hook, trial_id, log, watcher=f"worker on {socket.gethostname()}")
+        self._running = (loop, runtime)
+        try:
+            if self.deferrable:
+                loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
+            return await AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable).run()
+        finally:
+            self._running = None
+
+    async def _kill(self, hook: DtrainHook, trial_id: int) -> None:
+        from airflow_provider_dtrain.engine.attempt import AttemptRunner
+        from airflow_provider_dtrain.engine.runtime import take_over
+        from airflow_provider_dtrain.engine.tasklog import TaskLog
+
+        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
+        await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill()
+
+    def _defer(self, trial_id: int, deadline: float | None) -> None:
+        from airflow_provider_dtrain.triggers.trial import TrialTrigger
+
+        self.defer(trigger=TrialTrigger(trial_id=trial_id, deadline=deadline), method_name="execute_complete")
+
+    def _end(self, outcome: Outcome | None) -> dict[str, Any] | None:
+        if outcome is None or outcome.failure is None:
+            return outcome.result if outcome else None
+        self.log.error("%s", outcome.failure.message)
+        raise as_airflow(outcome.failure.exception())
+
+
+def trial_key(context: Context) -> TrialKey:
+    """Return the key of the task instance's trial: the same for automatic retries, another after a clear."""
+    from airflow_provider_dtrain.store.records import TrialKey
+
+    ti = context["ti"]
+    return TrialKey(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=ti.map_index if ti.map_index is not None else -1,
+        max_tries=ti.max_tries,
+    )

@@ -1,0 +1,245 @@
+"""Attempts: who follows one, and how it goes from its grant to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.placement import place
+from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.store.base import UNFINISHED, guard, reads, writes
+from airflow_provider_dtrain.store.ending import mark_of
+from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue import Queue, held_hosts, pool_machines
+from airflow_provider_dtrain.store.records import AttemptView, EndState, Ticket
+from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, ranks, trials
+from airflow_provider_dtrain.store.views import attempt_views
+
+HANDED_OVER = "handed over"
+
+
+class Attempts(Queue):
+    """Every write carries the watch: whoever is not current changes nothing."""
+
+    @writes
+    def watch(self, conn: Connection, attempt_id: int, *, watcher: str) -> int:
+        """Take over an attempt; return the watch that all further writes must carry.
+
+        :param watcher: who takes over, for people
+        :raises NotFoundError: there is no such attempt
+        """
+        values = {"watch": attempts.c.watch + 1, "watcher": watcher, "renewed_at": self._now()}
+        query = attempts.update().where(attempts.c.id == attempt_id).values(**values)
+        found = conn.scalar(query.returning(attempts.c.watch))
+        if found is None:
+            raise NotFoundError(f"There is no attempt {attempt_id}.")
+        return int(found)
+
+    @writes
+    def hand_over(self, conn: Connection, attempt_id: int, watch: int) -> None:
+        """Give an attempt up for the next follower; this watch is stale from then on.
+
+        :raises StaleWatchError: the watch is not current
+        """
+        guard(conn, attempt_id, watch)
+        values = {"watch": watch + 1, "watcher": HANDED_OVER, "renewed_at": self._now()}
+        conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**values))
+
+    @writes
+    def renew(self, conn: Connection, watches: Mapping[int, int]) -> set[int]:
+        """Renew leases; return the attempts whose watch is still current and which have not ended.
+
+        :param watches: attempt -> watch
+        """
+        if not watches:
+            return set()
+        pairs = sa.tuple_(attempts.c.id, attempts.c.watch).in_(list(watches.items()))
+        where = (pairs, attempts.c.state.in_(UNFINISHED))
+        # Locked in one order, so that two followers of the same attempts cannot block each other.
+        current = set(conn.scalars(sa.select(attempts.c.id).where(*where).order_by(attempts.c.id).with_for_update()))
+        if current:
+            conn.execute(attempts.update().where(attempts.c.id.in_(current)).values(renewed_at=self._now()))
+        return current
+
+    @reads
+    def stale(self, conn: Connection, older_than_s: float) -> list[AttemptView]:
+        """Return attempts that hold slots and whose lease nobody renewed for ``older_than_s``: look at them."""
+        before = self._now() - timedelta(seconds=older_than_s)
+        live = attempts.c.state.in_(("starting", "running", "stopping"))
+        return attempt_views(conn, sa.and_(live, attempts.c.renewed_at < before))
+
+    @reads
+    def unreleased(self, conn: Connection) -> list[AttemptView]:
+        """Return ended attempts whose hosts have not all confirmed that nothing runs there any more."""
+        newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
+        of_these = (allocations.c.state == "expired", attempts.c.id.in_(newest))
+        return attempt_views(conn, sa.and_(*of_these))
+
+    @writes
+    def set_plan(
+        self, conn: Connection, attempt_id: int, watch: int, plan: Mapping[str, Any], master: Any = None
+    ) -> None:
+        """Store the launch plan, so that whoever takes over starts the same.
+
+        :param plan: host -> plan, or an object whose ``plans`` is that; ``ranks`` of each plan become rows
+        :param master: address of rank 0, when it is not part of the plan
+        :raises StaleWatchError: the watch is not current
+        """
+        attempt = guard(conn, attempt_id, watch)
+        conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(plan=plan, master=master))
+        rows = [
+            {
+                "attempt_id": attempt_id, "rank": rank["rank"], "host": host,
+                "local_rank": rank.get("local_rank", 0), "slot": rank.get("slot", -1),
+            }
+            for host, part in (plan.get("plans") or plan).items()
+            for rank in (part.get("ranks", ()) if isinstance(part, Mapping) else ())
+        ]  # fmt: skip
+        if rows:
+            insert = self._insert(ranks)
+            keep = {name: insert.excluded[name] for name in ("host", "local_rank", "slot")}
+            conn.execute(insert.on_conflict_do_update(index_elements=["attempt_id", "rank"], set_=keep), rows)
+
+    @writes
+    def set_running(self, conn: Connection, attempt_id: int, watch: int) -> None:
+        """Note that the ranks were started. Repeatable.
+
+        :raises StaleWatchError: the watch is not current
+        """
+        attempt = guard(conn, attempt_id, watch)
+        if attempt.state == "running":
+            return
+        self._set_attempt(conn, attempt, "running", started_at=self._now())
+        self._set_allocation(conn, attempt.allocation_id, "starting", "running")
+        self._set_trial(conn, attempt.trial_id, "running")
+
+    @writes
+    def set_stopping(self, conn: Connection, attempt_id: int, watch: int, reason: str) -> None:
+        """Note that the gang is being stopped. Repeatable.
+
+        :param reason: why, in words
+        :raises StaleWatchError: the watch is not current
+        """
+        attempt = guard(conn, attempt_id, watch)
+        self._set_attempt(conn, attempt, "stopping", reason=reason)
+        old = str(conn.scalar(sa.select(allocations.c.state).where(allocations.c.id == attempt.allocation_id)))
+        if old in {"granted", "starting", "running"}:
+            self._set_allocation(conn, attempt.allocation_id, old, "stopping")
+
+    @writes
+    def next_attempt(
+        self, conn: Connection, attempt_id: int, watch: int, *, failure: Mapping[str, Any], counted: bool
+    ) -> Ticket:
+        """End an attempt and begin the trial's next one.
+
+        It keeps the gang and its token while every host of the gang is still held; otherwise, and after a
+        trial that errored, it waits for a new gang with its place in the queue.
+
+        :param failure: why the attempt ended
+        :param counted: whether it counts against ``max_restarts``
+        :raises StaleWatchError: the watch is not current
+        :raises ConflictError: the trial has ended for good
+        """
+        self._lock_pool_of(conn, attempt_id)
+        attempt = guard(conn, attempt_id, watch)
+        return self._next(conn, attempt, failure, counted=counted, keep=True)
+
+    @writes
+    def move_on(
+        self, conn: Connection, attempt_id: int, watch: int, *, failure: Mapping[str, Any], exclude_host: str | None
+    ) -> Ticket | None:
+        """Let a trial wait for other hosts after one was at fault; return None when none could serve it.
+
+        Nothing is changed in that case. An attempt that never ran waits again itself; else the trial's next
+        attempt does. Hosts that were not released keep their slots: the old gang is ``expired``.
+
+        :param failure: why the attempt cannot go on
+        :param exclude_host: the host at fault; kept from this trial
+        :raises StaleWatchError: the watch is not current
+        """
+        pool = self._lock_pool_of(conn, attempt_id)
+        attempt = guard(conn, attempt_id, watch)
+        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        excluded = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == attempt.trial_id)) or []
+        names = {entry["host"] for entry in excluded} | {exclude_host}
+        options, request = options_of(pool), GangRequest("", row.slots, row.priority, row.is_single_host)
+        rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
+        found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+        if isinstance(found, Unplaceable) and found.never:
+            return None
+        self._exclude(conn, attempt.trial_id, exclude_host)
+        if attempt.state == "starting" and not held_hosts(conn, row.id):
+            self._wait_again(conn, attempt, row, str(failure.get("message", "")))
+            return self._ticket_of(conn, attempt_id)
+        return self._next(conn, attempt, failure, counted=False, keep=False)
+
+    def _next(
+        self, conn: Connection, attempt: Row[Any], failure: Mapping[str, Any], *, counted: bool, keep: bool
+    ) -> Ticket:
+        trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
+        newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
+        if trial.state in {"completed", "stopped", "killed"} or attempt.number != newest:
+            raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: no attempt follows here.")
+        now = self._now()
+        if attempt.ended_at is None:
+            mark = mark_of("errored", failure, attempt.state)
+            self._set_attempt(conn, attempt, mark, failure=failure, ended_at=now)
+        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        allocation_id, state = self._gang_for_next(conn, row, keep=keep and attempt.ended_at is None)
+        if state == "waiting":
+            self._set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
+            again = {"state": "running", "ended_at": None}
+            conn.execute(experiments.update().where(experiments.c.id == trial.experiment_id).values(**again))
+        restarts = trial.restarts + int(counted)
+        conn.execute(trials.update().where(trials.c.id == trial.id).values(restarts=restarts))
+        values = {"trial_id": trial.id, "number": attempt.number + 1, "allocation_id": allocation_id, "state": state}
+        query = attempts.insert().values(**values, created_at=now, renewed_at=now)
+        return self._ticket_of(conn, int(conn.scalar(query.returning(attempts.c.id)) or 0))
+
+    def _gang_for_next(self, conn: Connection, row: Row[Any], *, keep: bool) -> tuple[int, str]:
+        """Return the next attempt's allocation and state: the gang it keeps, or a new request."""
+        all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)
+        if keep and held and held == all_hosts and row.state != "released":
+            self._set_allocation(conn, row.id, row.state, "starting")
+            return int(row.id), "starting"
+        self._expire(conn, row)
+        return self._request_again(conn, row, ""), "waiting"
+
+    def _ticket_of(self, conn: Connection, attempt_id: int) -> Ticket:
+        row = conn.execute(
+            sa.select(attempts, trials.c.experiment_id)
+            .join(trials, trials.c.id == attempts.c.trial_id)
+            .where(attempts.c.id == attempt_id)
+        ).one()
+        return Ticket(
+            experiment_id=row.experiment_id, trial_id=row.trial_id, attempt_id=row.id, attempt_number=row.number,
+            allocation_id=row.allocation_id,
+        )  # fmt: skip
+
+    @writes
+    def end_attempt(
+        self,
+        conn: Connection,
+        attempt_id: int,
+        watch: int,
+        *,
+        state: EndState,
+        failure: Mapping[str, Any] | None = None,
+        result: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End an attempt, its trial, and the experiment when all its trials have ended. Repeatable.
+
+        A request that waits is removed; slots that hosts have not confirmed as clear stay held.
+
+        :param result: of the trial; None keeps what rank 0 sent
+        :raises StaleWatchError: the watch is not current
+        """
+        self._lock_pool_of(conn, attempt_id)
+        attempt = guard(conn, attempt_id, watch)
+        if attempt.ended_at is None:
+            self._end(conn, attempt, state, failure, result)

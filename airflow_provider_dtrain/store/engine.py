@@ -1,0 +1,243 @@
+"""Database engines: URL rules, transactions of each dialect, and safety across forks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine.url import URL
+from sqlalchemy.types import TypeDecorator
+
+from airflow_provider_dtrain.errors import StoreError
+
+BUSY_TIMEOUT_S = 30
+#: Longest wait of a fork for transactions of other threads.
+FORK_WAIT_S = 10.0
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time on every dialect; SQLite alone would drop the zone."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
+        """Return the value in UTC.
+
+        :raises ValueError: the time is naive
+        """
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"A naive time reached the store: {value!r}. Use datetime.now(UTC).")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
+        """Return the stored time with its zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def utcnow() -> datetime:
+    """Return the present as aware UTC."""
+    return datetime.now(UTC)
+
+
+def dump_json(value: Any) -> str:
+    """Return JSON that every database takes; NaN and infinities become their names."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+
+
+def restore_floats(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics with NaN and infinities in place of their names."""
+    return {k: NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in metrics.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def parse_url(url: str) -> URL:
+    """Return the URL of a store.
+
+    :raises StoreError: not a URL, a relative SQLite path, or a database that is not supported
+    """
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise StoreError(f"[dtrain] sql_alchemy_conn is not a database URL. Example: {_EXAMPLE}") from error
+    shown = parsed.render_as_string(hide_password=True)
+    name = parsed.get_backend_name()
+    if name not in {"sqlite", "postgresql"}:
+        raise StoreError(f"The store cannot be a {name!r} database ({shown}). Use SQLite or PostgreSQL: {_EXAMPLE}")
+    if name == "sqlite" and not (parsed.database or "").startswith("/"):
+        raise StoreError(
+            f"The path of the SQLite store must be absolute, {shown} is not: a relative path or memory would give "
+            "each process another store. Four slashes begin an absolute path: sqlite:////srv/airflow/dtrain.db"
+        )
+    if name == "sqlite" and parsed.drivername not in {"sqlite", "sqlite+pysqlite"}:
+        raise StoreError(f"The store does not use the driver {parsed.drivername!r}. Write sqlite://// and the path.")
+    return parsed
+
+
+_EXAMPLE = "sqlite:////srv/airflow/dtrain.db or postgresql+psycopg://user:password@db/dtrain"
+
+
+def make_engine(url: URL) -> Engine:
+    """Return an engine whose connections never cross a fork.
+
+    :raises StoreError: the driver of the URL is not installed
+    """
+    try:
+        engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+    except (ModuleNotFoundError, sa.exc.NoSuchModuleError) as error:
+        raise StoreError(
+            f"The database driver of {url.drivername!r} is missing ({error}). For PostgreSQL: "
+            "pip install 'airflow-provider-dtrain[postgres]' and begin the URL with postgresql+psycopg://"
+        ) from error
+    if engine.dialect.is_async:
+        raise StoreError(f"The store needs a synchronous driver, {url.drivername!r} is not: use postgresql+psycopg://")
+    _gate.engines.add(engine)
+    return engine
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = sa.create_engine(
+        url, json_serializer=dump_json, connect_args={"timeout": BUSY_TIMEOUT_S}, pool_timeout=BUSY_TIMEOUT_S
+    )
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    # Behind pgbouncer a prepared statement may be looked for on another server connection.
+    arguments = {"prepare_threshold": None} if url.drivername == "postgresql+psycopg" else {}
+    return sa.create_engine(
+        url, json_serializer=dump_json, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=arguments
+    )
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    # Python's sqlite3 would begin transactions by itself, and deferred ones.
+    connection.isolation_level = None
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    deferred = connection.get_execution_options().get("dtrain_reads", False)
+    # A deferred transaction that writes later can fail with SQLITE_BUSY at once, without waiting.
+    connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
+
+
+def create_sqlite_file(path: Path) -> None:
+    """Create the folder (0700) and the file (0600) of a SQLite store unless they exist.
+
+    :raises StoreError: they cannot be created
+    """
+    try:
+        missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(f"The store {path} cannot be opened: {error.strerror}. Check folder and owner.") from error
+
+
+def file_system_of(path: Path) -> str:
+    """Return the type of the file system below a path, e.g. ``ext4``."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, fs_type, *_ = line.split(" ")
+        inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, fs_type
+    return kind
+
+
+class ForkGate:
+    """Lets a process fork only while it has no open database connection.
+
+    A SQLite connection open at the fork makes the child share the parent's file locks in SQLite's own
+    books but not in the kernel: when the parent closes, it deletes the log the child writes to, and the
+    child's commits are lost. So a fork waits for running transactions and closes all idle connections.
+    """
+
+    def __init__(self) -> None:
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._busy: dict[int, int] = {}
+        self._forking = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Hold forks of other threads off."""
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking or me in self._busy, timeout=FORK_WAIT_S)
+            self._busy[me] = self._busy.get(me, 0) + 1
+        changed, busy = self._changed, self._busy
+        try:
+            yield
+        finally:
+            with changed:
+                busy[me] -= 1
+                if not busy[me]:
+                    del busy[me]
+                changed.notify_all()
+
+    def before(self) -> None:
+        """Wait for transactions to end and close every idle connection."""
+        deadline = time.monotonic() + FORK_WAIT_S
+        me = threading.get_ident()
+        with self._changed:
+            self._forking += 1
+            self._changed.wait_for(lambda: not set(self._busy) - {me}, timeout=deadline - time.monotonic())
+        for engine in list(self.engines):
+            engine.dispose()
+
+    def after_in_parent(self) -> None:
+        """Let transactions begin again."""
+        with self._changed:
+            self._forking -= 1
+            self._changed.notify_all()
+
+    def after_in_child(self) -> None:
+        """Begin with fresh locks and pools; locks of threads that do not exist here are left behind."""
+        self._reset()
+        for engine in list(self.engines):
+            engine.dispose(close=False)
+
+
+_gate = ForkGate()
+gate = _gate
+os.register_at_fork(before=_gate.before, after_in_parent=_gate.after_in_parent, after_in_child=_gate.after_in_child)

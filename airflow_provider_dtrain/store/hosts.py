@@ -1,0 +1,292 @@
+"""Hosts and their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core import lifecycle
+from airflow_provider_dtrain.core.resources import HostState
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.base import bump, check_name, lock_pool, reads, writes
+from airflow_provider_dtrain.store.holding import Holding, held_rows
+from airflow_provider_dtrain.store.pools import Pools
+from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
+from airflow_provider_dtrain.store.tables import (
+    allocation_slots,
+    allocations,
+    attempts,
+    experiments,
+    hosts,
+    slots,
+    trials,
+)
+from airflow_provider_dtrain.store.views import attempt_views
+
+RECORD_COLUMNS = (
+    "name", "pool", "conn_id", "slot_type", "address", "python", "remote_dir", "state_dir", "host_key", "state",
+    "state_reason", "facts", "machine_id", "boot_id", "pid_ns",
+)  # fmt: skip
+
+
+class Hosts(Pools, Holding):
+    """Registered machines, their state, and who holds their slots."""
+
+    @writes
+    def add_host(self, conn: Connection, record: HostRecord, *, by: str = "") -> None:
+        """Register a host; its pool is made when it does not exist.
+
+        :param by: who adds it
+        :raises ConflictError: the name or the machine is registered, or the pool holds another slot type
+        """
+        self._add_host(conn, record, by)
+
+    @writes
+    def ensure_local(self, conn: Connection, record: HostRecord) -> bool:
+        """Register this machine as host ``local`` when no host is registered; return whether it did."""
+        self._pool_for_host(conn, record.pool, record.slot_type)
+        if conn.scalar(sa.select(hosts.c.name).limit(1)) is not None:
+            return False
+        self._add_host(conn, record, "")
+        return True
+
+    def _add_host(self, conn: Connection, record: HostRecord, by: str) -> None:
+        check_name("host", record.name)
+        check_name("pool", record.pool)
+        self._pool_for_host(conn, record.pool, record.slot_type)
+        _refuse_known(conn, record)
+        values = {name: getattr(record, name) for name in RECORD_COLUMNS}
+        now = self._now()
+        conn.execute(
+            hosts.insert().values(**values, slot_count=_slot_count(record.slots), state_since=now, facts_at=now)
+        )
+        _insert_slots(conn, record.name, record.slots)
+        bump(conn, record.pool)
+        self._note(conn, by, "host added", record.name, f"pool={record.pool}")
+
+    @reads
+    def get_host(self, conn: Connection, name: str) -> HostRecord:
+        """Return a registered host.
+
+        :raises NotFoundError: no such host; lists those that exist
+        """
+        found = _records(conn, hosts.c.name == name)
+        if not found:
+            raise _no_host(conn, name)
+        return found[0]
+
+    @reads
+    def list_hosts(self, conn: Connection, pool: str | None = None) -> list[HostRecord]:
+        """Return registered hosts by name.
+
+        :param pool: only those of this pool
+        """
+        return _records(conn, sa.true() if pool is None else hosts.c.pool == pool)
+
+    @writes
+    def update_host_facts(
+        self,
+        conn: Connection,
+        name: str,
+        facts: Mapping[str, Any],
+        *,
+        machine_id: str | None = None,
+        boot_id: str | None = None,
+        pid_ns: str | None = None,
+        address: str | None = None,
+        python: str | None = None,
+        host_key: str | None = None,
+        slots: Iterable[SlotRecord] | None = None,
+    ) -> None:
+        """Store what a probe found; None leaves a field as it is.
+
+        :param slots: the devices found now; switches and states of slots that stay are kept
+        :raises ConflictError: a slot that disappeared is held, or another host is the same machine
+        """
+        row = _locked_host(conn, name)
+        given = {
+            "machine_id": machine_id, "boot_id": boot_id, "pid_ns": pid_ns, "address": address, "python": python,
+            "host_key": host_key,
+        }  # fmt: skip
+        values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if slots is not None:
+            found = tuple(slots)
+            _replace_slots(conn, name, found)
+            values["slot_count"] = _slot_count(found)
+            bump(conn, row.pool)
+        try:
+            conn.execute(hosts.update().where(hosts.c.name == name).values(facts=facts, facts_at=self._now(), **values))
+        except sa.exc.IntegrityError as error:
+            raise ConflictError(f"Another registered host is the same machine as '{name}'.") from error
+
+    @writes
+    def set_host_state(self, conn: Connection, name: str, state: HostState, reason: str = "", *, by: str = "") -> None:
+        """Change a host's state; a draining host that holds nothing is drained at once.
+
+        :param reason: shown to people
+        :raises IllegalTransitionError: the table of transitions does not allow it
+        """
+        row = _locked_host(conn, name)
+        if row.state != state:
+            lifecycle.check("host", row.state, state)
+            values = {"state": state, "state_since": self._now()}
+            conn.execute(hosts.update().where(hosts.c.name == name).values(**values))
+            bump(conn, row.pool)
+            self._note(conn, by, f"host {state}", name, reason)
+        conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason))
+        self._settle_draining(conn, row.pool)
+
+    @writes
+    def set_slot_enabled(self, conn: Connection, host: str, index: int, enabled: bool, *, by: str = "") -> None:
+        """Switch one slot on or off; what runs on it goes on."""
+        self._set_slot(conn, host, index, enabled=enabled)
+        self._note(conn, by, "slot enabled" if enabled else "slot disabled", f"{host}:{index}")
+
+    @writes
+    def mark_slot(self, conn: Connection, host: str, index: int, state: SlotState) -> None:
+        """Note that a slot is stuck, busy elsewhere, or ready again."""
+        self._set_slot(conn, host, index, state=state)
+
+    def _set_slot(self, conn: Connection, host: str, index: int, **values: Any) -> None:
+        row = _locked_host(conn, host)
+        changed = conn.execute(slots.update().where(slots.c.host == host, slots.c.slot == index).values(**values))
+        if not changed.rowcount:
+            raise NotFoundError(f"Host '{host}' has no slot {index}; it has {row.slot_count}.")
+        bump(conn, row.pool)
+
+    @writes
+    def remove_host(self, conn: Connection, name: str, *, force: bool = False, by: str = "") -> list[AttemptView]:
+        """Remove a host; return the attempts that held slots on it.
+
+        :param force: also when it is held. The caller vouches that nothing of it runs any more.
+        :raises ConflictError: it is held, and ``force`` is not given; names who holds it
+        """
+        row = _locked_host(conn, name)
+        holding = sa.select(allocation_slots.c.allocation_id).where(held_rows(), allocation_slots.c.host == name)
+        held = set(conn.scalars(holding))
+        views = attempt_views(conn, sa.and_(attempts.c.allocation_id.in_(held), attempts.c.ended_at.is_(None)))
+        if held and not force:
+            trials_of = (f"trial {view.trial_id} of {view.experiment}" for view in views)
+            holders = ", ".join(trials_of) or f"{len(held)} gang(s) of ended trials"
+            raise ConflictError(
+                f"Host '{name}' is held by {holders}. Wait (airflow dtrain hosts drain {name}), end them, or --force."
+            )
+        for allocation_id in sorted(held):
+            self._release_host(conn, allocation_id, name, "removed")
+        conn.execute(hosts.delete().where(hosts.c.name == name))
+        bump(conn, row.pool)
+        self._note(conn, by, "host removed", name, f"force={force} ended={[view.run for view in views]}")
+        return views
+
+    @reads
+    def slots(self, conn: Connection, pool: str | None = None) -> list[SlotView]:
+        """Return every slot with its holder, by host and index."""
+        rows = (
+            sa.select(
+                slots, hosts.c.pool, allocations.c.id.label("allocation_id"), allocations.c.trial_id,
+                experiments.c.name.label("experiment"), allocations.c.granted_at.label("held_since"),
+            )
+            .join(hosts, hosts.c.name == slots.c.host)
+            .outerjoin(
+                allocation_slots,
+                sa.and_(held_rows(), allocation_slots.c.host == slots.c.host, allocation_slots.c.slot == slots.c.slot),
+            )
+            .outerjoin(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+            .outerjoin(trials, trials.c.id == allocations.c.trial_id)
+            .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
+            .where(sa.true() if pool is None else hosts.c.pool == pool)
+            .order_by(slots.c.host, slots.c.slot)
+        )  # fmt: skip
+        return [
+            SlotView(
+                host=row.host, index=row.slot, pool=row.pool, device=row.device, device_name=row.device_name,
+                enabled=row.enabled, state=row.state, allocation_id=row.allocation_id, trial_id=row.trial_id,
+                experiment=row.experiment, held_since=row.held_since,
+            )
+            for row in conn.execute(rows)
+        ]  # fmt: skip
+
+
+def _locked_host(conn: Connection, name: str) -> Row[Any]:
+    pool = conn.scalar(sa.select(hosts.c.pool).where(hosts.c.name == name))
+    if pool is None:
+        raise _no_host(conn, name)
+    lock_pool(conn, pool)
+    return conn.execute(sa.select(hosts).where(hosts.c.name == name)).one()
+
+
+def _no_host(conn: Connection, name: str) -> NotFoundError:
+    known = sorted(conn.scalars(sa.select(hosts.c.name)))
+    return NotFoundError(f"There is no host '{name}'. Hosts: {', '.join(known) or 'none yet'}.")
+
+
+def _refuse_known(conn: Connection, record: HostRecord) -> None:
+    same = conn.scalar(sa.select(hosts.c.name).where(hosts.c.name == record.name))
+    if same is not None:
+        raise ConflictError(f"Host '{record.name}' is registered already. See: airflow dtrain hosts list")
+    identity = {name: getattr(record, name) for name in ("machine_id", "boot_id", "pid_ns")}
+    if None in identity.values():
+        return
+    twin = conn.scalar(sa.select(hosts.c.name).where(*(hosts.c[key] == value for key, value in identity.items())))
+    if twin is not None:
+        raise ConflictError(
+            f"Host '{record.name}' is the machine that is registered as '{twin}' (machine id {record.machine_id}). "
+            f"Two names for one machine would give its slots out twice. Remove '{twin}' first."
+        )
+
+
+def _slot_count(records: tuple[SlotRecord, ...]) -> int:
+    indices = sorted(record.index for record in records)
+    if indices != list(range(len(indices))):
+        raise UserError(f"The slots of a host are numbered from 0 without gaps, not {indices}.")
+    return len(indices)
+
+
+def _insert_slots(conn: Connection, host: str, records: Iterable[SlotRecord]) -> None:
+    rows = [
+        {
+            "host": host, "slot": record.index, "device": record.device, "device_name": record.device_name,
+            "memory_bytes": record.memory_bytes, "enabled": record.enabled, "state": record.state,
+        }
+        for record in records
+    ]  # fmt: skip
+    if rows:
+        conn.execute(slots.insert(), rows)
+
+
+def _replace_slots(conn: Connection, host: str, found: tuple[SlotRecord, ...]) -> None:
+    old = {row.slot: row for row in conn.execute(sa.select(slots).where(slots.c.host == host))}
+    gone = set(old) - {record.index for record in found}
+    where = (held_rows(), allocation_slots.c.host == host, allocation_slots.c.slot.in_(gone))
+    busy = sorted(conn.scalars(sa.select(allocation_slots.c.slot).where(*where)))
+    if busy:
+        raise ConflictError(f"Slots {busy} of host '{host}' were not found any more, but a gang holds them.")
+    conn.execute(slots.delete().where(slots.c.host == host))
+    _insert_slots(conn, host, (_kept(record, old.get(record.index)) for record in found))
+
+
+def _kept(record: SlotRecord, old: Row[Any] | None) -> SlotRecord:
+    if old is None:
+        return record
+    return SlotRecord(
+        index=record.index, device=record.device, device_name=record.device_name, memory_bytes=record.memory_bytes,
+        enabled=old.enabled, state=old.state,
+    )  # fmt: skip
+
+
+def _records(conn: Connection, where: sa.ColumnElement[bool]) -> list[HostRecord]:
+    rows = conn.execute(sa.select(hosts).where(where).order_by(hosts.c.name)).all()
+    of: dict[str, list[SlotRecord]] = {row.name: [] for row in rows}
+    query = sa.select(slots).join(hosts, hosts.c.name == slots.c.host).where(where).order_by(slots.c.host, slots.c.slot)
+    for slot in conn.execute(query):
+        of[slot.host].append(
+            SlotRecord(
+                index=slot.slot, device=slot.device, device_name=slot.device_name, memory_bytes=slot.memory_bytes,
+                enabled=slot.enabled, state=slot.state,
+            )
+        )  # fmt: skip
+    columns = [(row, {name: getattr(row, name) for name in RECORD_COLUMNS}) for row in rows]
+    return [HostRecord(slots=tuple(of[row.name]), **values) for row, values in columns]

@@ -1,0 +1,104 @@
+"""Metrics and checkpoints that trials reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.base import Base, reads, writes
+from airflow_provider_dtrain.store.engine import restore_floats
+from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
+from airflow_provider_dtrain.store.tables import attempts, checkpoints, metrics
+from airflow_provider_dtrain.store.views import run_name
+
+STEP_LIMIT = 2**63
+
+
+class Metrics(Base):
+    """Curves and checkpoints of a trial over all its attempts."""
+
+    @reads
+    def metrics(
+        self, conn: Connection, trial_id: int, group: MetricGroup | None = None, *, rank: int | None = 0
+    ) -> list[MetricRow]:
+        """Return reported metrics by step, then in the order in which they came.
+
+        :param group: None = both
+        :param rank: reports of this rank; None = of all ranks
+        """
+        where = [metrics.c.trial_id == trial_id]
+        where += [metrics.c.metric_group == group] if group is not None else []
+        where += [metrics.c.rank == rank] if rank is not None else []
+        query = sa.select(metrics, attempts.c.number).join(attempts, attempts.c.id == metrics.c.attempt_id)
+        return [
+            MetricRow(
+                step=row.step, group=row.metric_group, metrics=restore_floats(row.metrics), epoch=row.epoch, at=row.at,
+                attempt=row.number, rank=row.rank,
+            )
+            for row in conn.execute(query.where(*where).order_by(metrics.c.step, metrics.c.id))
+        ]  # fmt: skip
+
+    @reads
+    def checkpoints(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
+        """Return a trial's checkpoints, oldest first."""
+        query = sa.select(checkpoints, attempts.c.number).join(attempts, attempts.c.id == checkpoints.c.attempt_id)
+        names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url")
+        return [
+            CheckpointView(
+                **{name: getattr(row, name) for name in names},
+                checkpoint_id=row.id,
+                attempt=row.number,
+                metrics=restore_floats(row.metrics),
+            )
+            for row in conn.execute(query.where(checkpoints.c.trial_id == trial_id).order_by(checkpoints.c.id))
+        ]
+
+    @writes
+    def add_checkpoint_copy(self, conn: Connection, checkpoint_id: int, url: str | None) -> None:
+        """Note where a copy of a checkpoint lies; None: there is none any more.
+
+        :raises NotFoundError: there is no such checkpoint
+        """
+        where = checkpoints.c.id == checkpoint_id
+        if not conn.execute(checkpoints.update().where(where).values(copy_url=url)).rowcount:
+            raise NotFoundError(f"There is no checkpoint {checkpoint_id}.")
+
+
+def add_metrics(
+    conn: Connection, attempt: Row[Any], group: MetricGroup, event: Mapping[str, Any], *, rank: int, at: datetime
+) -> None:
+    """Store a report; one without a step or without metrics stays an event only."""
+    step, values, epoch = event.get("step"), event.get("metrics"), event.get("epoch")
+    if not _is_step(step) or not isinstance(values, Mapping):
+        return
+    conn.execute(
+        metrics.insert().values(
+            trial_id=attempt.trial_id, attempt_id=attempt.id, metric_group=group, step=step, rank=rank,
+            epoch=epoch if isinstance(epoch, int | float) else None, metrics=dict(values), at=at,
+        )
+    )  # fmt: skip
+
+
+def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], *, at: datetime) -> None:
+    """Store a reported checkpoint; one without step or path stays an event only."""
+    step, path, values, size = event.get("step"), event.get("path"), event.get("metrics"), event.get("size_bytes")
+    if not _is_step(step) or not isinstance(path, str) or ".." in path.split("/") or "\0" in path:
+        return
+    run = run_name(attempt.trial_id, attempt.number, event["token"])
+    conn.execute(
+        checkpoints.insert().values(
+            trial_id=attempt.trial_id, attempt_id=attempt.id, run=run, host=event["host"], step=step,
+            path=path, size_bytes=size if _is_step(size) else None,
+            sha256=str(event["sha256"])[:64] if event.get("sha256") else None,
+            metrics=dict(values) if isinstance(values, Mapping) else {}, at=at,
+        )
+    )  # fmt: skip
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < STEP_LIMIT

@@ -1,0 +1,116 @@
+"""Pools: named sets of hosts with one queue each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.resources import Fit, PoolOptions, SlotType
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, Base, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.records import Pool, Preemption
+from airflow_provider_dtrain.store.tables import allocations, hosts, pools
+
+
+class Pools(Base):
+    """A pool is made by its first host."""
+
+    @reads
+    def get_pool(self, conn: Connection, name: str) -> Pool:
+        """Return a pool.
+
+        :raises NotFoundError: no such pool; lists those that exist
+        """
+        found = {row.name: row for row in conn.execute(sa.select(pools))}
+        if name not in found:
+            raise NotFoundError(f"There is no pool '{name}'. Pools: {', '.join(sorted(found)) or 'none yet'}.")
+        return pool_of(found[name])
+
+    @reads
+    def list_pools(self, conn: Connection) -> list[Pool]:
+        """Return all pools by name."""
+        return [pool_of(row) for row in conn.execute(sa.select(pools).order_by(pools.c.name))]
+
+    @writes
+    def set_pool(
+        self,
+        conn: Connection,
+        name: str,
+        *,
+        fit: Fit | None = None,
+        allow_heterogeneous: bool | None = None,
+        reservations: int | None = None,
+        preemption: Preemption | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        by: str = "",
+    ) -> Pool:
+        """Change options of a pool; None leaves one as it is. Return the pool.
+
+        :raises NotFoundError: no such pool
+        """
+        lock_pool(conn, name)
+        given = {
+            "fit": fit, "allow_heterogeneous": allow_heterogeneous, "reservations": reservations,
+            "preemption": preemption, "defaults": defaults,
+        }  # fmt: skip
+        values = {key: value for key, value in given.items() if value is not None}
+        if values:
+            conn.execute(pools.update().where(pools.c.name == name).values(**values))
+            bump(conn, name)
+            self._note(conn, by, "pool set", name, ", ".join(f"{key}={value}" for key, value in values.items()))
+        return pool_of(conn.execute(sa.select(pools).where(pools.c.name == name)).one())
+
+    @writes
+    def remove_pool(self, conn: Connection, name: str, *, by: str = "") -> None:
+        """Remove a pool that nothing names.
+
+        :raises NotFoundError: no such pool
+        :raises ConflictError: hosts or requests still name it
+        """
+        lock_pool(conn, name)
+        members = sorted(conn.scalars(sa.select(hosts.c.name).where(hosts.c.pool == name)))
+        live = (allocations.c.pool == name, allocations.c.state.in_(LIVE_ALLOCATION))
+        waiting = conn.scalar(sa.select(sa.func.count()).select_from(allocations).where(*live))
+        if members or waiting:
+            raise ConflictError(
+                f"Pool '{name}' is in use: hosts {', '.join(members) or 'none'}, {waiting} request(s). "
+                "Remove the hosts and end the requests first: airflow dtrain hosts remove"
+            )
+        conn.execute(pools.delete().where(pools.c.name == name))
+        self._note(conn, by, "pool removed", name)
+
+    def _pool_for_host(self, conn: Connection, name: str, slot_type: SlotType) -> None:
+        """Make the pool of a new host, or check that it fits.
+
+        :raises ConflictError: the pool holds slots of another type
+        """
+        values = {"name": name, "slot_type": slot_type}
+        conn.execute(self._insert(pools).values(values).on_conflict_do_nothing(index_elements=["name"]))
+        row = lock_pool(conn, name)
+        if row.slot_type != slot_type:
+            has_hosts = conn.scalar(sa.select(hosts.c.name).where(hosts.c.pool == name).limit(1))
+            if has_hosts is not None:
+                raise ConflictError(
+                    f"Pool '{name}' holds {row.slot_type} slots, the host has {slot_type} slots. Use another pool."
+                )
+            conn.execute(pools.update().where(pools.c.name == name).values(slot_type=slot_type))
+
+
+def pool_of(row: Row[Any]) -> Pool:
+    """Return the record of a pool's row."""
+    return Pool(
+        name=row.name,
+        slot_type=row.slot_type,
+        options=options_of(row),
+        preemption=row.preemption,
+        defaults=row.defaults,
+        version=row.version,
+    )
+
+
+def options_of(row: Row[Any]) -> PoolOptions:
+    """Return how a pool places and orders gangs."""
+    return PoolOptions(fit=row.fit, allow_heterogeneous=row.allow_heterogeneous, reservations=row.reservations)

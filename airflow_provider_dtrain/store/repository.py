@@ -1,0 +1,104 @@
+"""The store: everything that is remembered, behind one class."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_provider_dtrain.errors import StoreError
+from airflow_provider_dtrain.store import schema
+from airflow_provider_dtrain.store.attempts import Attempts
+from airflow_provider_dtrain.store.base import reads
+from airflow_provider_dtrain.store.documents import Documents
+from airflow_provider_dtrain.store.engine import create_sqlite_file, file_system_of, make_engine, parse_url, utcnow
+from airflow_provider_dtrain.store.events import Events
+from airflow_provider_dtrain.store.hosts import Hosts
+from airflow_provider_dtrain.store.metrics import Metrics
+from airflow_provider_dtrain.store.records import Check
+from airflow_provider_dtrain.store.schema import migrate
+from airflow_provider_dtrain.store.tables import meta
+from airflow_provider_dtrain.store.trials import Trials
+
+__all__ = ["Store", "migrate"]
+
+
+class Store(Documents, Hosts, Trials, Attempts, Events, Metrics):
+    """The provider's memory. One method is one transaction; nothing here talks to a host or to Airflow.
+
+    Safe to use from several threads, from several processes, and after a fork.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
+        super().__init__(engine, clock=clock)
+        self.store_id = self._store_id()
+
+    @classmethod
+    def open(cls, url: str, *, clock: Callable[[], datetime] = utcnow) -> Store:
+        """Return the store at ``url``. A SQLite store is created and migrated when needed.
+
+        :param url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://...``
+        :param clock: gives the present as aware UTC
+        :raises StoreNotMigratedError: PostgreSQL without the schema of this version, or a newer schema
+        :raises StoreError: the URL is wrong, the driver is missing, or the database cannot be reached
+        """
+        parsed = parse_url(url)
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        if is_sqlite and not Path(str(parsed.database)).exists():
+            create_sqlite_file(Path(str(parsed.database)))
+        engine = make_engine(parsed)
+        try:
+            if is_sqlite and schema.revision(engine) != schema.HEAD:
+                schema.upgrade(engine)
+            elif not is_sqlite:
+                schema.require_current(engine)
+            return cls(engine, clock=clock)
+        except BaseException:
+            engine.dispose()
+            raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @reads
+    def _store_id(self, conn: Connection) -> str:
+        found = conn.scalar(sa.select(meta.c.value).where(meta.c.key == "store_id"))
+        if found is None:
+            raise StoreError("The store has no identity: its migration was cut off. Run: airflow dtrain db migrate")
+        return str(found)
+
+    def check(self) -> list[Check]:
+        """Return what is right and wrong with the store, for people."""
+        found = schema.revision(self._engine)
+        checks = [Check(name="schema", ok=found == schema.HEAD, message=f"{found}, this version needs {schema.HEAD}")]
+        return checks + (self._check_sqlite() if self._engine.dialect.name == "sqlite" else self._check_postgresql())
+
+    @reads
+    def _check_sqlite(self, conn: Connection) -> list[Check]:
+        path = Path(str(self._engine.url.database)).resolve()
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        kind = file_system_of(path)
+        journal = str(conn.exec_driver_sql("PRAGMA journal_mode").scalar())
+        health = str(conn.exec_driver_sql("PRAGMA quick_check").scalar())
+        return [
+            Check(name="mode", ok=not mode & 0o077, message=f"{mode:04o}; others must not read it: chmod 600 {path}"),
+            Check(name="file system", ok=kind not in schema.NETWORK_FILE_SYSTEMS, message=kind),
+            Check(name="journal", ok=journal == "wal", message=journal),
+            Check(name="integrity", ok=health == "ok", message=health),
+        ]
+
+    @reads
+    def _check_postgresql(self, conn: Connection) -> list[Check]:
+        commit = str(conn.scalar(sa.text("SHOW synchronous_commit")))
+        version = str(conn.scalar(sa.text("SHOW server_version")))
+        message = f"{commit}; off would let a crash undo a grant"
+        return [
+            Check(name="server", ok=True, message=version),
+            Check(name="synchronous_commit", ok=commit not in {"off", "local"}, message=message),
+        ]

@@ -1,0 +1,137 @@
+"""Rows joined into what callers see of attempts and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.store.records import AttemptView, TrialKey, TrialView
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, trials
+
+JOINED = (
+    attempts.join(trials, trials.c.id == attempts.c.trial_id)
+    .join(experiments, experiments.c.id == trials.c.experiment_id)
+    .join(allocations, allocations.c.id == attempts.c.allocation_id)
+)
+
+
+def run_name(trial_id: int, number: int, token: int) -> str:
+    """Return the name of an attempt's run on the hosts."""
+    return f"t{trial_id}.{number}.{token}"
+
+
+def key_of(row: Row[Any]) -> TrialKey:
+    """Return the task instance behind a row that has a trial's columns."""
+    return TrialKey(
+        dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index, max_tries=row.max_tries
+    )
+
+
+def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[AttemptView]:
+    """Return the attempts that fit, by id."""
+    rows = conn.execute(
+        sa.select(
+            attempts, trials.c.number.label("trial_number"), trials.c.state.label("trial_state"),
+            trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
+            trials.c.task_id, trials.c.map_index, trials.c.max_tries, trials.c.config_id, trials.c.payload,
+            trials.c.hparams, trials.c.seed, trials.c.restarts, trials.c.max_restarts,
+            allocations.c.state.label("allocation_state"), allocations.c.pool, allocations.c.priority,
+            allocations.c.sequence, allocations.c.slots, allocations.c.token, allocations.c.granted_at,
+            allocations.c.unplaceable, allocations.c.reason.label("allocation_reason"),
+        )
+        .select_from(JOINED)
+        .where(where)
+        .order_by(attempts.c.id)
+    ).all()  # fmt: skip
+    placed = placements(conn, {row.allocation_id: row.token for row in rows if row.token is not None})
+    return [_attempt_view(conn, row, placed.get(row.allocation_id, {})) for row in rows]
+
+
+def _attempt_view(conn: Connection, row: Row[Any], placed: Mapping[str, tuple[tuple[int, ...], bool]]) -> AttemptView:
+    waits = row.allocation_state == "waiting"
+    same = {
+        name: getattr(row, name)
+        for name in (
+            "number", "trial_id", "trial_number", "trial_state", "experiment_id", "experiment", "state", "watch",
+            "watcher", "renewed_at", "allocation_id", "allocation_state", "pool", "priority", "slots", "unplaceable",
+            "config_id", "payload", "hparams", "seed", "plan", "master", "restarts", "max_restarts", "created_at",
+            "granted_at", "started_at", "ended_at", "failure", "result", "token",
+        )
+    }  # fmt: skip
+    return AttemptView(
+        attempt_id=row.id,
+        key=key_of(row),
+        run=None if row.token is None else run_name(row.trial_id, row.number, row.token),
+        placement={host: indices for host, (indices, _) in placed.items()},
+        held_hosts=tuple(host for host, (_, held) in placed.items() if held),
+        reason=row.allocation_reason if waits else row.reason,
+        position=position(conn, row.pool, row.priority, row.sequence) if waits else None,
+        **same,
+    )
+
+
+def position(conn: Connection, pool: str, priority: int, sequence: int) -> int:
+    """Return the place of a waiting request in its pool, from 1."""
+    earlier = sa.or_(
+        allocations.c.priority < priority,
+        sa.and_(allocations.c.priority == priority, allocations.c.sequence <= sequence),
+    )
+    query = sa.select(sa.func.count()).select_from(allocations)
+    return int(conn.scalar(query.where(allocations.c.pool == pool, allocations.c.state == "waiting", earlier)) or 0)
+
+
+def placements(conn: Connection, tokens: Mapping[int, int]) -> dict[int, dict[str, tuple[tuple[int, ...], bool]]]:
+    """Return per allocation and host the slots of its grant, and whether they are held.
+
+    :param tokens: allocation -> token of its grant
+    """
+    found: dict[int, dict[str, tuple[tuple[int, ...], bool]]] = {}
+    for row in _grant_rows(conn, tokens):
+        indices, held = found.setdefault(row.allocation_id, {}).get(row.host, ((), False))
+        indices = indices if row.slot < 0 else (*indices, row.slot)
+        found[row.allocation_id][row.host] = (indices, held or row.released_at is None)
+    return found
+
+
+def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[Row[Any]]:
+    if not tokens:
+        return ()
+    grants = allocation_slots.c
+    query = sa.select(allocation_slots).where(grants.allocation_id.in_(tokens), grants.token.in_(tokens.values()))
+    rows = conn.execute(query.order_by(grants.allocation_id, grants.host, grants.slot))
+    return (row for row in rows if tokens[row.allocation_id] == row.token)
+
+
+def trial_views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[TrialView]:
+    """Return the trials that fit, newest first."""
+    latest = (
+        sa.select(
+            attempts.c.trial_id, sa.func.count().label("attempts"), sa.func.max(attempts.c.id).label("attempt_id")
+        )
+        .group_by(attempts.c.trial_id)
+        .subquery()
+    )
+    query = (
+        sa.select(trials, experiments.c.name.label("experiment"), latest.c.attempts, latest.c.attempt_id)
+        .join(experiments, experiments.c.id == trials.c.experiment_id)
+        .join(latest, latest.c.trial_id == trials.c.id)
+        .where(where)
+        .order_by(trials.c.id.desc())
+        .limit(limit)
+    )
+    return [_trial_view(row) for row in conn.execute(query)]
+
+
+def _trial_view(row: Row[Any]) -> TrialView:
+    same = {
+        name: getattr(row, name)
+        for name in (
+            "number", "experiment_id", "experiment", "state", "config_id", "hparams", "seed", "restarts",
+            "max_restarts", "attempts", "attempt_id", "kill_requested_by", "failure", "result", "created_at",
+            "ended_at",
+        )
+    }  # fmt: skip
+    return TrialView(trial_id=row.id, key=key_of(row), **same)

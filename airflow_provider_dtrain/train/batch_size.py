@@ -1,0 +1,82 @@
+"""How a global batch is divided over slots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import BatchSizeError, HparamError
+
+log = logging.getLogger(__name__)
+
+
+class Hparams(dict):  # type: ignore[type-arg]
+    """The trial's hyperparameters: a dict whose KeyError says what there is."""
+
+    def __missing__(self, name: object) -> Any:
+        known = ", ".join(sorted(map(str, self))) or "none at all"
+        raise HparamError(
+            f"There is no hyperparameter {name!r}; there are: {known}. Add it to hyperparameters of the "
+            "configuration, or give a default: dtrain.init(hparams={...})."
+        )
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """A global batch divided over the ranks of a gang."""
+
+    #: What the configuration asked for.
+    configured: int
+    per_slot: int
+    #: What is really used: ``per_slot`` times the number of slots.
+    effective: int
+
+
+def divide(global_batch_size: int, slots: int) -> BatchSizes:
+    """Return the per-slot batch, rounded down, and the global batch that results.
+
+    :param global_batch_size: samples per optimizer step, all ranks together
+    :param slots: ranks of the gang, >= 1
+    :raises BatchSizeError: fewer samples than slots
+    """
+    if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
+        raise BatchSizeError(f"global_batch_size is {global_batch_size!r}; a whole number is expected.")
+    if global_batch_size < slots:
+        raise BatchSizeError(
+            f"global_batch_size is {global_batch_size}, but {slots} slots need at least one sample each. "
+            f"Set global_batch_size to {slots} or more, or ask for fewer slots."
+        )
+    per_slot = global_batch_size // slots
+    return BatchSizes(global_batch_size, per_slot, per_slot * slots)
+
+
+def from_hparams(hparams: Mapping[str, Any], slots: int, *, warn: bool) -> BatchSizes:
+    """Return the batch sizes that ``hparams["global_batch_size"]`` gives.
+
+    :param warn: say it when the remainder is dropped (one rank should)
+    :raises HparamError: there is no such hyperparameter
+    """
+    sizes = divide(hparams["global_batch_size"], slots)
+    if warn and sizes.effective != sizes.configured:
+        log.warning(
+            "global_batch_size %d does not divide over %d slots: each slot takes %d, so the effective global batch "
+            "is %d.",
+            sizes.configured, slots, sizes.per_slot, sizes.effective,
+        )  # fmt: skip
+    return sizes
+
+
+def suggest_weak_scaling(before: Mapping[str, Any], slots: int, global_batch_size: int) -> None:
+    """Log a hint when slots grew and the global batch did not.
+
+    :param before: metadata of the checkpoint that training goes on from
+    """
+    old_slots, old_batch = before.get("world_size") or slots, before.get("global_batch_size")
+    if slots > old_slots and old_batch == global_batch_size:
+        log.info(
+            "The gang grew from %d to %d slots and global_batch_size stayed %d: each slot now does less work per "
+            "exchange of gradients. Weak scaling would be global_batch_size %d, with the learning rate adapted.",
+            old_slots, slots, global_batch_size, global_batch_size * slots // old_slots,
+        )  # fmt: skip

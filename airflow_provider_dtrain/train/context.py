@@ -1,0 +1,346 @@
+"""What a training script holds in its hands: ``with dtrain.init() as ctx``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from airflow_provider_dtrain.train import batch_size, failure, seeding
+from airflow_provider_dtrain.train.batch_size import BatchSizes, Hparams
+from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.metrics import Reporter
+from airflow_provider_dtrain.train.saving import Saver
+from airflow_provider_dtrain.train.state import Prepared, wrap
+
+DEFAULT_SCHEDULING_UNIT = 100
+DEFAULT_BUCKET_MIB = 25
+
+
+class Context:
+    """One rank of a trial. Made by :func:`airflow_provider_dtrain.train.init`.
+
+    "Called by all ranks" below means: every rank makes the call, at the same point of the program.
+    """
+
+    def __init__(
+        self, env: Environment, distributed: Distributed, writer: EventWriter, reporter: Reporter, saver: Saver,
+        prepared: Prepared, progress: Progress, *, hparams: Hparams, seed: int, device: Any,
+    ) -> None:  # fmt: skip
+        self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
+        self._prepared, self._progress = prepared, progress
+        #: Ranks, and small messages between them.
+        self.distributed = distributed
+        #: The trial's hyperparameters.
+        self.hparams = hparams
+        #: The trial's seed, the same on all ranks.
+        self.seed = seed
+        #: torch.device of this rank.
+        self.device = device
+        #: The effective experiment configuration; empty off-cluster.
+        self.config: Mapping[str, Any] = env.config
+        self._batch_sizes: BatchSizes | None = None
+        self._unit = int(env.config.get("scheduling_unit") or DEFAULT_SCHEDULING_UNIT)
+        self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
+        self._stop = self._closed = self._streams_apart = self._stepped = False
+        self._batches = self._last_step = 0
+        self._validated: tuple[int, Mapping[str, Any]] | None = None
+        self._result: Any = None
+        #: Optimizer -> schedulers to advance with each of its steps.
+        self._per_batch: dict[int, list[Any]] = {}
+        self._per_epoch: list[Any] = []
+        self._epochs_stepped = 0
+
+    # -- the trial -------------------------------------------------------------------------------------------------
+
+    @property
+    def per_slot_batch_size(self) -> int:
+        """Samples that one rank takes per step: ``global_batch_size // slots``."""
+        return self._sizes().per_slot
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples that all ranks together take per step; the remainder of the division is dropped."""
+        return self._sizes().effective
+
+    @property
+    def data_config(self) -> Mapping[str, Any]:
+        """The free map ``data`` of the configuration."""
+        return self.config.get("data") or {}
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once the trial is to stop or pause: save a checkpoint and leave the loop.
+
+        The same on all ranks. Looked at every ``scheduling_unit`` calls of :meth:`step`, and in each
+        :meth:`report_validation`, :meth:`save_checkpoint` and epoch of :meth:`epochs`.
+        """
+        return self._stop
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    def prepare(self, *objects: Any, scheduler_step: str = "batch", find_unused_parameters: bool = False) -> Any:
+        """Return the objects ready for training, in the order given; a single one as it is.
+
+        Models go to the device and, with more than one rank, into DistributedDataParallel. Optimizers, schedulers
+        and other objects with ``state_dict`` and ``load_state_dict`` become part of checkpoints. From the first
+        call on each rank draws random numbers of its own (dropout, augmentation); before it all ranks draw the same.
+
+        :param scheduler_step: who advances the schedulers: ``batch`` (each :meth:`step` of their optimizer),
+            ``epoch`` (:meth:`epochs`, before each epoch but the first), ``manual`` (the script).
+            ReduceLROnPlateau is always manual, because it needs a metric
+        :param find_unused_parameters: for models that do not use every parameter in every step
+        """
+        if scheduler_step not in {"batch", "epoch", "manual"}:
+            raise SetupError(f"scheduler_step is {scheduler_step!r}; batch, epoch or manual is accepted.")
+        optimizations = self.config.get("optimizations") or {}
+        bucket_mib = optimizations.get("tensor_fusion_threshold") or DEFAULT_BUCKET_MIB
+        ready = []
+        for item in objects:
+            kind = self._prepared.add(item)
+            if kind == "model":
+                item = wrap(item, device=self.device, size=self.distributed.get_size(), bucket_mib=bucket_mib,
+                            find_unused_parameters=find_unused_parameters)  # fmt: skip
+                self._prepared.models[-1] = item
+            elif kind == "scheduler" and type(item).__name__ != "ReduceLROnPlateau":
+                self._advance_by(scheduler_step, item)
+            ready.append(item)
+        if not self._streams_apart:
+            self._streams_apart = True
+            seeding.seed_everything(seeding.derive(self.seed, "rank", self.distributed.get_rank()))
+        return ready[0] if len(ready) == 1 else tuple(ready)
+
+    def to_device(self, batch: Any) -> Any:
+        """Return the batch on this rank's device: tensors, also inside lists, tuples and dicts."""
+        if hasattr(batch, "to"):
+            return batch.to(self.device, non_blocking=True)
+        if isinstance(batch, Mapping):
+            return {key: self.to_device(value) for key, value in batch.items()}
+        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+            return type(batch)(*(self.to_device(value) for value in batch))
+        if isinstance(batch, (list, tuple)):
+            return type(batch)(self.to_device(value) for value in batch)
+        return batch
+
+    def loader(
+        self, dataset: Any, *, batch_size: int | None = None, shuffle: bool = True, drop_last: bool = False,
+        max_batches: int | None = None, **options: Any,
+    ) -> Loader:  # fmt: skip
+        """Return one epoch of training data: this rank's part of each global batch, from the restored position on.
+
+        The same samples make up global batch ``b`` of an epoch with any number of slots.
+
+        :param dataset: map-style, with a length
+        :param batch_size: samples per rank and step; default: :attr:`per_slot_batch_size`
+        :param shuffle: by the trial's seed, anew each epoch
+        :param drop_last: leave a last smaller batch out; otherwise it is cut evenly, and at most ``slots - 1``
+            samples occur twice
+        :param max_batches: length of an epoch in batches; default: the whole data set
+        :param options: of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``pin_memory``
+        """
+        return Loader(
+            dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
+            size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,
+            drop_last=drop_last, max_batches=max_batches, options=options,
+        )  # fmt: skip
+
+    def validation_loader(self, dataset: Any, *, batch_size: int | None = None, **options: Any) -> Any:
+        """Return this rank's share of validation data: in order, each sample on exactly one rank.
+
+        Shares may differ by one sample; give :meth:`report_validation` their size as ``weight``. A model with
+        buffers (batch norm) is called as ``dtrain.unwrap(model)`` here: DistributedDataParallel exchanges buffers in
+        each call, and would wait for a rank that has no batch left.
+        """
+        rank, size = self.distributed.get_rank(), self.distributed.get_size()
+        per_slot = batch_size or self.per_slot_batch_size
+        return validation_loader(dataset, rank=rank, size=size, per_slot=per_slot, options=options)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the epochs that are still to do, 0 .. count-1; the first may be a restored, half done one."""
+        for epoch in range(self._progress.epoch, count):
+            self._progress.begin_epoch(epoch)
+            for _ in range(self._epochs_stepped, epoch):
+                for scheduler in self._per_epoch:
+                    scheduler.step()
+            self._epochs_stepped = max(epoch, self._epochs_stepped)
+            self._meet()
+            yield epoch
+        self._progress.in_epochs = False
+
+    def backward(self, loss: Any) -> None:
+        """Compute gradients; with more than one rank they are averaged over the ranks on the way."""
+        loss.backward()
+
+    def step(self, optimizer: Any, *, clip_grad_norm: float | None = None) -> Any:
+        """Take one optimizer step, advance its schedulers, clear the gradients. Called by all ranks.
+
+        :param clip_grad_norm: largest norm of all gradients of this optimizer together
+        :return: the norm before clipping (a tensor), None without clipping
+        """
+        norm = _clip(optimizer, clip_grad_norm) if clip_grad_norm is not None else None
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for scheduler in self._per_batch.get(id(optimizer), ()):
+            scheduler.step()
+        self._batches += 1
+        if self._batches % self._unit == 0:
+            self._meet()
+        if not self._stepped:
+            self._stepped = self._reporter.meets = True
+            self._writer.write("first_step", {})
+        return norm
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record training metrics; costs microseconds and never waits for the device or another rank.
+
+        With more than one rank the mean over the ranks is recorded (``optimizations.average_training_metrics:
+        false``: rank 0's own values) when the ranks next meet; see :attr:`stop_requested`.
+
+        :param step: the script's count of optimizer steps
+        :param metrics: name -> number, or tensor of one element
+        :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN
+        """
+        self._last_step = step
+        self._reporter.report(step, metrics, self._progress.epoch if self._progress.in_epochs else None)
+
+    def report_validation(
+        self, step: int, metrics: Mapping[str, Any], *, average: bool = True, weight: float = 1
+    ) -> str:
+        """Record validation metrics; return ``continue``, or ``stop`` when the searcher ends the trial.
+
+        :param metrics: this rank's metrics
+        :param average: record the mean over the ranks (called by all ranks); False: rank 0's own values, which it
+            must have for the whole data set
+        :param weight: weight of this rank's metrics in the mean, e.g. its number of samples
+        """
+        self._last_step = step
+        if average:
+            self._meet()
+            values = self._reporter.mean(step, metrics, weight)
+        else:
+            values = self._reporter.numbers(step, metrics)
+        safe = self._reporter.json_safe(values)
+        self._validated = (step, safe)
+        if self.distributed.get_rank() == 0:
+            self._writer.write("validation", {"step": step, "metrics": safe})
+        return "continue"
+
+    def set_result(self, value: Any) -> None:
+        """Choose what rank 0 gives back at the end: any JSON; default: last step, metrics and checkpoint."""
+        self._result = value
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, step: int) -> str | None:
+        """Write everything prepared, the position in the data and every rank's random state. Called by all ranks.
+
+        :return: the checkpoint's folder on rank 0; None on the other ranks and with ``checkpoint_policy: none``
+        """
+        self._last_step = step
+        self._meet()
+        validated = self._validated
+        metrics = validated[1] if validated is not None and validated[0] == step else {}
+        batch = self.hparams.get("global_batch_size")
+        facts = {"epoch": self._progress.epoch, "metrics": metrics, "global_batch_size": batch}
+        counters = {"batches": self._batches, "epochs_stepped": self._epochs_stepped}
+        path = self._saver.save(step, counters, facts)
+        return str(path) if path else None
+
+    def restore(self) -> int:
+        """Load the latest whole checkpoint into everything prepared; return its step, 0 without one.
+
+        Called by all ranks, after :meth:`prepare` and before the training loop.
+        """
+        metadata, counters = self._saver.restore()
+        if not metadata:
+            return 0
+        self._batches, self._epochs_stepped = counters["batches"], counters["epochs_stepped"]
+        self._last_step = metadata["step"]
+        self._validated = (metadata["step"], metadata.get("metrics") or {})
+        if self.distributed.get_rank() == 0 and metadata.get("global_batch_size"):
+            batch_size.suggest_weak_scaling(
+                metadata, self.distributed.get_size(), self.hparams.get("global_batch_size", 0)
+            )
+        return self._last_step
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self.close()
+            return
+        if isinstance(error, Exception):
+            failure.record(error)
+        self.abandon()
+
+    def close(self) -> None:
+        """Write the result and wait for the other ranks; the ``with`` block does it. Called by all ranks."""
+        if self._closed:
+            return
+        self._closed = True
+        self._meet()
+        self._write_result()
+        self.distributed.barrier()
+
+    def abandon(self, *, result: bool = False) -> None:
+        """Write what this rank has and ask nobody: other ranks may be gone, or somewhere else in the program.
+
+        :param result: write the result as well
+        """
+        if self._closed:
+            return
+        self._closed = True
+        # A broken device must not hide the error that broke it.
+        with contextlib.suppress(Exception):
+            self._reporter.flush()
+        if result:
+            self._write_result()
+
+    @property
+    def closed(self) -> bool:
+        """True when the context is no longer in use."""
+        return self._closed
+
+    def _write_result(self) -> None:
+        if self.distributed.get_rank() == 0:
+            self._writer.write("result", {"value": self._final()}, sync=True)
+
+    def _final(self) -> Any:
+        if self._result is not None:
+            return self._result
+        metrics = dict(self._validated[1]) if self._validated else {}
+        return {"step": self._last_step, "metrics": metrics, "checkpoint": self._saver.shown_latest()}
+
+    def _meet(self) -> None:
+        """Agree with the other ranks on stopping, and write their reports."""
+        wanted = self._stop or (self._stop_path is not None and self._stop_path.exists())
+        self._stop = self._reporter.meet(wanted)
+
+    def _sizes(self) -> BatchSizes:
+        if self._batch_sizes is None:
+            size, rank = self.distributed.get_size(), self.distributed.get_rank()
+            self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=rank == 0)
+        return self._batch_sizes
+
+    def _advance_by(self, scheduler_step: str, scheduler: Any) -> None:
+        if scheduler_step == "batch":
+            self._per_batch.setdefault(id(scheduler.optimizer), []).append(scheduler)
+        elif scheduler_step == "epoch":
+            self._per_epoch.append(scheduler)
+
+
+def _clip(optimizer: Any, limit: float) -> Any:
+    import torch
+
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return torch.nn.utils.clip_grad_norm_(parameters, limit)

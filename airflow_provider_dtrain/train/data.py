@@ -1,0 +1,165 @@
+"""Data loading: who gets which samples, and where in the epoch the trial is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.seeding import derive
+
+
+@dataclass
+class Pass:
+    """One loader's way through its data in one epoch."""
+
+    #: Samples handed out so far, all ranks together.
+    samples: int = 0
+    finished: bool = False
+
+
+@dataclass
+class Progress:
+    """Where in the data the trial is; part of every checkpoint.
+
+    A checkpoint taken while every pass of the epoch is finished counts that epoch as done.
+    """
+
+    epoch: int = 0
+    passes: list[Pass] = field(default_factory=list)
+    #: Passes that a restored checkpoint left behind, not yet taken up again.
+    restored: list[Pass] = field(default_factory=list)
+    #: True inside ``ctx.epochs``.
+    in_epochs: bool = False
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start an epoch; positions restored for it stay valid."""
+        if epoch != self.epoch:
+            self.restored = []
+        self.epoch, self.passes, self.in_epochs = epoch, [], True
+
+    def begin_pass(self) -> Pass:
+        """Return the next pass, at its restored position if there is one.
+
+        Outside ``ctx.epochs`` every pass is an epoch of its own.
+        """
+        if not self.in_epochs and self.passes:
+            self.begin_epoch(self.epoch + 1)
+            self.in_epochs = False
+        index = len(self.passes)
+        current = self.restored[index] if index < len(self.restored) else Pass()
+        self.passes.append(current)
+        return current
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as plain numbers."""
+        pending = self.restored[len(self.passes) :]
+        passes = [[p.samples, p.finished] for p in [*self.passes, *pending]]
+        return {"epoch": self.epoch, "passes": passes}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position."""
+        passes = [Pass(samples, finished) for samples, finished in state["passes"]]
+        if passes and all(p.finished for p in passes):
+            self.epoch, self.restored = state["epoch"] + 1, []
+        else:
+            self.epoch, self.restored = state["epoch"], passes
+        self.passes = []
+
+
+def permutation(length: int, seed: int, epoch: int) -> list[int]:
+    """Return the order of all samples in one epoch, the same on every rank and with any number of slots."""
+    import torch
+
+    generator = torch.Generator().manual_seed(derive(seed, "shuffle", epoch))
+    order: list[int] = torch.randperm(length, generator=generator).tolist()
+    return order
+
+
+def rank_batches(
+    order: Sequence[int], *, start: int, per_slot: int, rank: int, size: int, drop_last: bool
+) -> Iterator[list[int]]:
+    """Yield this rank's part of each global batch.
+
+    Global batch ``b`` is ``order[b*G : (b+1)*G]`` with ``G = per_slot * size``, cut into one piece per rank, so the
+    ranks together see what one process with the same global batch would see. A last smaller batch is cut evenly;
+    at most ``size - 1`` samples from the start of the order fill it up, so that every rank takes the same steps.
+
+    :param order: all samples of the epoch
+    :param start: samples that were handed out before, all ranks together
+    :param drop_last: leave a last smaller batch out
+    """
+    whole = per_slot * size
+    for begin in range(start, len(order), whole):
+        batch = order[begin : begin + whole]
+        if len(batch) < whole:
+            if drop_last:
+                return
+            missing = -len(batch) % size
+            batch = [*batch, *(order[i % len(order)] for i in range(missing))]
+        share = len(batch) // size
+        yield list(batch[rank * share : (rank + 1) * share])
+
+
+class Loader:
+    """One epoch of training data for one rank, from where a restored checkpoint left it.
+
+    Iterate it once per epoch. Samples are shuffled by the trial's seed and the number of the epoch.
+    """
+
+    def __init__(
+        self, dataset: Any, progress: Progress, *, seed: int, rank: int, size: int, per_slot: int, shuffle: bool,
+        drop_last: bool, max_batches: int | None, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        if not hasattr(dataset, "__len__"):
+            raise SetupError(
+                f"{type(dataset).__name__} has no length, so it cannot be sharded by index. Use a map-style dataset, "
+                "or shard an iterable one by ctx.distributed.get_rank() in a loader of your own."
+            )
+        self.dataset, self._progress, self._seed = dataset, progress, seed
+        self._rank, self._size, self._per_slot = rank, size, per_slot
+        self._shuffle, self._drop_last, self._max_batches = shuffle, drop_last, max_batches
+        self._options = options
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch."""
+        whole, length = self._per_slot * self._size, len(self.dataset)
+        count = length // whole if self._drop_last else -(-length // whole)
+        return count if self._max_batches is None else min(count, self._max_batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        current = self._progress.begin_pass()
+        if current.finished:
+            return
+        for batch in self._torch_loader(current.samples):
+            # Counted before it is handed out: a checkpoint in the loop body belongs after this batch.
+            current.samples += self._per_slot * self._size
+            yield batch
+        current.finished = True
+
+    def _torch_loader(self, start: int) -> Any:
+        import torch
+        from torch.utils.data import DataLoader
+
+        epoch, length = self._progress.epoch, len(self.dataset)
+        order: Sequence[int] = permutation(length, self._seed, epoch) if self._shuffle else range(length)
+        if self._max_batches is not None:
+            order = order[: self._max_batches * self._per_slot * self._size]
+        batches = rank_batches(
+            order, start=start, per_slot=self._per_slot, rank=self._rank, size=self._size, drop_last=self._drop_last
+        )
+        # A generator of its own: the default one would lose a number per iterator, and a resumed run with it.
+        generator = torch.Generator().manual_seed(derive(self._seed, "loader", epoch, self._rank))
+        return DataLoader(self.dataset, batch_sampler=list(batches), generator=generator, **self._options)
+
+
+def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:
+    """Return a DataLoader over this rank's samples: in order, each sample on exactly one rank."""
+    import torch
+    from torch.utils.data import DataLoader, Subset
+
+    shard = Subset(dataset, range(rank, len(dataset), size))
+    # Its own generator, so that validating does not change what is trained afterwards.
+    generator = torch.Generator().manual_seed(0)
+    return DataLoader(shard, batch_size=per_slot, shuffle=False, generator=generator, **options)

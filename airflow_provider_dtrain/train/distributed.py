@@ -1,0 +1,201 @@
+"""The gang as one rank sees it: who am I, who else is there, talk to them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import LeaderFailedError, SetupError
+
+#: A leader may fetch a large data set while the others wait.
+LEADER_TIMEOUT_S = 6 * 3600
+#: Large byte strings are sent in pieces of this size.
+PIECE_BYTES = 64 * 1024 * 1024
+
+
+class Distributed:
+    """``ctx.distributed``: ranks, and small messages between them.
+
+    Messages go over gloo on the CPU, never over NCCL, and must be sent by all ranks in the same order.
+    """
+
+    def __init__(self, env: Environment, *, group: Any = None, store: Any = None) -> None:
+        self._env, self._group, self._store = env, group, store
+        self._leader_calls = 0
+
+    def get_rank(self) -> int:
+        """Return the global rank, 0 .. size-1."""
+        return self._env.rank
+
+    def get_local_rank(self) -> int:
+        """Return the rank among the ranks of this host."""
+        return self._env.local_rank
+
+    def get_size(self) -> int:
+        """Return the number of ranks of the gang."""
+        return self._env.world_size
+
+    def get_local_size(self) -> int:
+        """Return the number of ranks on this host."""
+        return self._env.local_world_size
+
+    def get_host_rank(self) -> int:
+        """Return the index of this host in the gang."""
+        return self._env.group_rank
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        if self._group is not None:
+            import torch.distributed as dist
+
+            dist.barrier(group=self._group)
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return every rank's value, in order of rank, on every rank.
+
+        :param value: anything that pickles
+        """
+        if self._group is None:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.get_size()
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return every rank's value, in order of rank, on rank 0; None elsewhere."""
+        if self._group is None:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] | None = [None] * self.get_size() if self.get_rank() == 0 else None
+        dist.gather_object(value, values, dst=0, group=self._group)
+        return values
+
+    def broadcast(self, value: Any = None) -> Any:
+        """Return rank 0's value on every rank."""
+        if self._group is None:
+            return value
+        import torch.distributed as dist
+
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+    def any(self, flag: bool) -> bool:
+        """Return whether any rank's flag is set; the same answer on every rank."""
+        if self._group is None:
+            return flag
+        import torch
+        import torch.distributed as dist
+
+        vote = torch.tensor([int(flag)], dtype=torch.int32)
+        dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(vote.item())
+
+    def broadcast_bytes(self, content: bytes | None = None) -> bytes:
+        """Return rank 0's bytes on every rank; nothing is unpickled."""
+        size = self.broadcast(len(content) if content is not None else None)
+        if self._group is None:
+            return content or b""
+        import torch
+        import torch.distributed as dist
+
+        # A copy, because torch wants writable memory.
+        whole = bytearray(content) if content is not None else bytearray(size)
+        for start in range(0, size, PIECE_BYTES):
+            piece = torch.frombuffer(whole, dtype=torch.uint8, offset=start, count=min(PIECE_BYTES, size - start))
+            dist.broadcast(piece, src=0, group=self._group)
+        return bytes(whole)
+
+    @contextlib.contextmanager
+    def local_leader_first(self) -> Iterator[None]:
+        """Let local rank 0 of each host run the block before the other ranks of that host.
+
+        :raises LeaderFailedError: on the waiting ranks, when the block failed on the leader
+        """
+        self._leader_calls += 1
+        key = f"leader/{self._env.group_rank}/{self._leader_calls}"
+        if self._store is None or self._env.local_rank == 0:
+            with self._telling(key):
+                yield
+            return
+        self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
+        if self._store.get(key) != b"done":
+            raise LeaderFailedError(
+                f"Local rank 0 of this host (host {self._env.group_rank} of the gang) failed in local_leader_first; "
+                "its own error says why."
+            )
+        yield
+
+    @contextlib.contextmanager
+    def _telling(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._tell(key, "failed")
+            raise
+        self._tell(key, "done")
+
+    def _tell(self, key: str, word: str) -> None:
+        if self._store is not None:
+            self._store.set(key, word)
+
+
+def choose_device(env: Environment, wanted: str | None) -> Any:
+    """Return the torch device of this rank and make it the current one.
+
+    :param wanted: e.g. ``"cpu"``; None: the rank's GPU when one is visible, else the CPU
+    :raises SetupError: the host shows fewer GPUs than it has ranks
+    """
+    import torch
+
+    if wanted is not None:
+        device = torch.device(wanted)
+    elif not torch.cuda.is_available():
+        device = torch.device("cpu")
+    else:
+        count = torch.cuda.device_count()
+        # A supervisor shows each rank its own GPU only; torchrun shows every rank all of them.
+        index = 0 if env.on_cluster and count == 1 else env.local_rank
+        if index >= count:
+            raise SetupError(
+                f"Local rank {env.local_rank} has no GPU of its own: {count} visible, {env.local_world_size} ranks on "
+                'this host. Start fewer ranks, or train on the CPU: dtrain.init(device="cpu").'
+            )
+        device = torch.device("cuda", index)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
+    """Return the gang after this process joined its process group; one process alone needs none.
+
+    :param backend: ``nccl`` or ``gloo``; control messages use gloo in either case
+    :param timeout_s: longest time that a collective may take, seconds
+    """
+    if env.world_size == 1:
+        return Distributed(env)
+    import torch.distributed as dist
+
+    timeout = datetime.timedelta(seconds=timeout_s)
+    # The rendezvous is done here so that the key-value store can be used for more than the process group.
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    store.set_timeout(timeout)
+    process_group_store = dist.PrefixStore("default_pg", store)
+    dist.init_process_group(backend, store=process_group_store, rank=rank, world_size=size, timeout=timeout)
+    group = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
+    return Distributed(env, group=group, store=dist.PrefixStore("dtrain", store))
+
+
+def load_bytes(content: bytes) -> Any:
+    """Return what ``torch.save`` wrote, loaded without running any pickle."""
+    import torch
+
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -1,0 +1,68 @@
+"""Errors of the training library.
+
+::
+
+    TrainError
+    ├── SetupError               the environment or the configuration of this process does not fit
+    ├── HparamError              a hyperparameter that the script reads is not there (also a KeyError)
+    ├── BatchSizeError           the global batch cannot be divided over the slots
+    ├── MetricError              a reported value is no number
+    │   └── NonFiniteLossError   a reported loss is not a number (NaN)
+    ├── CheckpointError          a checkpoint cannot be written or does not fit what was prepared
+    │   └── DamagedCheckpointError
+    └── LeaderFailedError        local rank 0 failed in ``local_leader_first``
+"""
+
+from __future__ import annotations
+
+
+class TrainError(Exception):
+    """The training library cannot go on."""
+
+
+class SetupError(TrainError):
+    """The environment or the configuration of this process does not fit."""
+
+
+class HparamError(TrainError, KeyError):
+    """A hyperparameter that the script reads is not there."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class BatchSizeError(TrainError, ValueError):
+    """The global batch cannot be divided over the slots."""
+
+
+class MetricError(TrainError, ValueError):
+    """A reported value is no number."""
+
+
+class NonFiniteLossError(MetricError):
+    """A reported loss is not a number.
+
+    :param name: the metric
+    :param step: step it was reported for
+    :param rank: global rank that reported it
+    """
+
+    def __init__(self, name: str, step: int, rank: int) -> None:
+        self.name, self.step, self.rank = name, step, rank
+        super().__init__(
+            f"{name} is NaN at step {step} on rank {rank}. A loss that is not a number does not recover: lower the "
+            "learning rate, clip gradients, or look at the input of this step. To go on all the same: "
+            "dtrain.init(fail_on_nan=False)."
+        )
+
+
+class CheckpointError(TrainError):
+    """A checkpoint cannot be written, or does not fit what was prepared."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is incomplete or its checksum differs."""
+
+
+class LeaderFailedError(TrainError):
+    """Local rank 0 failed while the other ranks of its host waited for it."""

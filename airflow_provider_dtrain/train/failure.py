@@ -1,0 +1,70 @@
+"""The error file: why this rank failed, for whoever started it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+#: Longer texts lose their middle.
+LIMIT_CHARACTERS = 64 * 1024
+
+_state: dict[str, Any] = {"installed": False, "failed": False}
+
+
+def install(path: Path | None, rank: int) -> None:
+    """Write an uncaught exception to ``path`` before the interpreter shows it.
+
+    :param path: ``TORCHELASTIC_ERROR_FILE``; None writes nothing
+    """
+    _state.update(path=path, rank=rank)
+    if _state["installed"]:
+        return
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        record(error)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+    _state["installed"] = True
+
+
+def failed() -> bool:
+    """Return whether an exception of this process was recorded."""
+    return bool(_state["failed"])
+
+
+def record(error: BaseException) -> None:
+    """Write the error file: message and traceback, readable by torchrun as well.
+
+    A full disk must not hide the exception itself, so nothing is raised.
+    """
+    _state["failed"] = True
+    path = _state.get("path")
+    if path is None:
+        return
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    document = {
+        "message": _shorten(f"{type(error).__name__}: {error}"),
+        "traceback": _shorten(text),
+        "timestamp": str(int(time.time())),
+        "rank": _state.get("rank", 0),
+    }
+    with contextlib.suppress(OSError):
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(document), encoding="utf-8")
+        temporary.replace(path)
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= LIMIT_CHARACTERS:
+        return text
+    half = LIMIT_CHARACTERS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

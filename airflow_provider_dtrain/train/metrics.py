@@ -1,0 +1,181 @@
+"""Metrics on their way from the training loop to the events file."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
+from airflow_provider_dtrain.train.events import EventWriter
+
+log = logging.getLogger(__name__)
+
+#: Reports wait at most this long for the next write when they are not averaged over ranks.
+FLUSH_AFTER_S = 1.0
+
+#: step, epoch, unix time, metrics
+Report = tuple  # type: ignore[type-arg]
+
+
+class Reporter:
+    """Collects reports cheaply, writes them in groups.
+
+    A value on the CPU is read at once; a value on a GPU is kept as a tensor and read when the group is written, so
+    the training loop never waits for the device.
+
+    :param average: write the mean over all ranks; False: rank 0's own values
+    :param fail_on_nan: raise when a metric whose name ends in ``loss`` is NaN
+    """
+
+    def __init__(
+        self, distributed: Distributed, writer: EventWriter, *, average: bool = True, fail_on_nan: bool = True
+    ) -> None:
+        self._distributed, self._writer = distributed, writer
+        self._rank = distributed.get_rank()
+        self._average = average and distributed.get_size() > 1
+        self._fail_on_nan = fail_on_nan
+        self._pending: list[Report] = []
+        self._next_flush = 0.0
+        self._said: set[str] = set()
+        #: Set once the loop takes steps, so that all ranks meet again soon; until then rank 0 writes its own values.
+        self.meets = False
+
+    def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None) -> None:
+        """Take one report of this rank.
+
+        :raises MetricError: a value is no number
+        :raises NonFiniteLossError: a loss is NaN
+        """
+        now = time.time()
+        held = {name: _hold(name, value) for name, value in metrics.items()}
+        if self._fail_on_nan:
+            self._refuse_nan(step, held)
+        self._pending.append((step, epoch, now, held))
+        if now >= self._next_flush and not (self._average and self.meets):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what this rank has, without asking the others; only rank 0 writes."""
+        self._next_flush = time.time() + FLUSH_AFTER_S
+        self._write(self._take())
+
+    def meet(self, flag: bool) -> bool:
+        """Write the mean of what all ranks have; return whether any rank's flag is set.
+
+        Called by all ranks at the same point of the loop.
+        """
+        if not self._average:
+            self.flush()
+            return self._distributed.any(flag)
+        answers = self._distributed.allgather((flag, self._take()))
+        if self._rank == 0:
+            self._write(average_reports([reports for _, reports in answers]))
+        return any(flag for flag, _ in answers)
+
+    def mean(self, step: int, metrics: Mapping[str, Any], weight: float) -> dict[str, float]:
+        """Return the weighted mean of each metric over the ranks that have it; called by all ranks."""
+        mine = self.numbers(step, metrics)
+        return weighted_mean(self._distributed.allgather((float(weight), mine)))
+
+    def numbers(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Return this rank's metrics as plain numbers."""
+        held = {name: _hold(name, value) for name, value in metrics.items()}
+        return self._settle([(step, None, 0.0, held)])[0][3]
+
+    def json_safe(self, metrics: Mapping[str, float]) -> dict[str, float | None]:
+        """Return the metrics with None for what JSON cannot carry (NaN, infinities); says so once per name."""
+        safe: dict[str, float | None] = {}
+        for name, value in metrics.items():
+            finite = math.isfinite(value)
+            safe[name] = value if finite else None
+            if not finite and name not in self._said:
+                self._said.add(name)
+                log.warning("Metric %s is %s; it is recorded as null. Said once per metric.", name, value)
+        return safe
+
+    def _take(self) -> list[Report]:
+        pending, self._pending = self._pending, []
+        return self._settle(pending)
+
+    def _settle(self, reports: Sequence[Report]) -> list[Report]:
+        """Return the reports with every tensor read, in one copy from the device."""
+        waiting = [(held, name) for *_, held in reports for name, value in held.items() if type(value) is not float]
+        if waiting:
+            import torch
+
+            values = torch.stack([held[name].reshape(()).to(torch.float64) for held, name in waiting]).tolist()
+            for (held, name), value in zip(waiting, values):
+                held[name] = value
+        if self._fail_on_nan and waiting:
+            for step, _, _, held in reports:
+                self._refuse_nan(step, held)
+        return list(reports)
+
+    def _refuse_nan(self, step: int, held: Mapping[str, Any]) -> None:
+        for name, value in held.items():
+            if type(value) is float and value != value and name.lower().endswith("loss"):
+                raise NonFiniteLossError(name, step, self._rank)
+
+    def _write(self, reports: Iterable[Report]) -> None:
+        if self._rank != 0:
+            return
+        events = []
+        for step, epoch, at, metrics in reports:
+            fields = {"step": step, "metrics": self.json_safe(metrics)}
+            if epoch is not None:
+                fields["epoch"] = epoch
+            events.append((at, "report", fields))
+        self._writer.write_all(events)
+
+
+def _hold(name: str, value: Any) -> Any:
+    """Return a float, or a tensor of one element that nobody will change."""
+    kind = type(value)
+    if kind is float:
+        return value
+    if getattr(value, "is_cuda", False) and value.numel() == 1:
+        return value.detach().clone()
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise MetricError(
+            f"Metric {name!r} is {kind.__name__} {str(value)[:80]}; report one number (int, float, or a tensor of one "
+            "element)."
+        ) from None
+
+
+def average_reports(per_rank: Sequence[Sequence[Report]]) -> list[Report]:
+    """Return one report per step: the mean over the ranks that reported it, at the earliest of their times.
+
+    :param per_rank: each rank's reports, in their order; a step may occur more than once
+    """
+    groups: dict[tuple[int, int], list[Report]] = {}
+    for reports in per_rank:
+        seen: dict[int, int] = {}
+        for report in reports:
+            step = report[0]
+            seen[step] = seen.get(step, 0) + 1
+            groups.setdefault((step, seen[step]), []).append(report)
+    merged = []
+    for (step, _), group in groups.items():
+        metrics = weighted_mean([(1.0, metrics) for *_, metrics in group])
+        merged.append((step, group[0][1], min(report[2] for report in group), metrics))
+    return merged
+
+
+def weighted_mean(parts: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """Return the weighted mean of each metric over the parts that have it; NaN when all weights are 0."""
+    if len(parts) == 1 and parts[0][0]:
+        return dict(parts[0][1])  # w * x / w is not always x
+    sums: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    for weight, metrics in parts:
+        for name, value in metrics.items():
+            # 0 samples say nothing, whatever their mean is.
+            sums[name] = sums.get(name, 0.0) + (weight * value if weight else 0.0)
+            weights[name] = weights.get(name, 0.0) + weight
+    return {name: sums[name] / weights[name] if weights[name] else math.nan for name in sums}

@@ -1,0 +1,89 @@
+"""Random numbers: seeds, one stream per rank, and their state in checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+def derive(seed: int, *names: object) -> int:
+    """Return a seed of 63 bits that belongs to these names alone.
+
+    :param seed: seed of the trial
+    :param names: what the stream is for, e.g. ``"rank", 3``
+    """
+    text = " ".join(map(str, ("dtrain", seed, *names)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, torch on every device, and numpy where it is installed."""
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def make_deterministic() -> None:
+    """Choose deterministic algorithms and one intra-op thread, and say what that cannot promise."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.set_num_threads(1)
+    log.info(
+        "deterministic: one intra-op thread and deterministic algorithms; an operation that has none raises an "
+        "error. Equal results are promised for the same torch version, device type and number of slots only."
+    )
+
+
+def capture() -> dict[str, Any]:
+    """Return the state of this process's generators, as ``torch.load(weights_only=True)`` accepts it."""
+    import torch
+
+    version, words, gauss = random.getstate()
+    state: dict[str, Any] = {"python": [version, list(words), gauss], "torch": torch.get_rng_state()}
+    numpy = _numpy()
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        state["numpy"] = [str(name), keys.tolist(), int(position), int(has_gauss), float(cached)]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def apply(state: Mapping[str, Any]) -> None:
+    """Set this process's generators to a captured state."""
+    import torch
+
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    torch.set_rng_state(state["torch"])
+    numpy = _numpy()
+    if numpy is not None and "numpy" in state:
+        name, keys, position, has_gauss, cached = state["numpy"]
+        numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _numpy() -> Any:
+    """Return numpy if it can be imported; torch has imported it already where it is installed."""
+    if "numpy" in sys.modules:
+        return sys.modules["numpy"]
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy

@@ -1,0 +1,122 @@
+"""Joining: from an interpreter with some environment variables to a rank that can train."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train import failure, leaving, seeding
+from airflow_provider_dtrain.train.batch_size import Hparams
+from airflow_provider_dtrain.train.context import Context
+from airflow_provider_dtrain.train.data import Progress
+from airflow_provider_dtrain.train.distributed import Distributed, choose_device, join
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.metrics import Reporter
+from airflow_provider_dtrain.train.saving import Saver
+from airflow_provider_dtrain.train.state import Prepared
+
+DEFAULT_TIMEOUT_S = 1800.0
+
+_live: list[Context] = []
+
+
+def init(
+    *, hparams: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
+    backend: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S, checkpoint_dir: str | Path | None = None,
+    fail_on_nan: bool = True,
+) -> Context:  # fmt: skip
+    """Return this rank's context, joined to its process group, seeded and on its device.
+
+    The same call works as a trial, under torchrun and as ``python train.py`` (one process, no environment). Use it
+    in a ``with`` statement, once per process.
+
+    :param hparams: defaults; what the trial was given wins
+    :param seed: off-cluster only; a trial has its own. Default: 0
+    :param device: e.g. ``cpu``; default: the rank's GPU when one is visible
+    :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU
+    :param timeout_s: longest time that an exchange between ranks may take, seconds
+    :param checkpoint_dir: off-cluster only: where checkpoints go and where ``restore`` looks. Default: a new folder
+        below ``checkpoints/``, so that a second start begins anew
+    :param fail_on_nan: raise when a reported loss is NaN
+    :raises SetupError: the environment does not fit, or the process has a context already
+    """
+    _log_to_stderr()
+    env = Environment.read()
+    if _live and not (_live[-1].closed and env.world_size == 1):
+        raise SetupError("dtrain.init() was called before in this process. Call it once, and pass the context on.")
+    failure.install(env.error_path, env.rank)
+    chosen = choose_device(env, device)
+    backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
+    distributed = join(env, backend=backend, timeout_s=timeout_s)
+    trial_seed = env.seed if env.seed is not None else seed or 0
+    if (env.config.get("reproducibility") or {}).get("deterministic"):
+        seeding.make_deterministic()
+    seeding.seed_everything(trial_seed)
+    context = _build(env, distributed, trial_seed, chosen, Hparams({**(hparams or {}), **env.hparams}),
+                     checkpoint_dir, fail_on_nan)  # fmt: skip
+    context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
+    _live.append(context)
+    if env.on_cluster:
+        leaving.install()
+    # Registered after torch was imported, so it runs before torch's own exit handlers.
+    atexit.register(_close, context)
+    return context
+
+
+def _build(
+    env: Environment, distributed: Distributed, seed: int, device: Any, hparams: Hparams,
+    checkpoint_dir: str | Path | None, fail_on_nan: bool,
+) -> Context:  # fmt: skip
+    writer, prepared, progress = EventWriter(env.events_path), Prepared(), Progress()
+    optimizations = env.config.get("optimizations") or {}
+    average = optimizations.get("average_training_metrics", True)
+    reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan)
+    folder, look = _checkpoint_folder(env, distributed, checkpoint_dir)
+    saver = Saver(env, distributed, writer, prepared, progress, folder=folder, look=look, seed=seed)
+    return Context(
+        env, distributed, writer, reporter, saver, prepared, progress, hparams=hparams, seed=seed, device=device
+    )
+
+
+def _checkpoint_folder(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path, bool]:
+    """Return the folder for checkpoints and whether ``restore`` may look into it."""
+    if env.checkpoint_dir is not None:
+        return env.checkpoint_dir, True
+    if env.run_dir is not None:
+        return env.run_dir / "checkpoints", True
+    if wanted is not None:
+        return Path(wanted).absolute(), True
+    started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return Path(distributed.broadcast(str(Path("checkpoints", f"{started}-{os.getpid()}").absolute()))), False
+
+
+def _close(context: Context) -> None:
+    """Finish for a script that did not use ``with``; whether the other ranks come this far is not known."""
+    context.abandon(result=not failure.failed())
+    context._writer.close()
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _log_to_stderr() -> None:
+    """Show the library's warnings and news when the script configured no logging of its own."""
+    logger = logging.getLogger("airflow_provider_dtrain.train")
+    if logging.getLogger().handlers or logger.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("dtrain: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

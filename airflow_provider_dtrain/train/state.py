@@ -1,0 +1,120 @@
+"""What a checkpoint holds of the running program: the prepared objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+
+
+class Prepared:
+    """The objects that ``ctx.prepare`` was given, in their order."""
+
+    def __init__(self) -> None:
+        self.models: list[Any] = []
+        self.optimizers: list[Any] = []
+        self.schedulers: list[Any] = []
+        #: Anything else with ``state_dict`` and ``load_state_dict``.
+        self.others: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.others)
+
+    def add(self, item: Any) -> str:
+        """Keep one object; return its kind: model, optimizer, scheduler or other."""
+        import torch
+
+        schedulers = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+        if isinstance(item, torch.nn.Module):
+            self.models.append(item)
+            return "model"
+        if isinstance(item, torch.optim.Optimizer):
+            self.optimizers.append(item)
+            return "optimizer"
+        if isinstance(item, schedulers):
+            self.schedulers.append(item)
+            return "scheduler"
+        if hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
+            self.others.append(item)
+            return "other"
+        raise SetupError(
+            f"ctx.prepare was given {type(item).__name__}; it takes models, optimizers, learning rate schedulers and "
+            "objects with state_dict and load_state_dict. For data: ctx.loader(dataset)."
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return every object's state; a model's as if it were not wrapped."""
+        return {kind: [unwrap(item).state_dict() for item in items] for kind, items in self._groups().items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Give every object the state that was saved for it.
+
+        :raises CheckpointError: the checkpoint was written by a program with other objects
+        """
+        for kind, items in self._groups().items():
+            saved = state.get(kind, [])
+            if len(saved) != len(items):
+                raise CheckpointError(
+                    f"The checkpoint holds {len(saved)} {kind}, but ctx.prepare was given {len(items)}. Prepare the "
+                    "same objects in the same order before ctx.restore()."
+                )
+            for index, (item, values) in enumerate(zip(items, saved)):
+                self._load_one(kind, index, unwrap(item), values)
+
+    def _load_one(self, kind: str, index: int, item: Any, values: Any) -> None:
+        try:
+            item.load_state_dict(values)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{kind}[{index}] ({type(item).__name__}) does not fit the checkpoint: {error}"
+            ) from error
+
+    def _groups(self) -> dict[str, list[Any]]:
+        return {
+            "models": self.models,
+            "optimizers": self.optimizers,
+            "schedulers": self.schedulers,
+            "others": self.others,
+        }
+
+
+def unwrap(model: Any) -> Any:
+    """Return the user's module behind DistributedDataParallel, or the object itself."""
+    return model.module if type(model).__name__ == "DistributedDataParallel" else model
+
+
+def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_parameters: bool) -> Any:
+    """Return the model on its device, in DistributedDataParallel when there is more than one rank.
+
+    :param bucket_mib: gradients are exchanged in buckets of this size, MiB
+    """
+    model.to(device)
+    if size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        bucket_cap_mb=bucket_mib,
+        find_unused_parameters=find_unused_parameters,
+    )
+
+
+def parameters_sha256(*models: Any) -> str:
+    """Return a digest of all parameters, bit for bit: equal on all ranks after each synchronous step."""
+    import hashlib
+
+    import torch
+
+    digest = hashlib.sha256()
+    for model in models:
+        for name, parameter in unwrap(model).named_parameters():
+            flat = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+            try:
+                digest.update(flat.numpy().tobytes())
+            except RuntimeError:  # torch without numpy
+                digest.update(bytes(flat.tolist()))
+    return digest.hexdigest()

@@ -1,0 +1,81 @@
+"""Handwritten digits with a small convolutional network: a training script for any number of ranks.
+
+Runs as a trial, under ``torchrun train.py`` and with ``python train.py``.
+"""
+
+import airflow_provider_dtrain.train as dtrain
+
+DEFAULTS = {"global_batch_size": 64, "lr": 0.006, "dropout": 0.1, "epochs": 10}
+
+
+def digits():
+    """Return (training, validation) data: 8x8 grey images from scikit-learn, nothing is downloaded."""
+    import torch
+    from sklearn.datasets import load_digits
+    from torch.utils.data import TensorDataset
+
+    images, labels = load_digits(return_X_y=True)
+    data = TensorDataset(torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels))
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).tolist()
+    return torch.utils.data.Subset(data, order[360:]), torch.utils.data.Subset(data, order[:360])
+
+
+def network(dropout):
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def validate(ctx, model, data):
+    """Return (metrics, number of samples) of this rank's share of the validation data."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    model = dtrain.unwrap(model).eval()
+    loss = correct = count = 0
+    with torch.no_grad():
+        for batch in ctx.validation_loader(data):
+            images, labels = ctx.to_device(batch)
+            scores = model(images)
+            loss += cross_entropy(scores, labels, reduction="sum").item()
+            correct += (scores.argmax(1) == labels).sum().item()
+            count += len(labels)
+    model.train()
+    return {"validation_loss": loss / max(count, 1), "accuracy": correct / max(count, 1)}, count
+
+
+def main():
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    with dtrain.init(hparams=DEFAULTS) as ctx:
+        rank = ctx.distributed.get_rank()
+        training, validation = digits()
+        model = network(ctx.hparams["dropout"])
+        optimizer = torch.optim.Adam(model.parameters(), lr=ctx.hparams["lr"])
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.99)
+        model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
+        step = ctx.restore()
+        for epoch in ctx.epochs(ctx.hparams["epochs"]):
+            for batch in ctx.loader(training):
+                images, labels = ctx.to_device(batch)
+                loss = cross_entropy(model(images), labels)
+                ctx.backward(loss)
+                ctx.step(optimizer, clip_grad_norm=1.0)
+                step += 1
+                ctx.report(step, {"loss": loss})
+            metrics, count = validate(ctx, model, validation)
+            decision = ctx.report_validation(step, metrics, weight=count)
+            print(f"rank {rank} epoch {epoch} step {step} loss {loss.item():.4f} accuracy {metrics['accuracy']:.4f}")
+            ctx.save_checkpoint(step)
+            if decision == "stop" or ctx.stop_requested:
+                break
+        print(f"rank {rank} parameters sha256 {dtrain.parameters_sha256(model)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Trains a small network on handwritten digits: template + configuration, one gang of slots, the result.
+
+Start it with other numbers: ``airflow dags trigger dtrain_digits --conf '{"slots_per_trial": 4, "pool": "gpus"}'``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_dtrain.operators.config import RenderConfigOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+with DAG(
+    "dtrain_digits",
+    description="Distributed training of a small network on handwritten digits",
+    schedule=None,
+    tags=["dtrain", "example"],
+    params={
+        "slots_per_trial": Param(2, type="integer", minimum=0, description="processes that train together"),
+        "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
+        "epochs": Param(10, type="integer", minimum=1),
+    },
+):
+    config = RenderConfigOperator(
+        task_id="config",
+        config=Path(__file__).with_name("digits").joinpath("digits.yaml").read_text(),
+        template="digits/template.yaml",
+    )
+    trained = TrialOperator(task_id="train", config=config.output, deferrable=True)
+
+    @task
+    def show(result: dict) -> float:
+        print(f"Accuracy {result['metric']:.4f} after {result['steps']} steps; checkpoint: {result['checkpoint']}")
+        for host in result["hosts"]:
+            print(f"Host {host['host']}: ranks {[rank['rank'] for rank in host['ranks']]}")
+        return result["metric"]
+
+    show(trained.output)

@@ -1,0 +1,146 @@
+"""What scripts/test runs: installs what the tests need, then linters, type checks and all tests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import borrow
+import environment
+
+ROOT = environment.ROOT
+EXTRAS = ("dev", "examples", "postgres")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that some tests need."""
+
+    program: str
+    #: Debian's package that brings it.
+    package: str
+    #: Which tests are skipped without it.
+    tests: str
+    #: Further folders to look in, as patterns.
+    folders: tuple[str, ...] = ("/usr/sbin", "/sbin")
+
+    def found(self) -> bool:
+        """Return whether the program is on this machine."""
+        there = [path for pattern in self.folders for path in Path("/").glob(f"{pattern[1:]}/{self.program}")]
+        return bool(shutil.which(self.program) or there)
+
+
+TOOLS = (
+    Tool("sshd", "openssh-server", "every test that reaches a host over SSH"),
+    Tool("ip", "iproute2", "every test with hosts in network namespaces"),
+    Tool("unshare", "util-linux", "every test with hosts in network namespaces"),
+    Tool("initdb", "postgresql", "the store's tests on PostgreSQL", ("/usr/lib/postgresql/*/bin",)),
+)
+
+
+def arguments() -> tuple[argparse.Namespace, list[str]]:
+    """Return our options, and what goes to pytest."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/test",
+        allow_abbrev=False,
+        usage="scripts/test [--here] [--no-apt] [--only-tests] [--torch-from PATH] [pytest arguments]",
+        description="Makes .venv-test (or uses it again), installs what the tests need, and runs ruff, mypy, "
+        "import-linter and pytest. Everything that is not listed here goes to pytest: scripts/test -k placement",
+    )
+    parser.add_argument(
+        "--here", action="store_true", help="use the active environment as it is; install nothing in it"
+    )
+    parser.add_argument("--no-apt", action="store_true", help="never install system packages, also as root")
+    parser.add_argument("--only-tests", action="store_true", help="run pytest, leave linters and type checks out")
+    parser.add_argument("--torch-from", type=Path, metavar="PATH", help="use the PyTorch of this Python program")
+    return parser.parse_known_args()
+
+
+def system_packages(*, may_install: bool) -> None:
+    """Install missing programs when root on Debian or Ubuntu; else say which tests are skipped."""
+    missing = [tool for tool in TOOLS if not tool.found()]
+    if missing and may_install and os.geteuid() == 0 and shutil.which("apt-get"):
+        packages = sorted({tool.package for tool in missing})
+        print(f"Installing system packages: {' '.join(packages)}", flush=True)
+        # RUNLEVEL=1 keeps the packages from starting their services.
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+            done = subprocess.run(["apt-get", "-qq", *command], env=env, stdin=subprocess.DEVNULL, check=False)
+            if done.returncode != 0:
+                print(f"apt-get {command[0]} failed with exit code {done.returncode}.", flush=True)
+                break
+        missing = [tool for tool in TOOLS if not tool.found()]
+    for tool in missing:
+        print(f"Missing: {tool.program} (Debian: apt-get install {tool.package}). Skipped: {tool.tests}.", flush=True)
+    if os.geteuid() != 0:
+        print("Not root. Skipped: every test with hosts in network namespaces.", flush=True)
+
+
+def interpreter(options: argparse.Namespace) -> Path:
+    """Return the interpreter that the checks run in."""
+    if not options.here:
+        folder = ROOT / ".venv-test"
+        return environment.ensure(environment.Wanted(folder=folder, extras=EXTRAS, torch_from=options.torch_from))
+    active = os.environ.get("VIRTUAL_ENV")
+    python = Path(active, "bin", "python") if active else Path(sys.executable)
+    code = "import airflow, hypothesis, mypy, pytest"
+    if subprocess.run([python, "-c", code], capture_output=True, check=False).returncode != 0:
+        raise environment.SetupError(
+            f"--here: {python} lacks Airflow or the test tools. Install them: "
+            f"{python} -m pip install -c scripts/constraints.txt -e '.[dev,examples,postgres]' {environment.TORCH}"
+        )
+    return python
+
+
+def commands(python: Path, further: Sequence[str], *, only_tests: bool) -> dict[str, list[str]]:
+    """Return the checks by name, in their order."""
+    module = [str(python), "-m"]
+    tests = {"pytest": [*module, "pytest", *further]}
+    if only_tests:
+        return tests
+    return {
+        "ruff check": [*module, "ruff", "check"],
+        "ruff format": [*module, "ruff", "format", "--check"],
+        "mypy": [*module, "mypy"],
+        "import-linter": [str(python.parent / "lint-imports")],
+    } | tests
+
+
+def run(checks: dict[str, list[str]], python: Path) -> int:
+    """Run every check, also after one has failed; return the exit code of the first that failed."""
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    codes = {}
+    for name, command in checks.items():
+        began = time.monotonic()
+        print(f"\n== {name}", flush=True)
+        codes[name] = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, check=False).returncode
+        print(f"-- {name}: {'ok' if codes[name] == 0 else 'FAILED'}, {time.monotonic() - began:.0f} s", flush=True)
+    failed = [name for name, code in codes.items() if code]
+    print(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.", flush=True)
+    return next((code for code in codes.values() if code), 0)
+
+
+def main() -> int:
+    """Run, and turn a failed set-up into words."""
+    options, further = arguments()
+    try:
+        python = interpreter(options)
+    except (environment.SetupError, borrow.BorrowError) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+    system_packages(may_install=not options.no_apt)
+    return run(commands(python, further, only_tests=options.only_tests), python)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

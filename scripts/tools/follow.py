@@ -1,0 +1,201 @@
+"""Follows one DAG run and reads its result, through Airflow's REST API."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from standalone import AirflowError, Standalone
+
+DAG = "dtrain_digits"
+LISTED_S = 120.0
+RUN_S = 900.0
+NUMBER = r"\D{0,3}?([0-9]+(?:\.[0-9]+)?)"
+SIGNS = {"success": "+", "running": ">", "deferred": ">", "failed": "x", "upstream_failed": "x"}
+
+
+class RunFailed(Exception):
+    """The DAG run did not succeed; the text names the task and the end of its log."""
+
+
+class Screen:
+    """One line that is rewritten on a terminal; elsewhere a line per change."""
+
+    def __init__(self) -> None:
+        self.live = sys.stdout.isatty()
+        self.last = ""
+        self.began = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show a state of affairs that a later call replaces."""
+        if self.live:
+            width = shutil.get_terminal_size().columns - 1
+            line = f"  [{time.monotonic() - self.began:4.0f} s] {text}"
+            sys.stdout.write("\r\033[K" + line[:width])
+        elif text != self.last:
+            sys.stdout.write(f"  [{time.monotonic() - self.began:4.0f} s] {text}\n")
+        sys.stdout.flush()
+        self.last = text
+
+    def done(self) -> None:
+        """Leave the line as it is and go on below it."""
+        if self.live and self.last:
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+        self.last = ""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One run of the example DAG."""
+
+    airflow: Standalone
+    screen: Screen
+    run_id: str = ""
+
+    @property
+    def path(self) -> str:
+        """The run's place in the API."""
+        return f"/api/v2/dags/{DAG}/dagRuns/{self.run_id}"
+
+    def trigger(self) -> None:
+        """Wait until Airflow has read the DAG, end what an earlier call left, start a run.
+
+        :raises AirflowError: the DAG cannot be imported, or did not appear
+        """
+        self.wait_listed()
+        self.fail_old_runs()
+        self.airflow.call("PATCH", f"/api/v2/dags/{DAG}", {"is_paused": False})
+        answer = self.airflow.call("POST", f"/api/v2/dags/{DAG}/dagRuns", {"logical_date": None})
+        self.run_id = answer["dag_run_id"]
+
+    def wait_listed(self) -> None:
+        """Return once the DAG is known to Airflow."""
+        deadline = time.monotonic() + LISTED_S
+        while time.monotonic() < deadline:
+            errors = self.airflow.call("GET", "/api/v2/importErrors")["import_errors"]
+            for error in errors:
+                if error["filename"].endswith(f"{DAG}.py"):
+                    raise AirflowError(f"Airflow cannot import {error['filename']}:\n{error['stack_trace']}")
+            dags = self.airflow.call("GET", f"/api/v2/dags?dag_id_pattern={DAG}")["dags"]
+            if any(dag["dag_id"] == DAG for dag in dags):
+                return
+            self.screen.show(f"waiting until Airflow has read {DAG}")
+            time.sleep(0.5)
+        raise AirflowError(f"Airflow did not find the DAG {DAG} within {LISTED_S:.0f} s. See {self.airflow.log}.")
+
+    def fail_old_runs(self) -> None:
+        """End runs that an interrupted call left unfinished."""
+        for state in ("queued", "running"):
+            for run in self.airflow.call("GET", f"/api/v2/dags/{DAG}/dagRuns?state={state}")["dag_runs"]:
+                self.airflow.call("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
+
+    def follow(self) -> None:
+        """Show the run until it has ended.
+
+        :raises RunFailed: it failed, or took too long
+        """
+        deadline = time.monotonic() + RUN_S
+        while time.monotonic() < deadline:
+            state = self.airflow.call("GET", self.path)["state"]
+            tasks = self.tasks()
+            self.screen.show(self.line(tasks))
+            if state == "success":
+                return
+            if state == "failed":
+                raise RunFailed(self.why(tasks))
+            time.sleep(1.0)
+        raise RunFailed(f"The run did not end within {RUN_S:.0f} s. See {self.airflow.log}.")
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """Return the task instances in the order of the DAG."""
+        found = self.airflow.call("GET", f"{self.path}/taskInstances?order_by=id")["task_instances"]
+        return sorted(found, key=lambda task: (task["start_date"] or "9", task["task_id"]))
+
+    def line(self, tasks: list[dict[str, Any]]) -> str:
+        """Return the state of all tasks and the last step that the running one logged."""
+        shown = [f"{SIGNS.get(task['state'] or '', '.')} {task['task_id']}" for task in tasks]
+        now = [task for task in tasks if task["state"] in ("running", "deferred")]
+        progress = last_progress(self.log_lines(now[-1])) if now else ""
+        return "  ".join(shown) + (f"  |  {progress}" if progress else "")
+
+    def log_lines(self, task: Mapping[str, Any]) -> Iterator[str]:
+        """Return what a task instance has logged so far."""
+        attempt = max(1, task["try_number"] or 1)
+        place = f"{self.path}/taskInstances/{task['task_id']}/logs/{attempt}"
+        place += f"?map_index={task['map_index']}&full_content=true"
+        try:
+            content = self.airflow.call("GET", place)["content"]
+        except AirflowError:
+            return iter(())
+        return (text(item) for item in content)
+
+    def why(self, tasks: list[dict[str, Any]]) -> str:
+        """Return which task failed, and the end of its log."""
+        failed = [task for task in tasks if task["state"] == "failed"]
+        if not failed:
+            return f"The run failed before a task did. See {self.airflow.log}."
+        lines = [line for line in self.log_lines(failed[0]) if line.strip() and not line.startswith("::")]
+        tail = "\n".join("    " + part for line in lines[-12:] for part in line.splitlines()[-30:])
+        return f"Task {failed[0]['task_id']} failed. The end of its log:\n{tail}"
+
+    def result(self) -> dict[str, Any]:
+        """Return the trial's XCom.
+
+        :raises RunFailed: no task of the run has returned one
+        """
+        for task in self.tasks():
+            place = f"{self.path}/taskInstances/{task['task_id']}/xcomEntries/return_value?deserialize=true"
+            try:
+                value = self.airflow.call("GET", place)["value"]
+            except AirflowError:
+                continue
+            if isinstance(value, dict) and {"experiment_id", "hosts"} <= value.keys():
+                return value
+        raise RunFailed("The run succeeded, and none of its tasks has returned the result of a trial.")
+
+    def cancel(self) -> None:
+        """Fail the run, so that Airflow stops the ranks on their hosts."""
+        if self.run_id:
+            self.airflow.call("PATCH", self.path, {"state": "failed"})
+
+
+def text(item: object) -> str:
+    """Return one entry of a task log as text, with its traceback."""
+    if not isinstance(item, Mapping):
+        return str(item)
+    parts = [str(item.get("event", ""))]
+    for error in item.get("error_detail") or ():
+        parts.append(f"{error.get('exc_type')}: {error.get('exc_value')}")
+    return "\n".join(parts)
+
+
+def last_progress(lines: Iterator[str]) -> str:
+    """Return the last step and accuracy found in a log, as words."""
+    found: dict[str, str] = {}
+    for line in lines:
+        for name in ("step", "accuracy"):
+            if match := re.search(rf"\b{name}\b{NUMBER}", line):
+                found[name] = match.group(1)
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def summary(result: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say what was reached: metric, checkpoint, where each rank ran."""
+    metrics = result.get("metrics") or {}
+    accuracy = metrics.get("accuracy", result.get("metric"))
+    lines = [f"accuracy {accuracy:.4f}" if isinstance(accuracy, float) else f"accuracy {accuracy}"]
+    checkpoint = result.get("checkpoint")
+    if isinstance(checkpoint, Mapping):
+        checkpoint = checkpoint.get("path") or checkpoint.get("url")
+    lines.append(f"checkpoint {checkpoint or 'none kept'}")
+    places = [
+        (rank["rank"], host["host"], rank["slot"]) for host in result.get("hosts") or () for rank in host["ranks"]
+    ]
+    lines += [f"rank {rank} on {host} slot {slot}" for rank, host, slot in sorted(places)]
+    return lines

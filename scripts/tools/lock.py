@@ -1,0 +1,75 @@
+"""Writes scripts/constraints.txt: the versions that the active environment has of everything this project needs.
+
+Run it with the interpreter of an environment in which the tests pass::
+
+    python scripts/tools/lock.py
+
+PyTorch and what only PyTorch needs stay out: the setup scripts install it in a step of its own, so that a build
+for another accelerator, or another interpreter's copy, can take its place.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT / "scripts" / "constraints.txt"
+EXTRAS = ("dev", "examples", "postgres")
+LEFT_OUT = {"torch", "airflow-provider-dtrain"}
+
+
+def roots() -> list[Requirement]:
+    """Return what pyproject.toml asks for, with the extras that the scripts install."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = list(project["dependencies"])
+    for extra in EXTRAS:
+        lines += project["optional-dependencies"][extra]
+    return [Requirement(line) for line in lines]
+
+
+def closure(requirements: list[Requirement]) -> dict[str, str]:
+    """Return name -> installed version of the requirements and everything below them."""
+    found: dict[str, str] = {}
+    todo = [(canonicalize_name(item.name), frozenset(item.extras)) for item in requirements]
+    seen = set()
+    while todo:
+        name, extras = todo.pop()
+        if (name, extras) in seen or name in LEFT_OUT:
+            continue
+        seen.add((name, extras))
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        found[name] = distribution.version
+        todo += below(distribution, extras)
+    return found
+
+
+def below(distribution: metadata.Distribution, extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+    """Return what a distribution needs here, with the given extras."""
+    needed = []
+    for line in distribution.requires or ():
+        item = Requirement(line)
+        if item.marker is None or any(item.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            needed.append((canonicalize_name(item.name), frozenset(item.extras)))
+    return needed
+
+
+def main() -> None:
+    """Write the file."""
+    versions = closure(roots())
+    head = (
+        "# Versions with which the tests passed. Written by scripts/tools/lock.py; PyTorch is installed separately.\n"
+    )
+    TARGET.write_text(head + "".join(f"{name}=={versions[name]}\n" for name in sorted(versions)))
+    print(f"{TARGET.relative_to(ROOT)}: {len(versions)} packages")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""One `airflow standalone` with a home of its own: starting, talking to it, ending it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Variables of the caller that would leak another Airflow, Python or training job into this one.
+FOREIGN = ("AIRFLOW", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "CONDA_", "DTRAIN_", "TORCHELASTIC_", "MASTER_")
+READY_S = 300.0
+
+
+class AirflowError(Exception):
+    """Airflow did not start or did not answer; the text says what to look at."""
+
+
+@dataclass(kw_only=True)
+class Standalone:
+    """A running Airflow below one folder."""
+
+    folder: Path
+    python: Path
+    port: int
+    pid: int = 0
+    token: str = ""
+    opener: Any = field(default_factory=lambda: urllib.request.build_opener(urllib.request.ProxyHandler({})))
+
+    @property
+    def address(self) -> str:
+        """Where the browser finds it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def home(self) -> Path:
+        """Its AIRFLOW_HOME."""
+        return self.folder / "airflow"
+
+    @property
+    def log(self) -> Path:
+        """Output of all its components."""
+        return self.folder / "airflow.log"
+
+    @property
+    def state(self) -> Path:
+        """Names the processes for a later call."""
+        return self.folder / "airflow.json"
+
+    def start(self) -> None:
+        """Start all components in a session of their own and note who they are."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        command = [self.python, "-m", "airflow", "standalone"]
+        with self.log.open("wb") as sink:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        self.pid = process.pid
+        started = processes.read(self.pid)
+        note = {"pid": self.pid, "start_time": started.start_time if started else 0, "port": self.port}
+        self.state.write_text(json.dumps(note))
+
+    def environment(self, caller: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment that Airflow and its tasks run in."""
+        kept = {name: value for name, value in caller.items() if not name.startswith(FOREIGN)}
+        return kept | {
+            "PATH": f"{self.python.parent}{os.pathsep}{caller.get('PATH', os.defpath)}",
+            "NO_PROXY": ",".join(filter(None, [caller.get("NO_PROXY"), "127.0.0.1,localhost"])),
+            "PYTHONUNBUFFERED": "1",
+            processes.MARK: str(self.folder),
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": self.address,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+            "AIRFLOW__DTRAIN__REMOTE_DIR": str(self.folder / "remote"),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.port + 2),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.port + 1),
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        }
+
+    def wait(self, tell: Callable[[str], None]) -> None:
+        """Return once scheduler, triggerer and DAG processor are healthy.
+
+        :param tell: called with what is not ready yet
+        :raises AirflowError: it ended, or was not ready in time
+        """
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            if not processes.read(self.pid):
+                raise AirflowError(f"Airflow ended while starting. The end of {self.log}:\n{self.tail()}")
+            missing = self.missing()
+            if not missing:
+                return
+            tell(", ".join(missing))
+            time.sleep(0.5)
+        raise AirflowError(f"Airflow was not ready after {READY_S:.0f} s. The end of {self.log}:\n{self.tail()}")
+
+    def missing(self) -> list[str]:
+        """Return the components that are not healthy yet."""
+        try:
+            health = self.call("GET", "/api/v2/monitor/health")
+        except AirflowError:
+            return ["API server"]
+        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return [part for part in parts if (health.get(part) or {}).get("status") != "healthy"]
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the end of the output."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join("    " + line for line in text.splitlines()[-lines:])
+
+    def password(self) -> str:
+        """Return the password of the user ``admin``."""
+        file = self.home / "simple_auth_manager_passwords.json.generated"
+        return str(json.loads(file.read_text())["admin"])
+
+    def login(self) -> None:
+        """Fetch the token that all later calls carry."""
+        body = {"username": "admin", "password": self.password()}
+        self.token = self.call("POST", "/auth/token", body)["access_token"]
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Return the decoded answer of one REST call.
+
+        :raises AirflowError: no answer, or one that is no success
+        """
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data=data, headers=headers, method=method)
+        try:
+            with self.opener.open(request, timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            detail = error.read().decode(errors="replace")[:500]
+            raise AirflowError(f"{method} {path}: HTTP {error.code}: {detail}") from error
+        except (OSError, HTTPException) as error:
+            raise AirflowError(f"{method} {path}: {error}") from error
+        return json.loads(text) if text else None
+
+    def stop(self) -> None:
+        """End every process that came from this Airflow."""
+        processes.end(self.pid, str(self.folder))
+        self.state.unlink(missing_ok=True)
+
+
+def leftover(folder: Path) -> tuple[int, int] | None:
+    """Return pid and port of the Airflow that an earlier call left running, or None."""
+    try:
+        note = json.loads((folder / "airflow.json").read_text())
+        pid, start_time, port = int(note["pid"]), int(note["start_time"]), int(note["port"])
+    except (OSError, ValueError, KeyError):
+        return None
+    now = processes.read(pid)
+    if now and now.start_time == start_time:
+        return pid, port
+    return (-1, port) if processes.ours(-1, str(folder)) else None
+
+
+def taken(port: int) -> bool:
+    """Return whether somebody listens on a port of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False

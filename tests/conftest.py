@@ -1,0 +1,58 @@
+"""What all tests share. Airflow reads its home when it is imported, so the home is set first."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+for _name in [name for name in os.environ if name.startswith(("AIRFLOW_", "_AIRFLOW"))]:
+    del os.environ[_name]
+AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="dtrain-tests-"))
+os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
+os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
+
+
+def program(name: str) -> str | None:
+    """Return the path of a system program; the folders of root count for everybody."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+
+
+def _why_no_netns() -> str | None:
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [name for name in ("ip", "unshare", "sshd") if program(name) is None]
+    return f"missing: {', '.join(missing)}" if missing else None
+
+
+def _why_no_torch() -> str | None:
+    return None if importlib.util.find_spec("torch") else "PyTorch is not installed"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, with the reason."""
+    reasons = {"netns": _why_no_netns(), "torch": _why_no_torch()}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_unconfigure() -> None:
+    """Remove the home of this run; a worker that died earlier leaves its own behind."""
+    shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """The AIRFLOW_HOME of this test run, with its metadata database migrated."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    return AIRFLOW_HOME

@@ -1,0 +1,89 @@
+"""One store per test on each database; a PostgreSQL server of our own, if its programs are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store, migrate
+from tests.contract.store_world import Clock, Server, server_programs
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    programs = server_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL's server programs (initdb, pg_ctl) are not installed")
+    pytest.importorskip("psycopg", reason="the driver psycopg is not installed")
+    server = Server(programs)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database without a schema."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store/dtrain.db"
+    return request.getfixturevalue("postgresql").new_database()
+
+
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """The URL of a migrated database."""
+    migrate(empty_url)
+    return empty_url
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(url: str, clock: Clock) -> Iterator[Store]:
+    opened = Store.open(url, clock=clock)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def submit(store: Store) -> Callable[..., Ticket]:
+    """Submit a trial: ``submit(task="a", slots=2)``."""
+    numbers = count()
+
+    def submit_one(task: str | None = None, *, to: Store | None = None, max_tries: int = 0, **fields: object) -> Ticket:
+        target = to or store
+        number = next(numbers)
+        config = target.put_config({"entrypoint": "python train.py"}, origins={})
+        key = TrialKey(dag_id="d", run_id="r", task_id=task or f"task{number}", max_tries=max_tries)
+        values = {"experiment_name": "e", "pool": "gpus", "slots": 1, "number": number, **fields}
+        return target.submit_trial(TrialSubmission(key=key, config_id=config.config_id, **values))
+
+    return submit_one
+
+
+@pytest.fixture
+def start(store: Store) -> Callable[[Ticket], int]:
+    """Carry a submitted attempt to running; return the watch."""
+
+    def start_one(ticket: Ticket) -> int:
+        watch = store.watch(ticket.attempt_id, watcher="test")
+        store.schedule("gpus")
+        assert store.take_up(ticket.attempt_id, watch)
+        view = store.attempt(ticket.attempt_id)
+        ranks = iter(range(100))
+        plans = {
+            name: {"ranks": [{"rank": next(ranks), "local_rank": i, "slot": s} for i, s in enumerate(slots or (-1,))]}
+            for name, slots in view.placement.items()
+        }
+        store.set_plan(ticket.attempt_id, watch, {"plans": plans})
+        store.set_running(ticket.attempt_id, watch)
+        return watch
+
+    return start_one

@@ -1,0 +1,276 @@
+"""A host for tests: folders of its own, and channels to ``supervisor.py follow`` as a real process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+SUPERVISOR = Path(__file__).parents[2] / "airflow_provider_dtrain" / "hosts" / "supervisor.py"
+DEADLINE_S = 20.0
+
+
+def interpreters() -> list[str]:
+    """This interpreter and, where one is there, the oldest that hosts may have."""
+    found = [sys.executable]
+    old = sorted(Path.home().glob(".pyenv/versions/3.9.*/bin/python"))
+    return found + [str(path) for path in old[:1]]
+
+
+def until(condition: Callable[[], Any], what: str = "the condition", timeout_s: float = DEADLINE_S) -> Any:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {timeout_s} s"
+        select.select([], [], [], 0.005)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Refusal(Exception):
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(str(answer))
+        self.answer = answer
+        self.code = answer["code"]
+
+
+class Channel:
+    """The control side of one follow process."""
+
+    def __init__(self, argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.buffer = bytearray()
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.frames: list[dict[str, Any]] = []
+        self.count = 0
+        self.acks = True
+        line = self._line(time.monotonic() + DEADLINE_S)
+        assert line.startswith(b"DTRAIN/1 "), line
+        self.hello = json.loads(line[9:])
+
+    def _fill(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([self.stdout], [], [], left)[0]:
+            raise TimeoutError(f"nothing came; frames so far: {self.frames[-5:]}")
+        data = os.read(self.stdout.fileno(), 1 << 20)
+        if not data:
+            stderr = self.process.stderr
+            raise EOFError((stderr.read() if stderr else b"").decode())
+        self.buffer += data
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return taken
+
+    def _line(self, deadline: float) -> bytes:
+        while (end := self.buffer.find(b"\n")) < 0:
+            self._fill(deadline)
+        return self._take(end + 1)
+
+    def read(self, timeout_s: float = DEADLINE_S) -> dict[str, Any]:
+        """Take one frame or answer."""
+        deadline = time.monotonic() + timeout_s
+        frame: dict[str, Any] = json.loads(self._line(deadline))
+        while len(self.buffer) < frame.get("bytes", 0):
+            self._fill(deadline)
+        frame["raw"] = self._take(frame.get("bytes", 0))
+        if "re" in frame:
+            self.answers[str(frame["re"])] = frame
+        else:
+            self.frames.append(frame)
+            if frame["t"] == "data" and self.acks:
+                end = frame["offset"] + frame["bytes"]
+                self.send(cmd="ack", run=frame["run"], stream=frame["stream"], offset=end)
+        return frame
+
+    def send(self, **message: Any) -> None:
+        self.send_raw(json.dumps(message).encode() + b"\n")
+
+    def send_raw(self, data: bytes) -> None:
+        self.stdin.write(data)
+        self.stdin.flush()
+
+    def post(self, cmd: str, **arguments: Any) -> str:
+        self.count += 1
+        key = f"q{self.count}"
+        self.send(id=key, cmd=cmd, **arguments)
+        return key
+
+    def answer(self, key: str) -> dict[str, Any]:
+        deadline = time.monotonic() + DEADLINE_S
+        while key not in self.answers:
+            self.read(deadline - time.monotonic())
+        answer = self.answers.pop(key)
+        if not answer["ok"]:
+            raise Refusal(answer)
+        return answer
+
+    def call(self, cmd: str, **arguments: Any) -> dict[str, Any]:
+        return self.answer(self.post(cmd, **arguments))
+
+    def wait(self, condition: Callable[[], Any]) -> Any:
+        """Read frames until the condition holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := condition()):
+            self.read(deadline - time.monotonic())
+        return found
+
+    def stream(self, run: str, name: str) -> bytes:
+        """What came of a stream, with every frame at the position that it names."""
+        parts = [f for f in self.frames if f["t"] == "data" and f["run"] == run and f["stream"] == name]
+        for one, other in zip(parts, parts[1:], strict=False):
+            assert other["offset"] >= one["offset"] + one["bytes"]
+        return b"".join(part["raw"] for part in parts)
+
+    def events(self, run: str, name: str = "supervisor.events") -> list[dict[str, Any]]:
+        found = []
+        for line in self.stream(run, name).splitlines():
+            assert line[:8] == b"%08x" % zlib.crc32(line[9:])
+            found.append(json.loads(line[9:]))
+        return found
+
+    def event(self, run: str, kind: str) -> dict[str, Any] | None:
+        return next((event for event in self.events(run) if event["kind"] == kind), None)
+
+    def wait_event(self, run: str, kind: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.wait(lambda: self.event(run, kind))
+        return found
+
+    def close(self) -> int:
+        if not self.stdin.closed:
+            self.stdin.close()
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.stdout.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return code
+
+
+class Host:
+    """Folders of one host; several of them on one machine know nothing of each other."""
+
+    def __init__(self, root: Path, python: str = sys.executable, *, cgroup: bool = True) -> None:
+        self.root, self.python = root, python
+        self.remote_dir, self.state_dir = root / "remote", root / "state"
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.env = {**os.environ, **({} if cgroup else {"DTRAIN_NO_CGROUP": "1"})}
+        self.channels: list[Channel] = []
+
+    def argv(self, role: str, *arguments: str) -> list[str]:
+        folders = ["--remote-dir", str(self.remote_dir), "--state-dir", str(self.state_dir)]
+        return [self.python, str(SUPERVISOR), role, *folders, *arguments]
+
+    def channel(self) -> Channel:
+        found = Channel(self.argv("follow"), self.env, self.root)
+        self.channels.append(found)
+        return found
+
+    def command(self, role: str, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes]:
+        done = subprocess.run(
+            self.argv(role, *arguments), input=stdin, capture_output=True, env=self.env, timeout=60, cwd=self.root
+        )
+        return done.returncode, done.stdout or done.stderr
+
+    def run_dir(self, run: str) -> Path:
+        return self.state_dir / "runs" / run
+
+    def send_archive(self, kind: str, files: Mapping[str, str]) -> str:
+        content = archive(files)
+        digest = hashlib.sha256(content).hexdigest()
+        assert self.command("receive", kind, digest, stdin=content) == (0, b"ok\n")
+        return digest
+
+    def supervisor_pid(self, run: str) -> int:
+        pid: int = json.loads((self.run_dir(run) / "supervisor.json").read_text())["pid"]
+        return pid
+
+    def processes(self, run: str | None = None) -> list[int]:
+        """Living processes that were started as part of a run of this host."""
+        found = []
+        wanted = f"DTRAIN_RUN_DIR={self.state_dir}/runs/{run or ''}".encode()
+        for entry in Path("/proc").iterdir():
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            except OSError:
+                continue
+            if any(v == wanted if run else v.startswith(wanted) for v in variables) and is_alive(int(entry.name)):
+                found.append(int(entry.name))
+        return found
+
+    def clean(self) -> None:
+        """End what a test left, its own processes only."""
+        for channel in self.channels:
+            channel.close()
+        runs = self.state_dir / "runs"
+        for folder in runs.iterdir() if runs.is_dir() else ():
+            if (folder / "supervisor.json").exists() and not (folder / "ended").exists():
+                pid = self.supervisor_pid(folder.name)
+                if str(self.state_dir).encode() in Path(f"/proc/{pid}/cmdline").read_bytes() if is_alive(pid) else False:
+                    os.kill(pid, signal.SIGKILL)
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def archive(files: Mapping[str, str], *members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """A tar.gz with some files and, behind them, members made by hand."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+        for member, content in members:
+            tar.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+def make_plan(run: str, *argv: str, ranks: int = 1, **changes: Any) -> dict[str, Any]:
+    """A plan of one host; rank k has slot k."""
+    plan: dict[str, Any] = {
+        "protocol": 1, "run": run, "store": "store-1", "token": int(run.rpartition(".")[2]), "host": "here",
+        "group_rank": 0, "group_world_size": 1, "world_size": ranks, "argv": list(argv),
+        "ranks": [
+            {"rank": k, "local_rank": k, "slot": k, "device": None, "env": {"RANK": str(k)}} for k in range(ranks)
+        ],
+        "python": None, "env": {}, "payload": None, "library": None, "context": {"a": 1}, "port_range": None,
+        "master_local": True, "grace_s": 5, "orphan_timeout_s": 900, "prepare_timeout_s": 60, "timeout_s": None,
+        "log_limit_bytes": 1 << 20, "cpu_slots": True,
+    }  # fmt: skip
+    plan.update(changes)
+    return plan
+
+
+def start(channel: Channel, plan: dict[str, Any], *, logs: str = "all", secrets: Any = None) -> dict[str, Any]:
+    """Prepare, subscribe and go, as the control side does."""
+    run = plan["run"]
+    answer = channel.call("prepare", plan=plan, secrets=secrets or {})
+    channel.call("subscribe", run=run, offsets={}, logs=logs)
+    assert channel.call("go", run=run, master_addr="127.0.0.1", master_port=answer["port"])["state"] == "running"
+    return answer

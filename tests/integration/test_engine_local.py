@@ -1,0 +1,237 @@
+"""The engine on this machine: real store, real supervisor, real ranks; no scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_dtrain.engine.attempt import AttemptRunner
+from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.engine.runtime import Runtime, take_over
+from airflow_provider_dtrain.engine.submission import render, revive, submit
+from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.errors import ConfigError, PayloadError, UnplaceableError, UnsupportedFieldError
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.hosts.local import LocalTransport
+from airflow_provider_dtrain.hosts.remote import HostAddress
+from airflow_provider_dtrain.store.records import Ticket, TrialKey
+
+CODE = Path(__file__).parents[1] / "jobs"
+
+
+def config(arguments: str, *, slots: int = 2, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "ranks",
+        "entrypoint": f"python ranks.py {arguments}",
+        "model_dir": "code",
+        "max_restarts": 0,
+        "resources": {"slots_per_trial": slots},
+        **more,
+    }
+
+
+class Engine:
+    """What an operator does, without Airflow around it."""
+
+    def __init__(self, hook: DtrainHook) -> None:
+        self.hook, self.runs = hook, 0
+        self.runtime: Runtime | None = None
+
+    def submit(self, document: dict[str, Any], *, folder: Path = CODE, run_id: str | None = None) -> Ticket:
+        self.runs += 1
+        key = TrialKey(dag_id="dag", run_id=run_id or str(self.runs), task_id="train")
+        ticket = submit(self.hook, render(self.hook, document, None, folder), key=key, folder=folder)
+        revive(self.hook.store, ticket)
+        return ticket
+
+    async def carry(self, ticket: Ticket, *, hand_over_after_s: float | None = None) -> Outcome | None:
+        log = TaskLog(logging.getLogger("engine"), 10**6)
+        self.runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
+        if hand_over_after_s is not None:
+            asyncio.get_running_loop().call_later(hand_over_after_s, self.runtime.hand_over)
+        return await asyncio.wait_for(AttemptRunner(self.runtime).run(), 60)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = dataclasses.replace(
+        settings(),
+        sql_alchemy_conn=f"sqlite:///{tmp_path}/dtrain.db",
+        checkpoint_dir=tmp_path / "checkpoints",
+        kill_grace_s=2.0,
+    )
+    hook = DtrainHook(options)
+    hook.links.close_all()
+    register(hook, tmp_path / "state")
+    yield Engine(hook)
+    hook.links.close_all()
+
+
+def register(hook: DtrainHook, state_dir: Path) -> None:
+    """Add this machine as a host with two slots whose locks are the test's own."""
+    address = HostAddress(
+        name="local", remote_dir=".dtrain", state_dir=str(state_dir), python=sys.executable,
+        make_transport=lambda: LocalTransport("local"),
+    )  # fmt: skip
+    link = hook.links.get(address)
+    record = host_record_from_facts(
+        "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello, slots="cpu:2",
+        remote_dir=".dtrain", state_dir=str(state_dir), python=sys.executable,
+    )  # fmt: skip
+    hook.store.add_host(record)
+
+
+def processes(word: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if word in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def held(engine: Engine) -> list[Any]:
+    return [slot for slot in engine.hook.store.slots() if slot.allocation_id is not None]
+
+
+async def test_a_gang_runs_to_its_end_and_its_slots_are_free(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(config("facts", hyperparameters={"lr": 0.5, "nested": {"depth": 3}}))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert outcome.result is not None
+    assert [rank["exit_code"] for host in outcome.result["hosts"] for rank in host["ranks"]] == [0, 0]
+    said = re.search(r"hparams (\{.*\})", caplog.text)
+    assert said is not None
+    assert json.loads(said[1]) == {"lr": 0.5, "nested": {"depth": 3}}
+    assert held(engine) == []
+
+
+async def test_a_rank_that_raises_is_the_named_cause_and_the_others_end(engine: Engine) -> None:
+    outcome = await engine.carry(engine.submit(config("fail 1")))
+    assert outcome is not None
+    assert outcome.state == "errored"
+    assert outcome.failure is not None
+    assert outcome.failure.error == "RankFailedError"
+    assert outcome.failure.kind == "user"
+    assert outcome.failure.message.startswith("Rank 1 on host 'local' failed first")
+    assert "ValueError: rank 1 cannot go on" in outcome.failure.message
+    assert processes("ranks.py fail 1") == []
+    assert held(engine) == []
+
+
+async def test_a_failing_trial_restarts_as_often_as_it_may(engine: Engine) -> None:
+    ticket = engine.submit(config("fail 0", max_restarts=2))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "errored"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (3, 2)
+    assert held(engine) == []
+
+
+async def test_a_kill_ends_every_process_also_detached_grandchildren(engine: Engine) -> None:
+    ticket = engine.submit(config("sleep 321"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    while len(processes("sleep 321")) < 4:
+        assert not carrying.done(), carrying.result()
+        await asyncio.sleep(0.05)
+    assert engine.runtime is not None
+    engine.runtime.kill()
+    outcome = await asyncio.wait_for(carrying, 20)
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert processes("sleep 321") == []
+    assert held(engine) == []
+
+
+async def test_a_kill_by_command_reaches_the_follower(engine: Engine) -> None:
+    ticket = engine.submit(config("sleep 322"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    while len(processes("sleep 322")) < 4:
+        assert not carrying.done(), carrying.result()
+        await asyncio.sleep(0.05)
+    engine.hook.store.request_kill(ticket.trial_id, by="somebody")
+    outcome = await asyncio.wait_for(carrying, 20)
+    assert outcome is not None
+    assert outcome.state == "killed"
+
+
+async def test_another_process_takes_over_and_no_event_is_lost_or_repeated(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(config("count 40"))
+    assert await engine.carry(ticket, hand_over_after_s=1.5) is None
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    numbers = [int(n) for n in re.findall(r"\[rank 0\] number (\d+)", caplog.text)]
+    assert sorted(set(numbers)) == list(range(40))
+    kinds = [event.kind for event in engine.hook.store.events(ticket.attempt_id)]
+    assert kinds.count("ended") == 1
+    assert kinds.count("exit") == 2
+
+
+async def test_submitting_the_same_task_again_is_the_same_trial(engine: Engine) -> None:
+    first = engine.submit(config("facts"), run_id="again")
+    assert engine.submit(config("facts"), run_id="again").trial_id == first.trial_id
+    assert (await engine.carry(first)) == (await engine.carry(first))
+
+
+async def test_a_request_that_never_fits_is_refused_with_the_sizes_that_do(engine: Engine) -> None:
+    with pytest.raises(UnplaceableError, match="999"):
+        engine.submit(config("facts", slots=999))
+    assert engine.hook.store.tasks() == []
+
+
+async def test_gangs_wait_for_each_other(engine: Engine) -> None:
+    engine.hook.ensure_local()
+    slots = len(engine.hook.store.slots())
+    first = engine.submit(config("sleep 1", slots=slots))
+    second = engine.submit(config("facts", slots=slots))
+    log = TaskLog(logging.getLogger("engine"), 10**6)
+    runners = [
+        AttemptRunner(await take_over(engine.hook, ticket.trial_id, log, watcher="test")) for ticket in (first, second)
+    ]
+    outcomes = await asyncio.wait_for(asyncio.gather(*(runner.run() for runner in runners)), 60)
+    assert [outcome.state for outcome in outcomes if outcome] == ["completed", "completed"]
+    views = [engine.hook.store.attempt(ticket.attempt_id) for ticket in (first, second)]
+    assert views[0].ended_at is not None
+    assert views[1].granted_at is not None
+    assert views[1].granted_at >= views[0].ended_at - (views[0].ended_at - views[0].granted_at)
+
+
+@pytest.mark.parametrize(
+    ("document", "error", "words"),
+    [
+        (config("facts") | {"entrypont": "x"}, ConfigError, "entrypont"),
+        (config("facts") | {"optimizations": {"aggregation_frequency": 4}}, UnsupportedFieldError, "aggregation"),
+        (config("facts") | {"model_dir": "../.."}, ConfigError, "model_dir"),
+        (config("facts") | {"model_dir": "nowhere"}, PayloadError, "nowhere"),
+        (config("facts") | {"environment": {"variables": {"A": "a\nb"}}}, ConfigError, "variables"),
+    ],
+)
+async def test_bad_input_changes_nothing(engine: Engine, document: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        engine.submit(document)
+    assert engine.hook.store.tasks() == []
+
+
+async def test_the_interpreter_of_the_ranks_can_be_chosen(engine: Engine) -> None:
+    outcome = await engine.carry(engine.submit(config("facts", environment={"python": sys.executable})))
+    assert outcome is not None
+    assert outcome.state == "completed"

@@ -1,0 +1,302 @@
+"""Real ranks: one and two processes over gloo on 127.0.0.1, started with torchrun's environment contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_train_events import lines_of
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "dags" / "digits" / "train.py"
+DEADLINE_S = 120
+
+
+@dataclass
+class Rank:
+    """What one rank left behind."""
+
+    exit_code: int
+    output: str
+    folder: Path
+
+    @property
+    def events(self):
+        return lines_of(self.folder / "events")
+
+    @property
+    def error(self):
+        path = self.folder / "error.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def said(self, pattern):
+        """Return what the first group of the pattern matched in the output, everywhere."""
+        return re.findall(pattern, self.output)
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def run_ranks(script, run_dir, size, *, context=None, env=None):
+    """Start the script as a trial's ranks, wait for them, return what they left."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    document = {"trial_id": 1, "attempt": 1, "hparams": {"global_batch_size": 8}, "seed": 3, "config": {}}
+    (run_dir / "context.json").write_text(json.dumps({**document, **(context or {})}))
+    common = {
+        "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+        "DTRAIN_RUN": "t1.1.7", "DTRAIN_RUN_DIR": str(run_dir), "DTRAIN_CONTEXT": str(run_dir / "context.json"),
+        "DTRAIN_CHECKPOINT_DIR": str(run_dir / "checkpoints"), "GLOO_SOCKET_IFNAME": "lo", **(env or {}),
+    }  # fmt: skip
+    processes = []
+    for rank in range(size):
+        folder = run_dir / f"rank{rank}"
+        folder.mkdir(exist_ok=True)
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DTRAIN_EVENTS": str(folder / "events"),
+               "TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}  # fmt: skip
+        processes.append(subprocess.Popen(
+            [sys.executable, str(script)], env={**common, **own}, cwd=run_dir, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ))  # fmt: skip
+    return [Rank(*_finish(process), run_dir / f"rank{rank}") for rank, process in enumerate(processes)]
+
+
+def _finish(process):
+    try:
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    return process.returncode, output
+
+
+def script(tmp_path, body):
+    """Write a script whose body runs inside ``with dtrain.init() as ctx``."""
+    path = tmp_path / "script.py"
+    head = "import sys, torch\nimport airflow_provider_dtrain.train as dtrain\n"
+    path.write_text(head + textwrap.dedent(body))
+    return path
+
+
+DIGITS_CONTEXT = {
+    "hparams": {"global_batch_size": 64, "lr": 0.006, "dropout": 0.1, "epochs": 6},
+    "config": {"searcher": {"metric": "accuracy", "smaller_is_better": False}},
+}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Two ranks that trained the digits."""
+    return run_ranks(DIGITS, tmp_path_factory.mktemp("digits") / "run", 2, context=DIGITS_CONTEXT)
+
+
+def test_digits_learns_at_two_ranks(digits):
+    assert [rank.exit_code for rank in digits] == [0, 0], digits[0].output + digits[1].output
+    validations = [event["metrics"]["accuracy"] for event in digits[0].events if event["kind"] == "validation"]
+    assert len(validations) == 6
+    assert max(validations) > 0.95
+
+
+def test_all_ranks_end_with_identical_parameters(digits):
+    digests = [rank.said(r"rank \d parameters sha256 ([0-9a-f]{64})") for rank in digits]
+    assert len(digests[0]) == 1
+    assert digests[0] == digests[1]
+
+
+def test_rank_zero_tells_the_story_and_the_others_their_start(digits):
+    kinds = [[event["kind"] for event in rank.events] for rank in digits]
+    assert kinds[0][:2] == ["init", "first_step"]
+    assert kinds[0].count("report") == 6 * 23
+    assert kinds[0].count("checkpoint") == 6
+    assert kinds[0][-1] == "result"
+    assert kinds[1] == ["init", "first_step"]
+
+
+def test_the_result_names_a_checkpoint_that_is_there(digits):
+    value = digits[0].events[-1]["value"]
+    assert value["step"] == 6 * 23
+    assert (digits[0].folder.parent / value["checkpoint"] / "metadata.json").is_file()
+
+
+SMALL = """
+    def main():
+        with dtrain.init() as ctx:
+            data = torch.utils.data.TensorDataset(torch.randn(24, 4), torch.arange(24) % 2)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout({dropout}), torch.nn.Linear(16, 2))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            model, optimizer = ctx.prepare(model, optimizer)
+            step = ctx.restore()
+            print("restored", step)
+            for _ in ctx.epochs(2):
+                for inputs, labels in ctx.loader(data):
+                    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                    ctx.backward(loss)
+                    ctx.step(optimizer)
+                    step += 1
+                    ctx.report(step, {{"loss": loss}})
+                    if step == 4:
+                        ctx.save_checkpoint(step)
+                    if step == {stop}:
+                        return
+            print("losses", loss.item())
+            print("parameters", dtrain.parameters_sha256(model))
+            weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+            print("weights", weights.double().tolist())
+    main()
+"""
+
+
+def test_two_resumed_ranks_get_the_weights_of_an_unbroken_run(tmp_path):
+    whole = script(tmp_path, SMALL.format(dropout=0.5, stop=-1))
+    unbroken = run_ranks(whole, tmp_path / "unbroken", 2)
+    broken = script(tmp_path, SMALL.format(dropout=0.5, stop=5))
+    first = run_ranks(broken, tmp_path / "broken", 2)
+    assert [rank.exit_code for rank in first] == [0, 0], first[0].output
+    saved = tmp_path / "broken" / "checkpoints" / "step-00000004"
+    whole = script(tmp_path, SMALL.format(dropout=0.5, stop=-1))
+    second = run_ranks(whole, tmp_path / "second", 2, context={"latest_checkpoint": str(saved)})
+    assert second[1].said(r"restored (\d+)") == ["4"]
+    assert second[1].said(r"parameters (\w+)") == unbroken[0].said(r"parameters (\w+)") != []
+
+
+def test_one_and_two_ranks_train_on_the_same_global_batches(tmp_path):
+    path = script(tmp_path, SMALL.format(dropout=0.0, stop=-1))
+    one, two = run_ranks(path, tmp_path / "one", 1), run_ranks(path, tmp_path / "two", 2)
+    weights = [json.loads(ranks[0].said(r"weights (.*)")[0]) for ranks in (one, two)]
+    assert weights[1] == pytest.approx(weights[0], abs=1e-5)
+
+
+def test_reports_are_the_mean_over_the_ranks(tmp_path):
+    path = script(tmp_path, """
+        with dtrain.init() as ctx:
+            rank = ctx.distributed.get_rank()
+            model = torch.nn.Linear(1, 1)
+            model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            for step in (1, 2, 3):
+                ctx.backward(model(torch.ones(1, 1)).sum())
+                ctx.step(optimizer)
+                ctx.report(step, {"loss": torch.tensor(float(rank * 10 + step))})
+            ctx.report_validation(3, {"accuracy": float(rank)}, weight=3 - 2 * rank)
+            ctx.report_validation(4, {"accuracy": float(rank)}, average=False)
+    """)  # fmt: skip
+    ranks = run_ranks(path, tmp_path / "run", 2)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output
+    reports = [event["metrics"] for event in ranks[0].events if event["kind"] == "report"]
+    validations = [event["metrics"] for event in ranks[0].events if event["kind"] == "validation"]
+    assert reports == [{"loss": 6.0}, {"loss": 7.0}, {"loss": 8.0}]
+    assert validations == [{"accuracy": 0.25}, {"accuracy": 0.0}]
+
+
+def test_ranks_talk_and_the_leader_goes_first(tmp_path):
+    path = script(tmp_path, """
+        import pathlib
+        with dtrain.init() as ctx:
+            d = ctx.distributed
+            assert d.allgather(d.get_rank() * 2) == [0, 2]
+            assert d.gather(d.get_rank()) == ([0, 1] if d.get_rank() == 0 else None)
+            assert d.broadcast({"from": d.get_rank()}) == {"from": 0}
+            assert d.broadcast_bytes(b"abc" if d.get_rank() == 0 else None) == b"abc"
+            assert d.any(d.get_rank() == 1) is True and d.any(False) is False
+            file = pathlib.Path("downloaded")
+            with d.local_leader_first():
+                assert file.exists() == (d.get_local_rank() == 1)
+                file.touch()
+            try:
+                with d.local_leader_first():
+                    raise ValueError("no network")
+            except (ValueError, dtrain.LeaderFailedError) as error:
+                print("caught", type(error).__name__)
+    """)  # fmt: skip
+    ranks = run_ranks(path, tmp_path / "run", 2)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    assert [rank.said(r"caught (\w+)") for rank in ranks] == [["ValueError"], ["LeaderFailedError"]]
+
+
+def test_all_ranks_agree_on_a_stop_that_one_host_saw(tmp_path):
+    path = script(tmp_path, """
+        import os, pathlib
+        own = pathlib.Path(f"host{os.environ['RANK']}")
+        own.mkdir()
+        os.environ["DTRAIN_RUN_DIR"] = str(own)
+        if os.environ["RANK"] == "1":
+            (own / "stop_requested").touch()
+        with dtrain.init() as ctx:
+            model = torch.nn.Linear(1, 1)
+            model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            steps = 0
+            while not ctx.stop_requested:
+                ctx.backward(model(torch.ones(1, 1)).sum())
+                ctx.step(optimizer)
+                steps += 1
+            print("stopped after", steps)
+    """)  # fmt: skip
+    ranks = run_ranks(path, tmp_path / "run", 2, context={"config": {"scheduling_unit": 5}})
+    assert [rank.said(r"stopped after (\d+)") for rank in ranks] == [["5"], ["5"]], ranks[0].output
+
+
+def test_the_failing_rank_is_the_one_with_the_cause_in_its_error_file(tmp_path):
+    path = script(tmp_path, """
+        with dtrain.init(timeout_s=20) as ctx:
+            if ctx.distributed.get_rank() == 1:
+                raise ValueError("label 12 of 10")
+            ctx.distributed.barrier()
+    """)  # fmt: skip
+    ranks = run_ranks(path, tmp_path / "run", 2)
+    assert [rank.exit_code for rank in ranks] == [1, 1]
+    assert ranks[1].error["message"] == "ValueError: label 12 of 10"
+    assert 'raise ValueError("label 12 of 10")' in ranks[1].error["traceback"]
+    assert (ranks[1].error["rank"], "ValueError" in ranks[0].error["message"]) == (1, False)
+
+
+@pytest.mark.parametrize(("ending", "code"), [
+    ("raise SystemExit(3)", 3), ("sys.exit(4)", 4), ("raise KeyError('late')", 1), ("pass", 0),
+])  # fmt: skip
+def test_code_after_the_block_runs_and_its_exit_status_is_kept(tmp_path, ending, code):
+    path = script(tmp_path, f"""
+        import atexit
+        atexit.register(print, "exit handler ran")
+        with dtrain.init() as ctx:
+            ctx.set_result("done")
+        print("after the block")
+        {ending}
+    """)  # fmt: skip
+    (rank,) = run_ranks(path, tmp_path / "run", 1)
+    assert rank.exit_code == code, rank.output
+    assert "after the block" in rank.output
+    assert "exit handler ran" in rank.output
+    assert [event["kind"] for event in rank.events] == ["init", "result"]
+    assert (rank.error is None) == ("KeyError" not in ending)
+
+
+def test_torchrun_runs_the_same_script(tmp_path):
+    path = script(tmp_path, """
+        with dtrain.init(hparams={"global_batch_size": 7}) as ctx:
+            print("rank", ctx.distributed.get_rank(), "of", ctx.distributed.get_size(), ctx.per_slot_batch_size)
+    """)  # fmt: skip
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DTRAIN_", "RANK", "WORLD", "MASTER"))}
+    options = ["--nproc-per-node=2", f"--master-port={free_port()}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(path)],
+        env={**env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n"))[1:] == ["rank 0 of 2 3", "rank 1 of 2 3"]
+    assert "effective global batch is 6" in done.stderr

@@ -1,0 +1,216 @@
+"""One test host: namespaces of its own for network, processes, mounts and name, with an sshd inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.netns.network import Network, command, ip
+
+_START_TIMEOUT_S = 20.0
+
+# The folder of this host comes as $1, its name as $2. /run is fresh, so sshd finds its folder empty.
+_INIT = """set -e
+hostname "$2"
+mount --bind "$1/tmp" /tmp
+mount --bind "$1/var-tmp" /var/tmp
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/sshd
+for file in /etc/passwd /etc/machine-id /proc/sys/kernel/random/boot_id; do
+    mount --bind "$1/$(basename $file)" $file
+done
+cd /
+exec "$3" -D -e -f "$1/sshd_config"
+"""
+
+_SSHD_CONFIG = """\
+ListenAddress {address}:22
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UseDNS no
+PidFile none
+PrintMotd no
+MaxStartups {max_startups}
+MaxSessions {max_sessions}
+{extra}
+"""
+
+
+class NamespaceHost:
+    """A host that tests can reach by SSH, crash, cut off and look into."""
+
+    user = "root"
+    port = 22
+    #: Interpreter inside the host: the one that runs the tests.
+    python = sys.executable
+
+    def __init__(self, network: Network, index: int, name: str, folder: Path, home: Path, private_key: Path) -> None:
+        self._network, self._index = network, index
+        self.name, self.folder, self.home, self.private_key = name, folder, home, private_key
+        self.address = network.address(index)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._init_pid = 0
+
+    def prepare(self, *, authorized: str, max_startups: str, max_sessions: int, sshd_extra: str) -> None:
+        """Write everything that the host finds at its first boot."""
+        for name in ("tmp", "var-tmp"):
+            (self.folder / name).mkdir(parents=True)
+            (self.folder / name).chmod(0o1777)
+        self.home.mkdir(mode=0o700, exist_ok=True)
+        (self.folder / "authorized_keys").write_text(authorized)
+        (self.folder / "machine-id").write_text(uuid.uuid4().hex + "\n")
+        (self.folder / "passwd").write_text(_passwd(self.home))
+        command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(self.folder / "host_key"))
+        settings = {"address": self.address, "folder": self.folder, "extra": sshd_extra}
+        text = _SSHD_CONFIG.format(max_startups=max_startups, max_sessions=max_sessions, **settings)
+        (self.folder / "sshd_config").write_text(text)
+
+    @property
+    def host_key(self) -> str:
+        """Type and key, as the ``host_key`` extra of a connection holds them."""
+        return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+
+    def airflow_conn(self, *, host_key: bool = True, **extra: object) -> str:
+        """Return the JSON for an ``AIRFLOW_CONN_...`` variable."""
+        known: dict[str, object] = {"key_file": str(self.private_key), "look_for_keys": False}
+        if host_key:
+            known["host_key"] = self.host_key
+        document = {"conn_type": "ssh", "host": self.address, "login": self.user, "port": self.port}
+        return json.dumps({**document, "extra": {**known, **extra}})
+
+    def boot(self) -> None:
+        """Start the host with a boot id of its own and an empty /tmp; wait for it with :meth:`await_sshd`."""
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        _empty(self.folder / "tmp")
+        sshd = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin") or "sshd"
+        with (self.folder / "sshd.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["ip", "netns", "exec", self._network.namespace(self._index),
+                 "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
+                 "/bin/sh", "-c", _INIT, "init", str(self.folder), self.name, sshd],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def await_sshd(self) -> None:
+        """Return once sshd greets."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._greets():
+            dead = self._process is None or self._process.poll() is not None
+            if dead or time.monotonic() > deadline:
+                log = (self.folder / "sshd.log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"test host {self.name} did not start:\n{log}")
+            time.sleep(0.01)
+        assert self._process is not None
+        pid = self._process.pid
+        self._init_pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+    def _greets(self) -> bool:
+        try:
+            with socket.create_connection((self.address, self.port), timeout=1) as sock:
+                return sock.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the host runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def crash(self) -> None:
+        """End every process of the host at once, as a power cut does."""
+        if self._process is None:
+            return
+        # The child is the namespace's init: the kernel ends all others with it.
+        for pid in (self._init_pid, self._process.pid):
+            if pid and self._process.poll() is None:
+                _kill(pid)
+        self._process.wait(timeout=20)
+        self._process, self._init_pid = None, 0
+
+    def reboot(self) -> None:
+        """Crash and come back with another boot id."""
+        self.crash()
+        self.boot()
+        self.await_sshd()
+
+    def partition(self) -> None:
+        """Pull the network cable."""
+        ip("link", "set", self._network.link(self._index), "down")
+
+    def heal(self) -> None:
+        """Plug the network cable in again."""
+        ip("link", "set", self._network.link(self._index), "up")
+
+    def throttle(self, rate: str) -> None:
+        """Limit what reaches the host, e.g. ``10mbit``; an empty rate lifts the limit."""
+        device = self._network.link(self._index)
+        command("tc", "qdisc", "del", "dev", device, "root", check=False)
+        if rate:
+            limit = ["rate", rate, "burst", "64kb", "latency", "400ms"]
+            command("tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
+
+    def pids(self) -> list[int]:
+        """Return every process in the host but its init, by its number outside."""
+        if not self._init_pid:
+            return []
+        inside = _pid_namespace(self._init_pid)
+        found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [pid for pid in found if pid != self._init_pid and inside and _pid_namespace(pid) == inside]
+
+    def exec(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command inside the host, in its home folder, without SSH."""
+        enter = ["nsenter", f"--target={self._init_pid}", "--uts", "--mount", "--pid", "--net"]
+        path = f"PATH={os.defpath}:/usr/sbin:/sbin"
+        env = ["env", "-i", "-C", str(self.home), f"HOME={self.home}", "USER=root", path]
+        return subprocess.run([*enter, *env, *argv], input=stdin, capture_output=True, timeout=timeout_s, check=False)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def _passwd(home: Path) -> str:
+    """Return this machine's accounts with root at home in the host's own folder."""
+    lines = Path("/etc/passwd").read_text().splitlines()
+    others = [line for line in lines if not line.startswith("root:")]
+    return "\n".join([f"root:x:0:0:root:{home}:/bin/bash", *others]) + "\n"
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()
+
+
+def new_tag() -> str:
+    """Return a prefix for the names of one set, short enough for names of links."""
+    return f"dt{secrets.token_hex(3)}"

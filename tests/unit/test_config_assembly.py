@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.core.config import (
+    MASK,
+    UNSUPPORTED,
+    ExperimentConfig,
+    assemble,
+    mask,
+    put_secrets,
+    refuse_unsupported,
+    take_secrets,
+    unsupported,
+    validate_partial,
+)
+from airflow_provider_dtrain.core.documents import load_yaml
+from airflow_provider_dtrain.core.merge import RESET, Override
+from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError
+
+RUN = {"entrypoint": "python train.py"}
+
+
+def problems(*documents: Any, **options: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as error:
+        assemble(*documents, **options)
+    return {problem.path: problem.message for problem in error.value.problems}
+
+
+# -- pass one
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {},
+        {"checkpoint_storage": {"bucket": "b"}},
+        {"checkpoint_storage": {"type": "s3"}},
+        {"searcher": {"max_trials": 5, "max_length": {"batches": 3}}},
+        {"searcher": {"name": "adaptive_asha"}},
+        {"bind_mounts": [{"host_path": "/a"}]},
+    ],
+)
+def test_a_template_may_be_partial(template: dict[str, Any]) -> None:
+    assert validate_partial(template, "template 'a'", template=True) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ({"resources": {"slots_per_trial": -1}}, "resources.slots_per_trial"),
+        ({"searcher": {"max_trials": 0}}, "searcher.max_trials"),
+        ({"searcher": {"max_trails": 1}}, "searcher.max_trails"),
+        ({"checkpoint_storage": {"bucket": 5}}, "checkpoint_storage.bucket"),
+        ({"template": "other"}, "template"),
+        ({"labels": Override([])}, "labels"),
+        ({"resources": {"pool": RESET}}, "resources.pool"),
+    ],
+)
+def test_what_a_template_says_is_checked(template: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate_partial(template, "template 'a'", template=True)
+    assert [problem.path for problem in error.value.problems] == [path]
+    assert str(error.value).startswith("template 'a': 1 problem")
+
+
+def test_a_configuration_may_name_a_template_and_have_tags() -> None:
+    assert validate_partial({"template": "a", "labels": Override([]), "searcher": RESET}) == []
+
+
+def test_warnings_of_a_partial_document_are_returned() -> None:
+    assert validate_partial({"workspace": "a"}) == [
+        "workspace: a field of Determined for what is not here; it has no effect"
+    ]
+
+
+def test_problems_of_all_documents_come_at_once_and_say_where() -> None:
+    found = problems({"max_restarts": -1}, {"resources": {"priority": 0}}, pool_defaults={"scheduling_unit": 0})
+    assert found == {
+        "scheduling_unit": "0 is below 1 (in the defaults of the pool)",
+        "max_restarts": "-1 is below 0 (in the template)",
+        "resources.priority": "0 is below 1",
+    }
+
+
+# -- pass two
+
+
+def test_an_entrypoint_is_required_to_run() -> None:
+    assert "missing" in problems(None, {})["entrypoint"]
+    assert assemble(None, {}, needs_entrypoint=False).config.entrypoint is None
+    assert assemble(RUN, {}).config.command == ("python", "train.py")
+
+
+def test_required_fields_of_a_member_are_required_after_the_merge() -> None:
+    template = {**RUN, "checkpoint_storage": {"type": "s3", "secret_key": "x"}}
+    assert "required" in problems(template, {})["checkpoint_storage.bucket"]
+    assert assemble(template, {"checkpoint_storage": {"bucket": "b"}}).config.checkpoint_storage.type == "s3"
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"resources": {"slots_per_trial": 4, "max_slots": 2}}, "resources.max_slots"),
+        (
+            {"resources": {"slots_per_trial": 4}, "hyperparameters": {"global_batch_size": 3}},
+            "hyperparameters.global_batch_size",
+        ),
+        (
+            {
+                "resources": {"slots_per_trial": 4},
+                "hyperparameters": {"global_batch_size": {"type": "const", "val": 3}},
+            },
+            "hyperparameters.global_batch_size",
+        ),
+        ({"searcher": {"name": "adaptive_asha", "metric": "a", "max_trials": 3}}, "searcher.max_length"),
+        ({"searcher": {"max_time": 3}}, "searcher.time_metric"),
+        ({"checkpoint_storage": {"type": "azure", "container": "c"}}, "checkpoint_storage"),
+        (
+            {
+                "searcher": {"name": "grid", "metric": "a"},
+                "hyperparameters": {"a": {"b": {"type": "int", "minval": 1, "maxval": 2}}},
+            },
+            "hyperparameters.a.b.count",
+        ),
+    ],
+)
+def test_contradictions_are_found_in_the_merged_document(config: dict[str, Any], path: str) -> None:
+    assert path in problems(RUN, config)
+
+
+def test_units_that_template_and_configuration_mix_are_found() -> None:
+    template = {**RUN, "min_validation_period": {"batches": 5}}
+    assert "!override" in problems(template, {"min_validation_period": {"epochs": 1}})["min_validation_period"]
+    whole = assemble(template, {"min_validation_period": Override({"epochs": 1})})
+    assert whole.config.min_validation_period.epochs == 1
+
+
+def test_the_order_is_configuration_template_pool_provider() -> None:
+    effective = assemble(
+        {**RUN, "max_restarts": 2, "scheduling_unit": 20},
+        {"max_restarts": 1},
+        pool_defaults={"max_restarts": 3, "scheduling_unit": 30, "network_interface": "ib0"},
+    )
+    config = effective.config
+    assert (config.max_restarts, config.scheduling_unit, config.network_interface) == (1, 20, "ib0")
+    origins = effective.origins
+    assert origins["max_restarts"] == "config"
+    assert origins["scheduling_unit"] == origins["entrypoint"] == "template"
+    assert origins["network_interface"] == "pool"
+    assert origins["checkpoint_policy"] == "default"
+
+
+def test_synonyms_merge_with_our_names() -> None:
+    effective = assemble(
+        {**RUN, "resources": {"resource_pool": "a"}, "environment": {"environment_variables": ["A=1", "B=1"]}},
+        {"resources": {"pool": "b"}, "environment": {"variables": {"B": "2"}}},
+    )
+    assert effective.document["resources"]["pool"] == "b"
+    assert "resource_pool" not in effective.document["resources"]
+    assert effective.document["environment"]["variables"] == {"A": "1", "B": "2"}
+
+
+def test_own_log_policies_join_the_two_defaults() -> None:
+    own = [{"name": "nan", "pattern": "loss is nan", "action": "cancel_retries"}, {"name": "ECC Error"}]
+    policies = assemble(None, {**RUN, "log_policies": own}).config.log_policies
+    assert [(policy.name, policy.pattern is None) for policy in policies] == [
+        ("CUDA OOM", False),
+        ("ECC Error", True),
+        ("nan", False),
+    ]
+    assert assemble(None, {**RUN, "log_policies": Override([])}).config.log_policies == []
+
+
+def test_a_warning_comes_once_for_both_documents() -> None:
+    assert len(assemble({**RUN, "workspace": "a"}, {"workspace": "b", "project": "c"}).warnings) == 2
+
+
+def test_origins_cover_exactly_the_leaves_of_the_document() -> None:
+    effective = assemble(
+        {**RUN, "labels": ["a"]}, {"labels": ["b"], "hyperparameters": {"x": None}, "data": {"y": None}}
+    )
+
+    def leaves(value: Any, path: str) -> set[str]:
+        if isinstance(value, dict) and value:
+            return set().union(*(leaves(item, f"{path}.{key}" if path else key) for key, item in value.items()))
+        if isinstance(value, list) and value:
+            return set().union(*(leaves(item, f"{path}.{index}") for index, item in enumerate(value)))
+        return {path}
+
+    assert set(effective.origins) == leaves(effective.document, "")
+    assert effective.document["hyperparameters"] == {"x": None}
+    assert effective.document["data"] == {"y": None}
+    assert (effective.origins["labels.0"], effective.origins["labels.1"]) == ("template", "config")
+
+
+def test_a_period_given_as_a_number_keeps_its_giver() -> None:
+    assert assemble(None, {**RUN, "min_checkpoint_period": 0}).origins["min_checkpoint_period.batches"] == "config"
+
+
+def test_an_effective_document_assembles_to_itself_and_is_json() -> None:
+    first = assemble(
+        {"searcher": {"name": "random", "max_trials": 3, "metric": "loss"}, "labels": ["x"]},
+        {
+            **RUN,
+            "hyperparameters": {"lr": {"type": "log", "minval": -3, "maxval": -1}, "n": None},
+            "resources": {"weight": 2},
+        },
+    )
+    again = assemble(None, json.loads(json.dumps(first.document)))
+    assert again.document == first.document
+    assert again.config == first.config == ExperimentConfig.model_validate(first.document)
+
+
+def test_the_documents_are_not_changed() -> None:
+    template, config = {**RUN, "resources": {"resource_pool": "a"}}, {"labels": ["a"], "workspace": 1}
+    before = json.dumps([template, config])
+    assemble(template, config)
+    assert json.dumps([template, config]) == before
+
+
+# -- secrets
+
+SECRETS = {
+    "checkpoint_storage": {"type": "s3", "bucket": "b", "access_key": "k1", "secret_key": "k2"},
+    "environment": {"variables": {"HF_TOKEN": "k3", "TOKENIZERS_PARALLELISM": "shown"}},
+    "data": {"secrets": {"a": ["k4", {"b": 5}]}, "credential": {"x": "k5"}, "url": "shown"},
+}
+
+
+def test_secrets_are_masked_wherever_they_stand() -> None:
+    text = json.dumps(mask(SECRETS))
+    assert all(secret not in text for secret in ("k1", "k2", "k3", "k4", "5,", "k5"))
+    assert text.count("shown") == 2
+    assert mask({"environment": {"environment_variables": ["API_KEY=abc", "A=b"]}}) == {
+        "environment": {"environment_variables": [f"API_KEY={MASK}", "A=b"]}
+    }
+
+
+def test_secrets_under_a_tag_are_masked() -> None:
+    assert mask({"checkpoint_storage": Override({"connection_string": "x"})}) == {
+        "checkpoint_storage": Override({"connection_string": MASK})
+    }
+
+
+def test_secrets_are_taken_out_and_put_back() -> None:
+    public, secrets = take_secrets(SECRETS)
+    assert secrets == {
+        "checkpoint_storage.access_key": "k1",
+        "checkpoint_storage.secret_key": "k2",
+        "data.secrets.a.0": "k4",
+        "data.secrets.a.1.b": 5,
+        "data.credential.x": "k5",
+    }
+    assert "k1" not in json.dumps(public)
+    assert put_secrets(public, secrets) == SECRETS
+
+
+# -- what is not built yet
+
+
+def test_a_document_of_defaults_uses_nothing_unsupported() -> None:
+    effective = assemble(None, RUN)
+    assert unsupported(effective.config, effective.origins) == []
+    assert unsupported(ExperimentConfig.model_validate(effective.document)) == []
+    refuse_unsupported(effective.config)
+
+
+SUPPORTED = """
+name: x
+description: y
+labels: [a]
+entrypoint: python train.py
+model_dir: code
+hyperparameters: {lr: 1e-3, opt: {name: sgd, beta: {type: const, val: 0.9}}, layers: [1, 2], none: null}
+searcher: {name: single, metric: loss, smaller_is_better: false}
+resources: {slots_per_trial: 4, pool: a, priority: 1, is_single_host: true}
+reproducibility: {experiment_seed: 5, deterministic: true}
+checkpoint_storage: {type: shared_fs, host_path: /srv}
+checkpoint_policy: all
+max_restarts: 0
+scheduling_unit: 1
+environment: {python: /usr/bin/python3, variables: {A: b}}
+network_interface: eth0
+data: {a: b}
+profiling: {enabled: true}
+"""
+
+
+def test_what_this_version_has_is_not_refused() -> None:
+    effective = assemble(None, load_yaml(SUPPORTED))
+    assert unsupported(effective.config, effective.origins) == []
+    directory = {**RUN, "checkpoint_storage": {"type": "directory", "container_path": "/ckpt"}}
+    assert unsupported(assemble(None, directory).config) == []
+
+
+USES: dict[str, tuple[Any, ...]] = {
+    "entrypoint": ("a:B",),
+    "hyperparameters": ({"a": {"b": {"type": "int", "minval": 1, "maxval": 2}}},),
+    "searcher.name": ("random", {"metric": "a", "max_trials": 1}),
+    "searcher.max_length": ({"batches": 1},),
+    "searcher.max_time": (5, {"time_metric": "a"}),
+    "searcher.time_metric": ("a",),
+    "searcher.source_checkpoint": ("a",),
+    "resources.weight": (2,),
+    "resources.max_slots": (2,),
+    "resources.shm_size": ("1g",),
+    "resources.devices": (["/dev/a"],),
+    "bind_mounts": ([{"host_path": "/a", "container_path": "/b"}],),
+    "environment.image": ("a",),
+    "optimizations.aggregation_frequency": (2,),
+    "optimizations.average_aggregated_gradients": (False,),
+    "optimizations.average_training_metrics": (False,),
+    "optimizations.gradient_compression": (True,),
+    "optimizations.tensor_fusion_threshold": (1,),
+    "optimizations.auto_tune_tensor_fusion": (True,),
+    "optimizations.mixed_precision": ("bf16",),
+    "profiling.enabled": (False,),
+    "profiling.sampling_interval_s": (2,),
+    "profiling.timings": (False,),
+    "checkpoint_storage.type": ("gcs", {"bucket": "b"}),
+    "checkpoint_storage.save_experiment_best": (1,),
+    "checkpoint_storage.save_trial_best": (0,),
+    "checkpoint_storage.save_trial_latest": (0,),
+    "min_validation_period": ({"epochs": 1},),
+    "min_checkpoint_period": ({"batches": 1},),
+    "records_per_epoch": (5,),
+    "perform_initial_validation": (True,),
+    "log_policies": ([{"name": "a", "pattern": "b"}],),
+    "preemption_timeout": (5,),
+    "preemptible": (True,),
+    "max_runtime": (5,),
+    "tensorboard": (True,),
+    "launch": ("per_host",),
+    "hang_timeout": (5,),
+    "decision_timeout": (5,),
+}
+
+
+@pytest.mark.parametrize("path", [path for path, _, _ in UNSUPPORTED])
+def test_a_feature_that_is_not_built_fails_by_name(path: str) -> None:
+    value, *beside = USES[path]
+    section, _, name = path.rpartition(".")
+    part = {name or section: value, **(beside[0] if beside else {})}
+    effective = assemble(RUN, {section: part} if section else part)
+    assert path in [problem.path for problem in unsupported(effective.config, effective.origins)]
+    with pytest.raises(UnsupportedFieldError, match="not supported in this version"):
+        refuse_unsupported(effective.config, effective.origins)
+
+
+def test_an_unsupported_field_says_who_gave_it() -> None:
+    effective = assemble({**RUN, "resources": {"weight": 2}}, {}, pool_defaults={"tensorboard": True})
+    found = {problem.path: problem.message for problem in unsupported(effective.config, effective.origins)}
+    assert found["resources.weight"].endswith("(given by the template)")
+    assert found["tensorboard"].endswith("(given by the defaults of the pool)")

@@ -1,0 +1,50 @@
+"""Importing the edge of the package is cheap, and the layers import only downwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_dtrain
+
+PACKAGE = Path(airflow_provider_dtrain.__file__).parent
+ROOT = PACKAGE.parent
+HEAVY = ("torch", "paramiko", "optuna", "fastapi", "alembic")
+EDGE = sorted(
+    f"airflow_provider_dtrain.{folder}.{file.stem}"
+    for folder in ("operators", "sensors", "triggers", "decorators", "links")
+    for file in (PACKAGE / folder).glob("[a-z]*.py")
+)
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return the heavy modules that a new interpreter has loaded after running the code."""
+    script = f"import sys\n{code}\nprint('\\n'.join(name for name in {HEAVY!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.split()) & set(HEAVY)
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("module", EDGE)
+def test_a_module_at_the_edge_brings_in_nothing_heavy(module: str) -> None:
+    assert loaded_after(f"import {module}") == set()
+
+
+def test_the_package_itself_brings_in_neither_airflow_nor_anything_heavy() -> None:
+    code = "import airflow_provider_dtrain.get_provider_info\nassert 'airflow' not in sys.modules"
+    assert loaded_after(code) == set()
+
+
+def test_the_training_library_can_be_imported_without_torch() -> None:
+    assert "torch" not in loaded_after("import airflow_provider_dtrain.train\nassert 'airflow' not in sys.modules")
+
+
+def test_the_layers_import_only_downwards() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    if not program.exists():
+        pytest.skip("import-linter is not installed in this environment")
+    done = subprocess.run([program, "--no-cache"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,86 @@
+"""What Airflow reads about the provider is valid, complete and true."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from importlib import metadata
+from pathlib import Path
+
+import airflow
+import jsonschema
+import pytest
+
+from airflow_provider_dtrain import __version__
+from airflow_provider_dtrain.get_provider_info import get_provider_info
+
+INFO = get_provider_info()
+OPTIONS = INFO["config"]["dtrain"]["options"]
+MODULES = [
+    module for key in ("operators", "hooks", "triggers") for entry in INFO[key] for module in entry["python-modules"]
+]
+
+
+def test_the_description_fits_the_schema_of_airflow() -> None:
+    schema = json.loads(Path(airflow.__file__).with_name("provider_info.schema.json").read_text())
+    jsonschema.validate(INFO, schema)
+
+
+def test_the_package_name_is_the_name_of_the_distribution() -> None:
+    assert metadata.distribution(INFO["package-name"]).version == __version__
+
+
+def test_the_installed_entry_point_leads_to_the_description() -> None:
+    points = [
+        point
+        for point in metadata.entry_points(group="apache_airflow_provider")
+        if point.dist and point.dist.name == INFO["package-name"]
+    ]
+    assert [point.load() for point in points] == [get_provider_info]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_named_module_can_be_imported(module: str) -> None:
+    importlib.import_module(module)
+
+
+@pytest.mark.parametrize("path", [*INFO["cli"], *INFO["extra-links"]])
+def test_every_named_object_exists(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_every_module_with_an_operator_a_trigger_or_a_hook_is_named() -> None:
+    package = Path(importlib.import_module("airflow_provider_dtrain").__file__ or "").parent
+    found = {
+        f"airflow_provider_dtrain.{folder}.{file.stem}"
+        for folder in ("operators", "triggers")
+        for file in (package / folder).glob("[a-z]*.py")
+        if "class " in file.read_text()
+    }
+    assert found <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_airflow_reads_the_default_of_every_option_with_its_type(name: str) -> None:
+    from airflow.sdk.configuration import conf
+
+    getters = {"string": conf.get, "integer": conf.getint, "float": conf.getfloat}
+    option = OPTIONS[name]
+    assert str(getters[option["type"]]("dtrain", name)) == option["default"]
+
+
+def test_the_settings_take_their_values_from_these_options() -> None:
+    from airflow_provider_dtrain.hooks.settings import settings
+
+    values = settings()
+    assert values.orphan_timeout_s == 900
+    assert values.kill_grace_s == 30
+    assert values.log_limit_bytes == 268435456
+    assert values.task_log_rate_bytes_per_s == 1_000_000
+    assert values.max_connections_per_host == 4
+    assert values.sql_alchemy_conn.endswith("/dtrain.db")
+
+
+def test_only_the_database_url_is_marked_as_secret() -> None:
+    assert [name for name, option in OPTIONS.items() if option.get("sensitive")] == ["sql_alchemy_conn"]

@@ -1,0 +1,150 @@
+"""Checkpoints on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from airflow_provider_dtrain.train import checkpoint as disk
+from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def write(folder, step, **metrics):
+    return disk.write(folder, step, {disk.STATE: {"w": torch.full((4,), float(step))}}, {"metrics": metrics})
+
+
+def test_a_checkpoint_is_read_back_as_it_was_written(tmp_path):
+    written = write(tmp_path, 3, accuracy=0.5)
+    found = disk.find_whole([tmp_path])
+    assert found == written
+    assert (found.step, found.metrics) == (3, {"accuracy": 0.5})
+    assert torch.load(found.path / disk.STATE, weights_only=True)["w"].tolist() == [3.0] * 4
+
+
+def test_nothing_but_the_checkpoint_is_left_in_the_folder(tmp_path):
+    written = write(tmp_path, 3)
+    assert [path.name for path in tmp_path.iterdir()] == [written.path.name]
+
+
+def test_a_checkpoint_that_is_being_written_is_not_found(tmp_path):
+    written = write(tmp_path, 3)
+    written.path.rename(tmp_path / ".step-3.99.tmp")
+    assert disk.find_whole([tmp_path]) is None
+
+
+def test_the_same_step_twice_keeps_both_and_finds_the_later(tmp_path):
+    first, second = write(tmp_path, 3), write(tmp_path, 3)
+    assert first.path != second.path
+    assert disk.find_whole([tmp_path]).path == second.path
+
+
+def spoil_state(path):
+    content = bytearray((path / disk.STATE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / disk.STATE).write_bytes(content)
+
+
+def cut_state(path):
+    (path / disk.STATE).write_bytes((path / disk.STATE).read_bytes()[:-1])
+
+
+def lose_state(path):
+    (path / disk.STATE).unlink()
+
+
+def lose_metadata(path):
+    (path / disk.METADATA).unlink()
+
+
+def cut_metadata(path):
+    (path / disk.METADATA).write_bytes((path / disk.METADATA).read_bytes()[:-20])
+
+
+def change_metadata(path):
+    metadata = json.loads((path / disk.METADATA).read_text())
+    (path / disk.METADATA).write_text(json.dumps({**metadata, "step": 99}))
+
+
+@pytest.mark.parametrize("damage", [spoil_state, cut_state, lose_state, lose_metadata, cut_metadata, change_metadata])
+def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, caplog, damage):
+    before, newest = write(tmp_path, 1), write(tmp_path, 2)
+    damage(newest.path)
+    with caplog.at_level(logging.WARNING):
+        assert disk.find_whole([tmp_path]).path == before.path
+    assert f"{newest.path} is damaged" in caplog.text
+
+
+def test_when_all_are_damaged_it_starts_from_nothing_and_says_so(tmp_path, caplog):
+    cut_state(write(tmp_path, 1).path)
+    assert disk.find_whole([tmp_path]) is None
+    assert "starts from step 0" in caplog.text
+
+
+def test_a_checkpoint_elsewhere_is_looked_at_as_well(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    write(here, 1)
+    newer = write(there, 2)
+    copied = newer.path.rename(there / "t1.1.7-step2")
+    assert disk.find_whole([here], copied).step == 2
+
+
+def test_one_damaged_elsewhere_falls_back_to_its_neighbour(tmp_path):
+    before, newest = write(tmp_path, 1), write(tmp_path, 2)
+    cut_state(newest.path)
+    assert disk.find_whole([], newest.path).path == before.path
+
+
+def test_what_cannot_be_loaded_without_pickle_is_refused_when_it_is_written(tmp_path):
+    class Clever:
+        pass
+
+    globals()["Clever"], Clever.__qualname__ = Clever, "Clever"
+    with pytest.raises(CheckpointError, match="Clever"):
+        disk.write(tmp_path, 1, {disk.STATE: {"x": Clever()}}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"step 1 cannot be written below .*file"):
+        write(tmp_path / "file", 1)
+
+
+def test_a_checkpoint_of_another_format_is_an_error_and_not_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "FORMAT", 2)
+    path = write(tmp_path, 1).path
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="format 2") as caught:
+        disk.read(path)
+    assert not isinstance(caught.value, DamagedCheckpointError)
+
+
+POLICY = {"metric": "accuracy", "smaller_is_better": False, "save_trial_best": 1, "save_trial_latest": 1}
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "changes", "kept"),
+    [
+        ([0.1, 0.9, 0.5], {}, [2, 3]),
+        ([0.1, 0.5, 0.9], {}, [3]),
+        ([0.1, 0.9, 0.5], {"smaller_is_better": True}, [1, 3]),
+        ([0.1, 0.9, 0.5], {"save_trial_latest": 0}, [2]),
+        ([0.3, 0.9, 0.5, 0.1], {"save_trial_best": 2, "save_trial_latest": 2}, [2, 3, 4]),
+        ([None, 0.2, None], {}, [2, 3]),
+        ([None, None], {}, [2]),
+        ([0.1, 0.9, 0.5], {"metric": None}, [3]),
+        ([0.1, 0.2], {"save_trial_best": 0, "save_trial_latest": 0}, []),
+    ],
+)
+def test_the_best_and_the_latest_are_kept(tmp_path, accuracies, changes, kept):
+    for step, accuracy in enumerate(accuracies, start=1):
+        write(tmp_path, step, accuracy=accuracy)
+    gone = disk.prune(tmp_path, {**POLICY, **changes})
+    left = sorted(disk.read(path).step for path in tmp_path.iterdir())
+    assert left == kept
+    assert len(gone) == len(accuracies) - len(kept)

@@ -1,0 +1,141 @@
+"""Sharding, shuffling and the position in the data."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_dtrain.train.data import Loader, Progress, permutation, rank_batches, validation_loader
+from airflow_provider_dtrain.train.errors import SetupError
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def shares(order, *, per_slot, size, start=0, drop_last=False):
+    """Return each rank's list of batches."""
+    return [
+        list(rank_batches(order, start=start, per_slot=per_slot, rank=r, size=size, drop_last=drop_last))
+        for r in range(size)
+    ]
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 23, 24, 25, 64])
+@pytest.mark.parametrize(("size", "per_slot"), [(1, 8), (2, 4), (4, 2), (3, 3)])
+def test_all_ranks_take_as_many_steps_and_every_sample_is_seen(length, size, per_slot):
+    parts = shares(range(length), per_slot=per_slot, size=size)
+    assert len({tuple(map(len, batches)) for batches in parts}) == 1
+    seen = [index for batches in parts for batch in batches for index in batch]
+    assert set(seen) == set(range(length))
+    assert len(seen) - length < size
+
+
+@pytest.mark.parametrize(("size", "per_slot"), [(2, 4), (4, 2), (8, 1)])
+def test_a_global_batch_holds_the_same_samples_with_any_number_of_slots(size, per_slot):
+    order = permutation(40, 3, 0)
+    one = shares(order, per_slot=8, size=1)[0]
+    many = shares(order, per_slot=per_slot, size=size)
+    assert [sum((rank[i] for rank in many), []) for i in range(len(one))] == one
+
+
+def test_drop_last_leaves_the_smaller_batch_out():
+    assert shares(range(10), per_slot=4, size=1, drop_last=True) == [[[0, 1, 2, 3], [4, 5, 6, 7]]]
+
+
+def test_going_on_at_a_position_gives_the_rest():
+    assert shares(range(10), per_slot=2, size=2, start=4) == [[[4, 5], [8]], [[6, 7], [9]]]
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    assert permutation(50, 1, 0) == permutation(50, 1, 0)
+    assert permutation(50, 1, 0) != permutation(50, 1, 1)
+    assert permutation(50, 1, 0) != permutation(50, 2, 0)
+
+
+def loader(progress, length=10, **changes):
+    """Return a loader of one rank with global batches of 4."""
+    options = {"seed": 5, "rank": 0, "size": 1, "per_slot": 4, "shuffle": True, "drop_last": False}
+    return Loader(list(range(length)), progress, max_batches=None, options={}, **{**options, **changes})
+
+
+def as_lists(batches):
+    return [batch.tolist() for batch in batches]
+
+
+def test_each_epoch_has_another_order_and_the_same_samples():
+    progress = Progress()
+    epochs = [sum(as_lists(loader(progress)), []) for _ in range(3)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_the_length_is_that_of_a_whole_epoch():
+    assert (len(loader(Progress())), len(loader(Progress(), drop_last=True))) == (3, 2)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_a_restored_position_goes_on_with_the_next_batch(stop_after):
+    whole = as_lists(loader(Progress()))
+    first = Progress()
+    first.begin_epoch(0)
+    batches = iter(loader(first))
+    for _ in range(stop_after):
+        next(batches)
+    second = Progress()
+    second.load(first.state())
+    second.begin_epoch(second.epoch)
+    assert second.epoch == 0
+    assert as_lists(loader(second)) == whole[stop_after:]
+
+
+def test_a_checkpoint_after_the_whole_epoch_goes_on_with_the_next_epoch():
+    first = Progress()
+    first.begin_epoch(0)
+    list(loader(first))
+    second = Progress()
+    second.load(first.state())
+    assert (second.epoch, second.restored) == (1, [])
+
+
+def test_a_second_loader_of_an_epoch_is_restored_at_its_own_position():
+    first = Progress()
+    first.begin_epoch(2)
+    whole = as_lists(loader(first))
+    again = iter(loader(first))
+    next(again)
+    second = Progress()
+    second.load(first.state())
+    second.begin_epoch(second.epoch)
+    assert as_lists(loader(second)) == []
+    assert as_lists(loader(second)) == whole[1:]
+
+
+def test_a_position_saved_before_the_restored_passes_began_is_kept():
+    first = Progress()
+    first.begin_epoch(0)
+    next(iter(loader(first)))
+    second = Progress()
+    second.load(first.state())
+    assert second.state() == first.state()
+
+
+def test_a_dataset_without_a_length_is_refused_by_name():
+    with pytest.raises(SetupError, match="generator has no length"):
+        Loader((i for i in range(3)), Progress(), seed=0, rank=0, size=1, per_slot=1, shuffle=False, drop_last=False,
+               max_batches=None, options={})  # fmt: skip
+
+
+def test_validation_gives_each_sample_to_exactly_one_rank():
+    parts = [
+        sum(as_lists(validation_loader(list(range(11)), rank=r, size=3, per_slot=2, options={})), []) for r in range(3)
+    ]
+    assert sorted(sum(parts, [])) == list(range(11))
+
+
+def test_loading_data_draws_nothing_from_the_global_generator():
+    import torch
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    list(loader(Progress()))
+    list(validation_loader(list(range(5)), rank=0, size=1, per_slot=2, options={}))
+    assert torch.equal(torch.get_rng_state(), before)
