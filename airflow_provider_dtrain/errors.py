@@ -189,7 +189,14 @@ class HostLostError(HostError):
 
 
 class SlotBusyError(HostError):
-    """Another run holds the lock of one of the slots."""
+    """Another run holds the lock of one of the slots.
+
+    :param details: the supervisor's answer: ``slot``, and the ``run`` that holds it
+    """
+
+    def __init__(self, host: str, message: str, *, details: dict[str, Any] | None = None) -> None:
+        super().__init__(host, message)
+        self.details = details or {}
 
 
 class NetworkPathError(HostError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import getpass
+import io
 import json
 import logging
 import math
@@ -41,7 +42,7 @@ def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace]
     def run(args: Namespace) -> None:
         from airflow_provider_dtrain.hooks.dtrain import as_server_process
 
-        _quiet(verbose=getattr(args, "verbose", False))
+        _prepare_streams(verbose=getattr(args, "verbose", False))
         as_server_process()
         code = _run(function, args)
         if code:
@@ -75,10 +76,13 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-def _quiet(*, verbose: bool) -> None:
+def _prepare_streams(*, verbose: bool) -> None:
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 
     redirect_stdout_log_handlers_to_stderr()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if not verbose:
         logging.disable(logging.WARNING)
 
@@ -146,7 +150,7 @@ def dump(form: str, value: Any) -> None:
     """Print a value as JSON or YAML; times are ISO 8601 in UTC, numbers stay numbers."""
     ready = plain_data(value)
     if form == "json":
-        print(json.dumps(ready, indent=2, ensure_ascii=False))
+        print(json.dumps(ready, indent=2))
         return
     import yaml
 

@@ -76,17 +76,20 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     """Probe one host and store what is found; return a row with ``problem`` None or words."""
     from airflow_provider_dtrain.cli.facts import look
 
-    store = hook.store
+    store, problem = hook.store, None
     facts: dict[str, Any] = {}
     try:
         link, facts = look(hook, record)
-        problem = _store_findings(store, record, link, facts)
     except DtrainError as error:
         problem = str(error)
         # Draining and disabling are a person's decisions; a probe that fails does not undo them.
-        if isinstance(error, HostError) and record.state == "ready":
+        if record.state == "ready":
             store.set_host_state(record.name, "unreachable", problem, by=user())
     else:
+        try:
+            problem = _store_findings(store, record, link, facts)
+        except DtrainError as error:
+            problem = str(error)
         if record.state in ("unreachable", "lost"):
             store.set_host_state(record.name, "ready", by=user())
     row = {"host": record.name, "state": store.get_host(record.name).state}

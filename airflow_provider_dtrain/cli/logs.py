@@ -20,7 +20,7 @@ CHUNK_BYTES = 2**20
 POLL_S = 1.0
 CALL_TIMEOUT_S = 30.0
 # Colours stay, whatever else steers a terminal does not.
-_STEERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
+_STEERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @command

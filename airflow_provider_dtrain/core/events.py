@@ -26,7 +26,6 @@ def parse_events(data: bytes) -> list[dict[str, Any]]:
 
 
 def _parse(line: bytes, number: int) -> dict[str, Any]:
-    event: Any
     checksum, _, body = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(body):
         raise CorruptEventError(f"line {number}: checksum {checksum[:8]!r} does not fit its {len(body)} bytes")
@@ -42,7 +41,8 @@ def _parse(line: bytes, number: int) -> dict[str, Any]:
     )
     if not fits or _depth(event) > MAX_DEPTH:
         raise CorruptEventError(f"line {number}: not an event with seq, at and kind")
-    return event
+    found: dict[str, Any] = event
+    return found
 
 
 def _depth(value: Any) -> int:

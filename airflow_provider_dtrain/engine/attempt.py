@@ -137,7 +137,7 @@ class AttemptRunner:
                 log.info("Checkpoint at step %s: %s", event.get("step"), event.get("path"))
             case "validation":
                 log.info("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
-            case "exit" if event.get("exit_code") != 0:
+            case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):
                 log.error("Rank %s on host '%s' ended with exit code %s", event["rank"], host, event.get("exit_code"))
                 if event["rank"] != 0 and event.get("log_tail"):
                     log.error("Last lines of rank %s:\n%s", event["rank"], event["log_tail"])

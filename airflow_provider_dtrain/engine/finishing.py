@@ -25,6 +25,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     hosts = list(view.held_hosts)
     if view.run is None or not hosts:
         return hosts
+    rt.log.info("Ending %s on %s", view.run, ", ".join(hosts))
     answers = await asyncio.gather(*(_fence(rt, view, host) for host in hosts), return_exceptions=True)
     clear = []
     for host, found in zip(hosts, answers, strict=True):
@@ -36,6 +37,8 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             clear.append(host)
         else:
             rt.log.warning("Host '%s' could not end everything of %s: %s", host, view.run, found.get("survivors"))
+    if clear:
+        rt.log.info("Nothing of %s runs any more on %s", view.run, ", ".join(clear))
     return clear
 
 

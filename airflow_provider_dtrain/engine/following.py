@@ -163,6 +163,7 @@ class HostFollower:
         self.gang, self.rt, self.host, self.run_name = gang, gang.rt, host, gang.run_name
         self.boot_id = (gang.view.plan or {}).get("boots", {}).get(host)
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
+        self.sink: Callable[[Frame], None] | None = None
         self.log_offset, self.log_committed, self.log_committed_at = 0, 0, time.monotonic()
         self.log_tail = b""
         self.unreachable_since: float | None = None
@@ -195,6 +196,7 @@ class HostFollower:
         def sink(frame: Frame) -> None:
             loop.call_soon_threadsafe(frames.put_nowait, frame)
 
+        self.sink = sink
         future = link.subscribe(self.run_name, offsets, sink, logs="rank0")
         await asyncio.wait_for(asyncio.wrap_future(future), 30.0)
         if self.unreachable_since is not None:
@@ -215,7 +217,7 @@ class HostFollower:
                 await self._take(link, frame)
         finally:
             if link.alive:
-                link.unsubscribe(self.run_name)
+                link.unsubscribe(self.run_name, self.sink)
 
     async def _take(self, link: HostLink, frame: Frame) -> None:
         if frame.t == "gap":

@@ -117,7 +117,13 @@ async def _send_archives(link: HostLink, job: Job) -> None:
 async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
     """Raise when the host cannot run this configuration."""
     slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
-    asked: dict[str, Any] = {"python": job.python, "modules": list(job.modules), "slots": slots, "shared_paths": [], "nonce": ""}
+    asked: dict[str, Any] = {
+        "python": job.python,
+        "modules": list(job.modules),
+        "slots": slots,
+        "shared_paths": [],
+        "nonce": "",
+    }
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:
         raise EnvironmentMissingError(

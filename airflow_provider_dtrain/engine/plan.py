@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
-import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.launch import HostFacts, LaunchFacts, build_plans, rank_order
 from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.engine.needs import needed_modules
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Folder of a run that holds the checkpoint to start from.
 RESTORED = "checkpoints"
-_IMPORTS_TORCH = re.compile(rb"^\s*(?:import|from)\s+(?:torch|airflow_provider_dtrain)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +174,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         document=stored.document,
         archives=archives,
         devices={name: _devices(store, name) for name in view.placement},
-        modules=_modules(store, view),
+        modules=needed_modules(config.command, store.get_payload(view.payload)) if view.payload else (),
         world_size=max(1, view.slots),
         settings=settings,
         secrets=as_variables(stored.secrets),
@@ -188,18 +185,6 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
 
 def _devices(store: Store, host: str) -> dict[int, str | None]:
     return {slot.index: slot.device for slot in store.get_host(host).slots}
-
-
-def _modules(store: Store, view: AttemptView) -> tuple[str, ...]:
-    """Return ``torch`` when a file of the user's code imports it or the library."""
-    if view.payload is None:
-        return ()
-    with tarfile.open(fileobj=io.BytesIO(store.get_payload(view.payload)), mode="r:gz") as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.isfile() and member.name.endswith(".py") else None
-            if content is not None and _IMPORTS_TORCH.search(content.read()):
-                return ("torch",)
-    return ()
 
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:

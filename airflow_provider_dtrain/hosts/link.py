@@ -333,14 +333,15 @@ class HostLink:
         if not self._dying.acquire(blocking=False):
             return
         self._failure = error
-        self._channel.close()
-        self._transport.close()
-        self._outbox.put(None)
         for key in list(self._calls):
             self._fail(key, error)
         while self._sinks:
             run, sink = self._sinks.popitem()
             self._deliver(sink, Frame(t="lost", run=run, reason=str(error), error=error))
+        # The connection first: on a cut one, saying goodbye to the channel could block.
+        self._transport.close()
+        self._channel.close()
+        self._outbox.put(None)
 
 
 def _settle(

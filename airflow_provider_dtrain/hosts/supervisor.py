@@ -72,7 +72,7 @@ MEMBER_LIMIT = 500_000
 #: Space kept back so that the end of a run can be recorded on a full disk.
 RESERVE = 64 << 10
 
-RUN_NAME = re.compile(r"t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)
+RUN_NAME = re.compile(r"(?:[0-9a-f]{8}-)?t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}", re.ASCII)
 DEVICE = re.compile(r"[A-Za-z0-9:._/-]{1,128}", re.ASCII)
@@ -307,6 +307,17 @@ def write_json(path: str, document: Any, *, durable: bool = True, sync_names: bo
     """Replace a JSON file atomically."""
     data = json.dumps(document, separators=(",", ":")).encode()
     write_atomic(path, data, durable=durable, sync_names=sync_names)
+
+
+def write_mark(path: str, document: Any) -> None:
+    """Create a file whose being there counts, durably; without a rename, which costs a second flush."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        write_all(fd, json.dumps(document, separators=(",", ":")).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_folder(os.path.dirname(path))
 
 
 def read_bytes(path: str, limit: int = MAX_LINE) -> bytes | None:
@@ -1152,12 +1163,24 @@ class Cgroup:
 
     def enter(self) -> bool:
         """Put the calling process into the cgroup; return whether it is there."""
+        return self._move(self.path) and self.is_inside()
+
+    def leave(self) -> bool:
+        """Put the calling process back to where the cgroup was made; return whether it is out."""
+        return self._move(os.path.dirname(self.path)) and not self.is_inside()
+
+    def is_inside(self) -> bool:
+        """Return whether the calling process is in the cgroup."""
+        return os.path.basename(self.path) in (read_text("/proc/self/cgroup") or "")
+
+    @staticmethod
+    def _move(path: str) -> bool:
         try:
-            with open(os.path.join(self.path, "cgroup.procs"), "wb", buffering=0) as file:
+            with open(os.path.join(path, "cgroup.procs"), "wb", buffering=0) as file:
                 file.write(b"0")
         except OSError:
             return False
-        return os.path.basename(self.path) in (read_text("/proc/self/cgroup") or "")
+        return True
 
     def kill(self) -> None:
         """Send SIGKILL to everything inside, children that appear meanwhile included."""
@@ -1583,7 +1606,7 @@ def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: R
     at the parent, the descriptors last because everything before may still need one.
     """
     signal.set_wakeup_fd(-1)
-    if cgroup is not None:
+    if cgroup is not None and not cgroup.is_inside():
         cgroup.enter()
     os.setsid()
     for number_ in range(1, signal.NSIG):
@@ -1748,6 +1771,9 @@ class Supervisor:
             port = self._bind_port()
             self._listen(port)
         except BaseException:
+            self._leave_cgroup()
+            if self.cgroup is not None:
+                self.cgroup.remove()
             if created and self.run_lock >= 0:
                 shutil.rmtree(self.folder.path, ignore_errors=True)
             raise
@@ -1848,9 +1874,17 @@ class Supervisor:
             digest = self.plan["library"]
             unpack_archive(self.layout.archive("libraries", digest), self.layout.library(digest))
         self.cgroup = Cgroup.create(folder)
+        # Ranks are born in it: moving one process costs the kernel milliseconds, and holds up every fork.
+        if self.cgroup is not None and not self.cgroup.enter():
+            self._leave_cgroup()
+            self.cgroup.remove()
+            self.cgroup = None
         own = {**identity(), "cgroup": self.cgroup.path if self.cgroup else None}
-        for name, document in (("context.json", self.plan["context"]), ("supervisor.json", own), ("plan.json", self.plan)):
+        documents = {"context.json": self.plan["context"], "supervisor.json": own, "plan.json": self.plan}
+        for name, document in documents.items():
             write_json(folder.file(name), document, durable=False)
+        # The name of the folder itself, for the mark that the start will leave in it.
+        sync_folder(os.path.dirname(folder.path))
         with open(folder.file("reserve"), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE)
 
@@ -1937,8 +1971,7 @@ class Supervisor:
 
     def _start(self, go: Json) -> None:
         """Fork the ranks; the mark that they were started is durable before the first one exists."""
-        write_json(self.folder.file("started"), {"at": time.time(), **go, **identity()})
-        sync_folder(os.path.dirname(self.folder.path))
+        write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity()})
         self.prepare_deadline = float("inf")
         if self.plan["timeout_s"]:
             self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
@@ -1955,6 +1988,7 @@ class Supervisor:
         self.next_log_check = time.monotonic() + LOG_CHECK_S
         self.set_state("running")
         self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
+        self._leave_cgroup()
         if failed is not None:
             self._not_started(*failed)
 
@@ -2087,7 +2121,13 @@ class Supervisor:
             if proc.session in sessions or proc.pid in sessions:
                 send_signal(proc, number_)
 
+    def _leave_cgroup(self) -> None:
+        """Get out of what is about to be killed; where that is refused, the walk alone must do."""
+        if self.cgroup is not None and self.cgroup.is_inside() and not self.cgroup.leave():
+            self.cgroup = None
+
     def _begin_kill(self) -> None:
+        self._leave_cgroup()
         for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
         self.prepare_deadline = self.timeout_deadline = self.grace_deadline = self.orphan_deadline = float("inf")

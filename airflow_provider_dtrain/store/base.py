@@ -66,8 +66,8 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
             except sa.exc.DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) not in RETRIED or attempt == TRIES - 1:
                     raise _store_error(error) from error
-            except sa.exc.TimeoutError as error:
-                raise StoreError(f"The store has no free connection: {error}") from error
+            except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
+                raise _store_error(error) from error
         raise AssertionError("unreachable")
 
     return cast("Callable[Concatenate[S, P], T]", transaction)
@@ -81,16 +81,17 @@ def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concat
         try:
             with gate.transaction(), self._reader.begin() as conn:
                 return method(self, conn, *args, **kwargs)
-        except sa.exc.DBAPIError as error:
+        except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
             raise _store_error(error) from error
-        except sa.exc.TimeoutError as error:
-            raise StoreError(f"The store has no free connection: {error}") from error
 
     return cast("Callable[Concatenate[S, P], T]", transaction)
 
 
-def _store_error(error: sa.exc.DBAPIError) -> StoreError:
-    cause = str(error.orig).strip()
+def _store_error(error: sa.exc.SQLAlchemyError) -> StoreError:
+    # Only the cause: the statement's parameters may be secret.
+    cause = str(getattr(error, "orig", None) or error).strip()
+    if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
+        return StoreError(f"The store cannot hold this value: {cause}")
     if "database is locked" in cause:
         cause += ": another process has been writing for 30 s"
     return StoreError(f"The store refused a transaction: {cause}")

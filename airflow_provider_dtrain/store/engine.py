@@ -126,7 +126,11 @@ def make_engine(url: URL) -> Engine:
 
 def _sqlite(url: URL) -> Engine:
     engine = sa.create_engine(
-        url, json_serializer=dump_json, connect_args={"timeout": BUSY_TIMEOUT_S}, pool_timeout=BUSY_TIMEOUT_S
+        url,
+        json_serializer=dump_json,
+        hide_parameters=True,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+        pool_timeout=BUSY_TIMEOUT_S,
     )
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -139,7 +143,12 @@ def _postgresql(url: URL) -> Engine:
     # Behind pgbouncer a prepared statement may be looked for on another server connection.
     arguments = {"prepare_threshold": None} if url.drivername == "postgresql+psycopg" else {}
     return sa.create_engine(
-        url, json_serializer=dump_json, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=arguments
+        url,
+        json_serializer=dump_json,
+        hide_parameters=True,
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        connect_args=arguments,
     )
 
 

@@ -87,15 +87,15 @@ class Events(Base):
 
     def _move(self, conn: Connection, attempt_id: int, token: int, host: str, stream: str, old: int, new: int) -> None:
         key = {"attempt_id": attempt_id, "token": token, "host": host, "stream": stream}
-        moved = 0
+        moved: Any = None
         if old == 0:
-            insert = self._insert(streams).values(**key, position=new)
-            moved = conn.execute(insert.on_conflict_do_nothing(index_elements=list(key))).rowcount
-        if not moved:
+            first = self._insert(streams).values(**key, position=new).on_conflict_do_nothing(index_elements=list(key))
+            moved = conn.scalar(first.returning(streams.c.position))
+        if moved is None:
             where = [streams.c[name] == value for name, value in key.items()]
             query = streams.update().where(*where, streams.c.position == old).values(position=new)
-            moved = conn.execute(query).rowcount
-        if not moved:
+            moved = conn.scalar(query.returning(streams.c.position))
+        if moved is None:
             raise StaleWatchError(
                 f"{stream} of attempt {attempt_id} on '{host}' is not at byte {old} any more: another follower "
                 "has committed it."

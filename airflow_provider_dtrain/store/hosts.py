@@ -130,6 +130,8 @@ class Hosts(Pools, Holding):
         :raises IllegalTransitionError: the table of transitions does not allow it
         """
         row = _locked_host(conn, name)
+        if (row.state, state) == ("drained", "draining"):
+            state = "drained"
         if row.state != state:
             lifecycle.check("host", row.state, state)
             values = {"state": state, "state_since": self._now()}

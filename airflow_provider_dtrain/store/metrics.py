@@ -14,7 +14,7 @@ from airflow_provider_dtrain.store.base import Base, reads, writes
 from airflow_provider_dtrain.store.engine import restore_floats
 from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
 from airflow_provider_dtrain.store.tables import attempts, checkpoints, metrics
-from airflow_provider_dtrain.store.views import run_name
+from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
 
@@ -89,7 +89,7 @@ def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any]
     step, path, values, size = event.get("step"), event.get("path"), event.get("metrics"), event.get("size_bytes")
     if not _is_step(step) or not isinstance(path, str) or ".." in path.split("/") or "\0" in path:
         return
-    run = run_name(attempt.trial_id, attempt.number, event["token"])
+    run = run_name(store_mark(conn), attempt.trial_id, attempt.number, event["token"])
     conn.execute(
         checkpoints.insert().values(
             trial_id=attempt.trial_id, attempt_id=attempt.id, run=run, host=event["host"], step=step,

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.core.placement import place
 from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
 from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, Unplaceable
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UnplaceableError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.base import bump, guard, lock_pool, reads, writes
 from airflow_provider_dtrain.store.ending import Ending
 from airflow_provider_dtrain.store.holding import held_rows
@@ -30,7 +30,7 @@ from airflow_provider_dtrain.store.tables import (
     slots,
     trials,
 )
-from airflow_provider_dtrain.store.views import run_name
+from airflow_provider_dtrain.store.views import run_name, store_mark
 
 #: A waiting request that was not renewed for so long is skipped; its place is kept.
 SILENT_AFTER = timedelta(seconds=60)
@@ -149,7 +149,7 @@ class Queue(Ending):
             return None
         self._set_attempt(conn, attempt, "starting")
         token = conn.scalar(sa.select(allocations.c.token).where(allocations.c.id == attempt.allocation_id))
-        return run_name(attempt.trial_id, attempt.number, int(token or 0))
+        return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(token or 0))
 
     @writes
     def put_back(
@@ -206,11 +206,16 @@ class Queue(Ending):
         """Free the attempt's slots on one host. Repeatable; also after the attempt has ended.
 
         :param proof: why nothing of it runs there: the host's answer, another boot, or its removal
-        :raises StaleWatchError: the watch is not current
+        :raises StaleWatchError: the watch is not current, or a later attempt goes on with the gang
         :raises NotFoundError: the attempt never held slots there
         """
         self._lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
+        newest = conn.scalar(
+            sa.select(sa.func.max(attempts.c.id)).where(attempts.c.allocation_id == attempt.allocation_id)
+        )
+        if newest != attempt.id:
+            raise StaleWatchError(f"Attempt {newest} goes on with the gang of attempt {attempt_id}: it stays held.")
         known = held_hosts(conn, attempt.allocation_id, released=True)
         if host not in known:
             raise NotFoundError(f"Attempt {attempt_id} holds nothing on '{host}', only {', '.join(sorted(known))}.")
@@ -243,9 +248,8 @@ def _raise_token(conn: Connection, by: int) -> int:
 
 
 def _waiting(conn: Connection, pool: str) -> list[Any]:
-    columns = "id slots priority is_single_host sequence on_unplaceable reason unplaceable renewed_at".split()
     query = (
-        sa.select(*[allocations.c[name] for name in columns], trials.c.excluded)
+        sa.select(allocations, trials.c.excluded)
         .join(trials, trials.c.id == allocations.c.trial_id)
         .where(allocations.c.pool == pool, allocations.c.state == "waiting")
         .order_by(allocations.c.priority, allocations.c.sequence)

@@ -166,7 +166,7 @@ class Trials(Ending):
     @reads
     def tasks(self, conn: Connection, pool: str | None = None) -> list[TaskView]:
         """Return every gang that waits or holds slots, in the order of the queue."""
-        newest = sa.select(sa.func.max(attempts.c.id)).where(attempts.c.allocation_id == allocations.c.id)
+        newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
         rows = conn.execute(
             sa.select(
                 allocations, attempts.c.id.label("attempt_id"), attempts.c.number.label("attempt_number"),
@@ -175,7 +175,7 @@ class Trials(Ending):
                 trials.c.task_id, trials.c.map_index, trials.c.max_tries,
             )
             .select_from(JOINED)
-            .where(allocations.c.state != "released", attempts.c.id == newest.scalar_subquery())
+            .where(allocations.c.state != "released", attempts.c.id.in_(newest))
             .where(sa.true() if pool is None else allocations.c.pool == pool)
             .order_by(allocations.c.pool, allocations.c.priority, allocations.c.sequence)
         ).all()  # fmt: skip

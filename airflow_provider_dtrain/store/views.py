@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.store.records import AttemptView, TrialKey, TrialView
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, trials
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, meta, trials
 
 JOINED = (
     attempts.join(trials, trials.c.id == attempts.c.trial_id)
@@ -18,9 +18,17 @@ JOINED = (
 )
 
 
-def run_name(trial_id: int, number: int, token: int) -> str:
-    """Return the name of an attempt's run on the hosts."""
-    return f"t{trial_id}.{number}.{token}"
+def run_name(store: str, trial_id: int, number: int, token: int) -> str:
+    """Return the name of an attempt's run on the hosts; no other store gives the same one.
+
+    :param store: see :func:`store_mark`
+    """
+    return f"{store}-t{trial_id}.{number}.{token}"
+
+
+def store_mark(conn: Connection) -> str:
+    """Return the first 8 hex digits of the store's id."""
+    return str(conn.scalar(sa.select(meta.c.value).where(meta.c.key == "store_id")))[:8]
 
 
 def key_of(row: Row[Any]) -> TrialKey:
@@ -47,10 +55,13 @@ def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[Attem
         .order_by(attempts.c.id)
     ).all()  # fmt: skip
     placed = placements(conn, {row.allocation_id: row.token for row in rows if row.token is not None})
-    return [_attempt_view(conn, row, placed.get(row.allocation_id, {})) for row in rows]
+    store = store_mark(conn)
+    return [_attempt_view(conn, store, row, placed.get(row.allocation_id, {})) for row in rows]
 
 
-def _attempt_view(conn: Connection, row: Row[Any], placed: Mapping[str, tuple[tuple[int, ...], bool]]) -> AttemptView:
+def _attempt_view(
+    conn: Connection, store: str, row: Row[Any], placed: Mapping[str, tuple[tuple[int, ...], bool]]
+) -> AttemptView:
     waits = row.allocation_state == "waiting"
     same = {
         name: getattr(row, name)
@@ -64,7 +75,7 @@ def _attempt_view(conn: Connection, row: Row[Any], placed: Mapping[str, tuple[tu
     return AttemptView(
         attempt_id=row.id,
         key=key_of(row),
-        run=None if row.token is None else run_name(row.trial_id, row.number, row.token),
+        run=None if row.token is None else run_name(store, row.trial_id, row.number, row.token),
         placement={host: indices for host, (indices, _) in placed.items()},
         held_hosts=tuple(host for host, (_, held) in placed.items() if held),
         reason=row.allocation_reason if waits else row.reason,

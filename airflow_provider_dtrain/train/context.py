@@ -47,7 +47,7 @@ class Context:
         self._batch_sizes: BatchSizes | None = None
         self._unit = int(env.config.get("scheduling_unit") or DEFAULT_SCHEDULING_UNIT)
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
-        self._stop = self._closed = self._streams_apart = self._stepped = False
+        self._stop = self._closed = self._streams_apart = self._stepped = self._together = False
         self._batches = self._last_step = 0
         self._validated: tuple[int, Mapping[str, Any]] | None = None
         self._result: Any = None
@@ -291,6 +291,17 @@ class Context:
         self._meet()
         self._write_result()
         self.distributed.barrier()
+        self._together = True
+
+    def leave(self) -> None:
+        """Let go of files and process group, at the end of the interpreter.
+
+        Without a ``with`` block it is not known whether the other ranks come this far, so nobody is waited for.
+        """
+        self.abandon(result=not failure.failed())
+        self._writer.close()
+        if self._together and not failure.failed():
+            self.distributed.leave()
 
     def abandon(self, *, result: bool = False) -> None:
         """Write what this rank has and ask nobody: other ranks may be gone, or somewhere else in the program.

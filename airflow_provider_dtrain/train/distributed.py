@@ -113,6 +113,16 @@ class Distributed:
             dist.broadcast(piece, src=0, group=self._group)
         return bytes(whole)
 
+    def leave(self) -> None:
+        """End the process group of a finished gang: its threads must be gone before the interpreter is."""
+        if self._group is None:
+            return
+        import torch.distributed as dist
+
+        self._group = self._store = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
     @contextlib.contextmanager
     def local_leader_first(self) -> Iterator[None]:
         """Let local rank 0 of each host run the block before the other ranks of that host.
@@ -183,15 +193,17 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     if env.world_size == 1:
         return Distributed(env)
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     timeout = datetime.timedelta(seconds=timeout_s)
     # The rendezvous is done here so that the key-value store can be used for more than the process group.
-    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
     store.set_timeout(timeout)
-    process_group_store = dist.PrefixStore("default_pg", store)
+    process_group_store = PrefixStore("default_pg", store)
     dist.init_process_group(backend, store=process_group_store, rank=rank, world_size=size, timeout=timeout)
     group = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
-    return Distributed(env, group=group, store=dist.PrefixStore("dtrain", store))
+    return Distributed(env, group=group, store=PrefixStore("dtrain", store))
 
 
 def load_bytes(content: bytes) -> Any:

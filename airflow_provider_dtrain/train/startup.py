@@ -64,10 +64,10 @@ def init(
                      checkpoint_dir, fail_on_nan)  # fmt: skip
     context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
     _live.append(context)
-    if env.on_cluster:
+    if env.on_cluster or env.world_size > 1:
         leaving.install()
     # Registered after torch was imported, so it runs before torch's own exit handlers.
-    atexit.register(_close, context)
+    atexit.register(context.leave)
     return context
 
 
@@ -96,12 +96,6 @@ def _checkpoint_folder(env: Environment, distributed: Distributed, wanted: str |
         return Path(wanted).absolute(), True
     started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return Path(distributed.broadcast(str(Path("checkpoints", f"{started}-{os.getpid()}").absolute()))), False
-
-
-def _close(context: Context) -> None:
-    """Finish for a script that did not use ``with``; whether the other ranks come this far is not known."""
-    context.abandon(result=not failure.failed())
-    context._writer.close()
 
 
 def _torch_version() -> str:

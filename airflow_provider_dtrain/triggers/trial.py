@@ -20,6 +20,9 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 #: Airflow may fail a task whose trigger fires within seconds of its deferral.
 EARLIEST_EVENT_S = 12.0
 
+#: The loop holds tasks weakly.
+_KILLING: set[asyncio.Future[None]] = set()
+
 
 class TrialTrigger(BaseTrigger):
     """Takes the watch of a trial's latest attempt and carries it to the end.
@@ -57,7 +60,17 @@ class TrialTrigger(BaseTrigger):
         yield TriggerEvent({"outcome": outcome.to_dict()})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """End the gang on every host, unless the trial only moved to another follower."""
+        """End the gang on every host, unless the trial only moved to another follower.
+
+        The triggerer cancels a trigger again each second until it is gone, and ``on_kill`` with it: the
+        work is a task of its own, which goes on.
+        """
+        killing = asyncio.ensure_future(self._kill())
+        _KILLING.add(killing)
+        killing.add_done_callback(_KILLING.discard)
+        await asyncio.shield(killing)
+
+    async def _kill(self) -> None:
         if self._fired or await self._is_deferred():
             return
         try:

@@ -171,8 +171,9 @@ def main() -> int:
         print("The demo needs Linux: hosts are supervised through /proc.", file=sys.stderr)
         return 1
     options = arguments()
-    signal.signal(signal.SIGTERM, interrupted)
-    signal.signal(signal.SIGHUP, interrupted)
+    # SIGINT too: a shell without job control starts background commands with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
     try:
         with alone():
             demo(options)

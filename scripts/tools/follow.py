@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from standalone import AirflowError, Standalone
@@ -16,7 +16,7 @@ DAG = "dtrain_digits"
 LISTED_S = 120.0
 RUN_S = 900.0
 NUMBER = r"\D{0,3}?([0-9]+(?:\.[0-9]+)?)"
-SIGNS = {"success": "+", "running": ">", "deferred": ">", "failed": "x", "upstream_failed": "x"}
+SIGNS = {"success": "+", "running": ">", "deferred": ">", "up_for_retry": "~", "failed": "x", "upstream_failed": "x"}
 
 
 class RunFailed(Exception):
@@ -57,6 +57,8 @@ class Run:
     airflow: Standalone
     screen: Screen
     run_id: str = ""
+    #: (task id, try) of the failed tries that were shown
+    told: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def path(self) -> str:
@@ -104,6 +106,7 @@ class Run:
         while time.monotonic() < deadline:
             state = self.airflow.call("GET", self.path)["state"]
             tasks = self.tasks()
+            self.tell_retries(tasks)
             self.screen.show(self.line(tasks))
             if state == "success":
                 return
@@ -111,6 +114,17 @@ class Run:
                 raise RunFailed(self.why(tasks))
             time.sleep(1.0)
         raise RunFailed(f"The run did not end within {RUN_S:.0f} s. See {self.airflow.log}.")
+
+    def tell_retries(self, tasks: list[dict[str, Any]]) -> None:
+        """Say once for each failed try that Airflow will try again, and why it failed."""
+        for task in tasks:
+            mark = (task["task_id"], task["try_number"])
+            if task["state"] == "up_for_retry" and mark not in self.told:
+                self.told.add(mark)
+                self.screen.done()
+                print(
+                    f"Try {mark[1]} of task {mark[0]} failed; Airflow tries again.\n{self.log_end(task, 4)}", flush=True
+                )
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the task instances in the order of the DAG."""
@@ -140,9 +154,12 @@ class Run:
         failed = [task for task in tasks if task["state"] == "failed"]
         if not failed:
             return f"The run failed before a task did. See {self.airflow.log}."
-        lines = [line for line in self.log_lines(failed[0]) if line.strip() and not line.startswith("::")]
-        tail = "\n".join("    " + part for line in lines[-12:] for part in line.splitlines()[-30:])
-        return f"Task {failed[0]['task_id']} failed. The end of its log:\n{tail}"
+        return f"Task {failed[0]['task_id']} failed. The end of its log:\n{self.log_end(failed[0], 12)}"
+
+    def log_end(self, task: Mapping[str, Any], count: int) -> str:
+        """Return the last entries of a task's log, indented; long ones shortened to their end."""
+        lines = [line for line in self.log_lines(task) if line.strip() and not line.startswith("::")]
+        return "\n".join("    " + part for line in lines[-count:] for part in line.splitlines()[-30:])
 
     def result(self) -> dict[str, Any]:
         """Return the trial's XCom.
@@ -181,7 +198,7 @@ def last_progress(lines: Iterator[str]) -> str:
     for line in lines:
         for name in ("step", "accuracy"):
             if match := re.search(rf"\b{name}\b{NUMBER}", line):
-                found[name] = match.group(1)
+                found[name] = match.group(1) if "." in match.group(1) else str(int(match.group(1)))
     return ", ".join(f"{name} {value}" for name, value in found.items())
 
 

@@ -50,26 +50,25 @@ class Server:
             self.port = probe.getsockname()[1]
         self.numbers = count(1)
 
-    def start(self) -> None:
+    def start(self, *, fsync: bool = False) -> None:
         data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", "dtrain", "-A", "trust", "-E", "UTF8", "--no-sync")
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=60"
+        options += "" if fsync else " -c fsync=off"
         self._run("pg_ctl", "-D", data, "-w", "-t", "60", "-l", str(self.folder / "log"), "-o", options, "start")
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "fast", "stop")
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def url(self, database: str) -> str:
-        return f"postgresql+psycopg://dtrain@127.0.0.1:{self.port}/{database}"
-
     def new_database(self) -> str:
-        name = f"store{next(self.numbers)}"
-        engine = sa.create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(sa.text(f"CREATE DATABASE {name}"))
+        """Return the URL of an empty schema, which costs less than a database."""
+        url, name = f"postgresql+psycopg://dtrain@127.0.0.1:{self.port}/postgres", f"store{next(self.numbers)}"
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"CREATE SCHEMA {name}"))
         engine.dispose()
-        return self.url(name)
+        return f"{url}?options=-csearch_path%3D{name}"
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self.as_user, str(self.programs / program), *arguments]
@@ -87,5 +86,5 @@ class Server:
 
 def host(name: str, slots: int = 8, pool: str = "gpus", **fields: object) -> HostRecord:
     records = tuple(SlotRecord(index=i, device=f"GPU-{name}-{i}", memory_bytes=80 * 2**30) for i in range(slots))
-    identity = {"machine_id": f"m-{name}", "boot_id": f"b-{name}", "pid_ns": "4026531836"}
-    return HostRecord(name=name, pool=pool, slot_type="cuda", slots=records, **{**identity, **fields})
+    defaults = {"slot_type": "cuda", "machine_id": f"m-{name}", "boot_id": f"b-{name}", "pid_ns": "4026531836"}
+    return HostRecord(name=name, pool=pool, slots=records, **{**defaults, **fields})

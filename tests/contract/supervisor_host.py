@@ -20,6 +20,19 @@ from typing import Any
 SUPERVISOR = Path(__file__).parents[2] / "airflow_provider_dtrain" / "hosts" / "supervisor.py"
 DEADLINE_S = 20.0
 
+SLEEP = ("sh", "-c", "exec sleep 1000")
+#: Prints the pid of a grandchild that left session, process group and parent, and sleeps.
+DETACHED = (
+    "python", "-c",
+    "import os, sys, time\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        os.execvp('sleep', ['sleep', '1000'])\n"
+    "    os._exit(0)\n"
+    "print('ready', flush=True); time.sleep(1000)\n",
+)  # fmt: skip
+
 
 def interpreters() -> list[str]:
     """This interpreter and, where one is there, the oldest that hosts may have."""
@@ -232,10 +245,23 @@ class Host:
         for folder in runs.iterdir() if runs.is_dir() else ():
             if (folder / "supervisor.json").exists() and not (folder / "ended").exists():
                 pid = self.supervisor_pid(folder.name)
-                if str(self.state_dir).encode() in Path(f"/proc/{pid}/cmdline").read_bytes() if is_alive(pid) else False:
+                if is_alive(pid) and str(self.state_dir).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.processes(), "the end of the test's processes")
+        for file in runs.glob("*/supervisor.json"):
+            path = json.loads(file.read_text()).get("cgroup")
+            until(lambda path=path: not path or not os.path.isdir(path) or removed(path), "an empty cgroup")
+
+
+def removed(path: str) -> bool:
+    """Whether a cgroup could be removed; its last process may still be on its way out."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
 
 
 def archive(files: Mapping[str, str], *members: tuple[tarfile.TarInfo, bytes]) -> bytes:

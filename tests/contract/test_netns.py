@@ -26,7 +26,8 @@ def traces(tag: str) -> list[str]:
 
 @pytest.mark.parametrize("shared_home", [False, True])
 def test_hosts_differ_in_all_that_makes_a_machine(shared_home: bool) -> None:
-    facts = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid; ls /tmp /var/tmp; pwd"
+    facts = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid; "
+    facts += "ls /tmp /var/tmp; pwd"
     with NamespaceHosts(count=2, shared_home=shared_home) as hosts:
         first, second = ([*host.exec(["sh", "-c", facts]).stdout.decode().splitlines()] for host in hosts)
         assert first[0] == "ns-0"

@@ -32,7 +32,7 @@ from airflow_provider_dtrain.hosts import link as link_module
 from airflow_provider_dtrain.hosts.local import LocalTransport
 from airflow_provider_dtrain.hosts.remote import Frame, HostAddress, HostLink, Links
 from airflow_provider_dtrain.hosts.transport import Transport
-from tests.contract.test_transport import ssh_to
+from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]
 

@@ -78,10 +78,7 @@ def _open_and_put(url, number, results):
 
 
 def test_processes_that_open_a_new_store_at_once_all_succeed(empty_url):
-    if empty_url.startswith("postgresql"):
-        target = _migrate_and_put
-    else:
-        target = _open_and_put
+    target = _migrate_and_put if empty_url.startswith("postgresql") else _open_and_put
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = [context.Process(target=target, args=(empty_url, n, results)) for n in range(4)]

@@ -93,7 +93,7 @@ def test_a_grant_names_slots_token_and_run(store, submit):
     views = [store.attempt(ticket.attempt_id) for ticket in (one, two)]
     assert sorted(index for view in views for index in view.placement["h1"]) == [0, 1, 2, 3]
     assert views[1].token > views[0].token
-    assert views[0].run == f"t{one.trial_id}.1.{views[0].token}"
+    assert views[0].run == f"{store.store_id[:8]}-t{one.trial_id}.1.{views[0].token}"
     assert views[0].held_hosts == ("h1",)
 
 
@@ -164,13 +164,14 @@ def test_a_grant_that_nobody_takes_up_waits_again(store, submit, clock):
 
 def test_a_request_that_nobody_renews_for_a_day_is_removed(store, submit, clock):
     store.add_host(host("h1", 1))
-    holder, forgotten = submit(), submit()
+    granted, forgotten = submit(), submit()
     store.schedule("gpus")
     clock.advance(24 * 3600 + 1)
     store.schedule("gpus")
-    assert store.attempt(forgotten.attempt_id).allocation_state == "released"
-    assert store.trial(forgotten.trial_id).state == "errored"
-    assert holder.trial_id not in {task.trial_id for task in store.tasks() if task.state == "granted"}
+    for ticket in (granted, forgotten):
+        assert store.attempt(ticket.attempt_id).allocation_state == "released"
+        assert store.trial(ticket.trial_id).state == "errored"
+    assert store.tasks() == []
 
 
 def test_a_release_frees_the_slots_for_the_next(store, submit, start):

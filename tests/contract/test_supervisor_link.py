@@ -20,7 +20,7 @@ from airflow_provider_dtrain.errors import HostRefusedError, SlotBusyError
 from airflow_provider_dtrain.hosts.local import LocalTransport
 from airflow_provider_dtrain.hosts.payload import library, pack
 from airflow_provider_dtrain.hosts.remote import Frame, HostLink
-from tests.contract.test_transport import ssh_to
+from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]
 

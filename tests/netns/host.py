@@ -135,10 +135,9 @@ class NamespaceHost:
         """End every process of the host at once, as a power cut does."""
         if self._process is None:
             return
-        # The child is the namespace's init: the kernel ends all others with it.
-        for pid in (self._init_pid, self._process.pid):
-            if pid and self._process.poll() is None:
-                _kill(pid)
+        # The namespace's init becomes a zombie only after the kernel has ended all others in it, and
+        # unshare, its parent, ends after that.
+        _kill(self._init_pid or self._process.pid)
         self._process.wait(timeout=20)
         self._process, self._init_pid = None, 0
 

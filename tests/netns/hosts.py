@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests.netns.host import NamespaceHost, new_tag
 from tests.netns.network import Network, command, tear_down
@@ -59,14 +59,14 @@ class NamespaceHosts:
         self.tag = new_tag()
         self.folder = BASE / self.tag
         self._owner = _claim(self.folder)
-        sshd = {"max_startups": max_startups, "max_sessions": max_sessions, "sshd_extra": sshd_extra}
+        sshd: dict[str, Any] = {"max_startups": max_startups, "max_sessions": max_sessions, "sshd_extra": sshd_extra}
         try:
             self._make(sshd)
         except BaseException:
             self.close()
             raise
 
-    def _make(self, sshd: dict[str, object]) -> None:
+    def _make(self, sshd: dict[str, Any]) -> None:
         self.private_key = self.folder / "id_ed25519"
         command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", str(self.private_key))
         authorized = self.private_key.with_suffix(".pub").read_text()

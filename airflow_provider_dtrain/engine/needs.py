@@ -1,0 +1,72 @@
+"""Which modules a command needs on the hosts, read from the user's code without running it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+#: Top-level names whose absence should be said before anything starts.
+LOOKED_FOR = {"torch": "torch", "airflow_provider_dtrain": "torch"}
+_MAX_SOURCE_BYTES = 4 * 1024 * 1024
+
+
+def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
+    """Return the modules that the command's script imports, directly or through files of the payload.
+
+    :param command: words of the entrypoint; nothing is found for anything but a Python script or ``-m``
+    :param payload: tar.gz of the user's code
+    """
+    sources = _sources(payload)
+    waiting = [name for name in _entry_files(command) if name in sources]
+    seen, needed = set(waiting), set()
+    while waiting:
+        for module in _imports(sources[waiting.pop()]):
+            if (found := LOOKED_FOR.get(module.partition(".")[0])) is not None:
+                needed.add(found)
+            for name in _files_of(module):
+                if name in sources and name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
+    return tuple(sorted(needed))
+
+
+def _entry_files(command: Sequence[str]) -> Iterator[str]:
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word == "-m":
+            yield from (*_files_of(following), f"{following.replace('.', '/')}/__main__.py")
+        elif word.endswith(".py"):
+            yield str(PurePosixPath(word))
+
+
+def _files_of(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        path = "/".join(parts[:count])
+        yield f"{path}.py"
+        yield f"{path}/__init__.py"
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _sources(payload: bytes) -> Mapping[str, bytes]:
+    sources = {}
+    with tarfile.open(fileobj=io.BytesIO(payload), mode="r:gz") as archive:
+        for member in archive:
+            if member.isfile() and member.name.endswith(".py") and member.size <= _MAX_SOURCE_BYTES:
+                content = archive.extractfile(member)
+                sources[str(PurePosixPath(member.name))] = content.read() if content else b""
+    return sources

@@ -1,0 +1,123 @@
+"""What a grant costs in the store: 4 hosts x 8 slots out of 64 hosts x 8.
+
+Usage: ``python -m bench.bench_grant [--rounds 200]``. PostgreSQL is measured when a server can be started
+(programs found as the contract tests find them), with fsync on as in production.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store, migrate
+from tests.contract.store_world import Server, host, server_programs
+
+HOSTS, SLOTS, GANG = 64, 8, 32
+STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")
+
+
+def measure(store: Store, rounds: int) -> dict[str, list[float]]:
+    for number in range(HOSTS):
+        store.add_host(host(f"h{number:02d}", SLOTS))
+    config = store.put_config({}, origins={}).config_id
+    took: dict[str, list[float]] = {step: [] for step in STEPS}
+    held: list[tuple[int, int]] = []
+    for number in range(rounds):
+        # Up to 15 of 16 gangs stand, so that a grant looks for its hosts among many that are taken.
+        if len(held) == 15:
+            finish(store, took, *held.pop(0))
+        held.append(one_grant(store, took, config, number))
+    return took
+
+
+def one_grant(store: Store, took: dict[str, list[float]], config: int, number: int) -> tuple[int, int]:
+    key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
+    submission = TrialSubmission(
+        key=key, experiment_name=f"e{number // 50}", config_id=config, pool="gpus", slots=GANG, number=number
+    )
+    ticket = timed(took["submit"], lambda: store.submit_trial(submission))
+    watch = store.watch(ticket.attempt_id, watcher="bench")
+    result = timed(took["pass (grant)"], lambda: store.schedule("gpus"))
+    assert result.granted == (ticket.allocation_id,)
+    timed(took["pass (unchanged)"], lambda: store.schedule("gpus"))
+    assert timed(took["take_up"], lambda: store.take_up(ticket.attempt_id, watch))
+    events = [{"seq": n, "at": 1.0, "kind": "report", "step": n, "metrics": {"loss": 0.5}} for n in range(10)]
+    name = "rank0.events"
+    timed(took["commit_events"], lambda: store.commit_events(ticket.attempt_id, watch, "h00", name, 0, 999, events))
+    timed(took["renew"], lambda: store.renew({ticket.attempt_id: watch}))
+    return ticket.attempt_id, watch
+
+
+def finish(store: Store, took: dict[str, list[float]], attempt: int, watch: int) -> None:
+    hosts = store.attempt(attempt).held_hosts
+    timed(took["release x4"], lambda: [store.release(attempt, watch, name, proof="clear") for name in hosts])
+    timed(took["end"], lambda: store.end_attempt(attempt, watch, state="completed"))
+
+
+def timed(into: list[float], action: Callable[[], object]) -> object:
+    begin = time.perf_counter()
+    result = action()
+    into.append(time.perf_counter() - begin)
+    return result
+
+
+def show(name: str, took: dict[str, list[float]]) -> None:
+    print(f"\n{name}\n  {'':18} {'median ms':>10} {'p99 ms':>10} {'n':>6}")
+    for step, values in took.items():
+        p99 = statistics.quantiles(values, n=100)[98]
+        print(f"  {step:18} {statistics.median(values) * 1e3:10.2f} {p99 * 1e3:10.2f} {len(values):6}")
+
+
+def without_pool(url: str, rounds: int) -> None:
+    """Show what a connection per transaction would cost on SQLite."""
+    store = Store.open(url)
+    pooled, single = store._engine, sa.create_engine(url, poolclass=NullPool)
+    for name, engine in (("kept connection", pooled), ("a connection each time", single)):
+        values: list[float] = []
+        for _ in range(rounds):
+            timed(values, lambda engine=engine: read(engine))
+        print(f"  {name:24} {statistics.median(values) * 1e3:10.3f} ms per read")
+    store.close()
+
+
+def read(engine: sa.Engine) -> object:
+    with engine.connect() as connection:
+        return connection.scalar(sa.text("SELECT version FROM pools"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
+        url = f"sqlite:///{Path(folder)}/s.db"
+        store = Store.open(url)
+        show("SQLite (WAL, synchronous=FULL)", measure(store, rounds))
+        store.close()
+        without_pool(url, rounds)
+    programs = server_programs()
+    if programs is None:
+        print("\nPostgreSQL: no server programs here")
+        return
+    server = Server(programs)
+    try:
+        server.start(fsync=True)
+        url = server.new_database()
+        migrate(url)
+        store = Store.open(url)
+        show("PostgreSQL (127.0.0.1, fsync on)", measure(store, rounds))
+        store.close()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()

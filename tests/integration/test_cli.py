@@ -1,0 +1,239 @@
+"""``airflow dtrain ...`` as people type it: help, usage, documents, templates, the store."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow.cli.cli_config import ActionCommand, GroupCommand
+
+from airflow_provider_dtrain.cli import get_dtrain_commands
+from airflow_provider_dtrain.core.config import UNSUPPORTED
+from tests.support.cli_world import AIRFLOW, ROOT, World
+
+pytest_plugins = ["tests.support.cli_world"]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+CONFIG = """
+name: cli
+entrypoint: python ranks.py facts
+hyperparameters: {lr: 0.5}
+data: {secrets: {token: hunter2}}
+"""
+
+
+def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: World) -> None:
+    done = subprocess.run([*AIRFLOW, "dtrain", "--help"], env=world.environment, capture_output=True, timeout=120)
+    nouns = ["config", "db", "doctor", "explain", "hosts", "pools", "slots", "t", "task", "template", "tpl", "trial"]
+    assert [noun for noun in nouns if not re.search(rf"^\s+{noun}\s", done.stdout.decode(), re.MULTILINE)] == []
+    assert done.returncode == 0
+    assert b"Failed to load CLI commands" not in done.stderr + done.stdout
+
+
+def test_the_definition_of_the_commands_imports_none_of_their_code() -> None:
+    program = (
+        "import sys, airflow.cli.cli_config; before = set(sys.modules)\n"
+        "import airflow_provider_dtrain.cli as c; c.get_dtrain_commands()\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT, timeout=120)
+    cli = "airflow_provider_dtrain.cli"
+    ours = ["airflow_provider_dtrain", cli, f"{cli}.arguments", f"{cli}.definition"]
+    seen = done.stdout.decode().splitlines()[-1]
+    assert [name for name in ast.literal_eval(seen) if name not in ours] == []
+
+
+def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+
+    def commands(group: GroupCommand, path: str = "") -> Iterator[tuple[str, ActionCommand]]:
+        for one in group.subcommands:
+            if isinstance(one, GroupCommand):
+                yield from commands(one, f"{path}{one.name} ")
+            else:
+                yield f"{path}{one.name}", one
+
+    known = dict(commands(get_dtrain_commands()[0]))
+    assert [path for path in known if path.split()[0] not in ("t", "tpl") and f"`{path}" not in page] == []
+    options = {
+        flag for command in known.values() for arg in command.args for flag in arg.flags if flag.startswith("--")
+    }
+    assert [
+        flag for flag in sorted(options - {"--output", "--verbose", "--details", "--follow"}) if flag not in page
+    ] == []
+
+
+def test_an_empty_store_says_the_next_command_and_prints_no_rows(world: World) -> None:
+    done = world("trial", "list")
+    assert (done.code, done.out) == (0, "")
+    assert "TrialOperator" in done.err
+    assert world.rows("trial", "list") == []
+
+
+@pytest.mark.parametrize("name", ["a;rm -rf x", "$(id)", "../up", "a..b", "", "-x", "x" * 64, "new\nline", "ä"])
+def test_a_name_that_no_host_can_have_is_a_usage_error(world: World, name: str) -> None:
+    before = sorted(world.folder.glob("*"))
+    assert world("hosts", "drain", name).code == 2
+    assert sorted(world.folder.glob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("hosts", "add", "x"),
+        ("hosts", "add", "x", "--conn", "a b"),
+        ("hosts", "add", "x", "--conn", "c", "--slots", "0"),
+        ("hosts", "add", "x", "--conn", "c", "--slots", "cpu:many"),
+        ("hosts", "add", "x", "--conn", "c", "--pool", "local"),
+        ("hosts", "add", "x", "--conn", "c", "--remote-dir", "../../etc"),
+        ("hosts", "add", "x", "--conn", "c", "--accept-host-key", "md5:aa"),
+        ("hosts", "add", "local", "--conn", "c"),
+        ("pools", "set", "p"),
+        ("trial", "logs", "-1"),
+        ("trial", "describe", "9" * 30),
+        ("config", "validate"),
+        ("hosts", "juggle"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_usage_errors(world: World, arguments: tuple[str, ...]) -> None:
+    assert world(*arguments).code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("hosts", "drain", "nobody"), "There is no host 'nobody'"),
+        (("pools", "describe", "nothing"), "There is no pool 'nothing'"),
+        (("trial", "describe", "77"), "There is no trial 77"),
+        (("trial", "logs", "77"), "There is no trial 77"),
+        (("template", "describe", "nothing"), "There is no template 'nothing'"),
+        (("hosts", "add", "x", "--conn", "no_such"), "There is no Airflow connection 'no_such'"),
+        (("config", "validate", "/no/such.yaml"), "cannot be read: No such file"),
+        (("config", "validate", "/"), "cannot be read: Is a directory"),
+    ],
+)
+def test_what_does_not_exist_is_named(world: World, arguments: tuple[str, ...], words: str) -> None:
+    done = world(*arguments)
+    assert (done.code, done.out) == (1, "")
+    assert words in done.err
+
+
+# -- documents ------------------------------------------------------------------------------------------
+
+
+def test_all_problems_of_a_document_come_at_once_with_their_paths(world: World) -> None:
+    text = "entrypoint: 7\nresources: {slots_per_trial: -1, pol: x}\nmax_restarts: many\nnaem: x\n"
+    done = world("config", "validate", world.file("bad.yaml", text))
+    assert done.code == 1
+    paths = ("entrypoint", "resources.slots_per_trial", "resources.pol", "max_restarts", "naem")
+    assert [path for path in paths if f"  {path}: " not in done.err] == []
+    assert "bad.yaml: 5 problems" in done.err
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1, 2", "not YAML"),
+        ("name: x\nname: y\n", "given twice"),
+        (BOMB, "once aliases are expanded"),
+        ("x: !!python/object/apply:os.system [touch /tmp/dtrain-pwned]", "is refused"),
+        (b"#" * (10 * 2**20), "1 MiB"),
+        (b"\xff\xfe\x00name: x", "not UTF-8"),
+        ("- a\n- b\n", "a map of fields is accepted"),
+    ],
+)
+def test_yaml_that_a_stranger_wrote_is_refused_in_words(world: World, text: str | bytes, words: str) -> None:
+    path = world.file("strange.yaml", text)
+    for arguments in (("config", "validate", path), ("template", "set", "strange", path)):
+        done = world(*arguments)
+        assert done.code == 1
+        assert words in done.err
+    assert not Path("/tmp/dtrain-pwned").exists()
+    assert [row for row in world.rows("template", "list") if row["name"] == "strange"] == []
+
+
+def test_an_endless_file_is_refused_without_being_read_whole(world: World) -> None:
+    done = world("config", "validate", "/dev/zero")
+    assert done.code == 1
+    assert "1 MiB" in done.err
+
+
+def test_a_template_lives_from_its_first_version_to_its_removal(world: World) -> None:
+    first = world.file("one.yaml", "resources: {slots_per_trial: 2}\n")
+    assert world("template", "set", "life", first, "--dry-run").code == 0
+    assert world.rows("template", "list") == []
+    assert world.rows("template", "set", "life", first) == {"name": "life", "version": 1}
+    assert world("tpl", "set", "life", "-", given=b"resources: {slots_per_trial: 4}\n").code == 0
+    rows = world.rows("tpl", "list", "-d")
+    assert [(row["name"], row["version"]) for row in rows] == [("life", 2)]
+    assert rows[0]["text"] == "resources: {slots_per_trial: 4}\n"
+    assert world("template", "describe", "life", "--version", "1").out == Path(first).read_text()
+    assert [row["version"] for row in world.rows("template", "versions", "life")] == [2, 1]
+    refused = world("template", "remove", "life")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert world("template", "remove", "life", "-y").code == 0
+    assert world.rows("template", "list") == []
+
+
+def test_a_template_with_a_literal_secret_a_tag_or_a_template_is_refused(world: World) -> None:
+    text = "template: other\nresources: {slots_per_trial: !override 2}\n"
+    done = world("template", "set", "bad", world.file("tags.yaml", text))
+    assert done.code == 1
+    assert "a template cannot use a template" in done.err
+    assert "resources.slots_per_trial" in done.err
+    done = world("template", "set", "bad", world.file("secret.yaml", "data: {secrets: {token: hunter2}}\n"))
+    assert done.code == 1
+    assert "data.secrets.token: a literal secret" in done.err
+    assert "hunter2" not in done.err
+
+
+def test_the_effective_configuration_shows_origins_and_no_secret(world: World) -> None:
+    template = world.file("base.yaml", "resources: {slots_per_trial: 2}\nhyperparameters: {lr: 0.1, layers: 3}\n")
+    path = world.file("config.yaml", CONFIG)
+    document = world.rows("config", "render", path, "--template", template)
+    assert document["hyperparameters"] == {"lr": 0.5, "layers": 3}
+    assert document["resources"]["slots_per_trial"] == 2
+    done = world("config", "render", path, "--template", template, "--origins", "-o", "json")
+    origins = {row["path"]: row["origin"] for row in done.json}
+    assert origins["hyperparameters.lr"] == "config"
+    assert origins["hyperparameters.layers"] == "template"
+    assert origins["resources.priority"] == "default"
+    assert "hunter2" not in done.out + json.dumps(document)
+
+
+def test_validating_tells_a_template_from_a_configuration(world: World) -> None:
+    part = world.file("part.yaml", "resources: {slots_per_trial: 2}\n")
+    assert world("config", "validate", part).code == 1
+    assert world.rows("config", "validate", part, "--template")["kind"] == "template"
+    assert world.rows("config", "validate", "--template", part)["kind"] == "template"
+    whole = world.file("whole.yaml", "entrypoint: python train.py\n")
+    assert world.rows("config", "validate", whole, "--template", part)["kind"] == "configuration"
+
+
+def test_a_field_whose_feature_is_missing_fails_the_validation_by_name(world: World) -> None:
+    path = world.file("later.yaml", "entrypoint: python train.py\nlaunch: per_host\n")
+    done = world("config", "validate", path)
+    is_built = not any(field == "launch" for field, _, _ in UNSUPPORTED)
+    assert (done.code == 0) is is_built
+    assert ("launch: not supported in this version" in done.err) is not is_built
+
+
+# -- the store ------------------------------------------------------------------------------------------
+
+
+def test_the_store_is_migrated_and_checked(world: World) -> None:
+    revision = world.rows("db", "migrate")
+    assert revision["schema"]
+    assert {row["ok"] for row in world.rows("db", "check")} == {True}
+    assert world.rows("doctor")[0]["check"] == "python"

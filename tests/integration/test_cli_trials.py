@@ -1,0 +1,161 @@
+"""``airflow dtrain task|trial|explain`` on gangs that really run on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_dtrain.engine.attempt import AttemptRunner
+from airflow_provider_dtrain.engine.runtime import take_over
+from airflow_provider_dtrain.engine.submission import render, submit
+from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from tests.support.cli_world import ROOT, World
+
+pytest_plugins = ["tests.support.cli_world"]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+JOBS = ROOT / "tests" / "jobs"
+
+
+class Gangs:
+    """Trials as a task would run them, on host ``local`` of the same store."""
+
+    def __init__(self, world: World) -> None:
+        home = Path(world.environment["AIRFLOW_HOME"])
+        options = dataclasses.replace(
+            settings(), sql_alchemy_conn=f"sqlite:///{home}/dtrain.db", checkpoint_dir=home / "kept", kill_grace_s=2.0
+        )
+        self.hook, self.threads = DtrainHook(options), []
+
+    def submit(self, what: str, slots: int) -> Ticket:
+        document = {
+            "name": "ranks", "entrypoint": f"python ranks.py {what}", "model_dir": "code", "max_restarts": 0,
+            "resources": {"slots_per_trial": slots, "pool": "local"},
+        }  # fmt: skip
+        key = TrialKey(dag_id="dag", run_id=f"run {what}", task_id="train")
+        return submit(self.hook, render(self.hook, document, None, JOBS), key=key, folder=JOBS)
+
+    def carry(self, ticket: Ticket) -> threading.Thread:
+        async def run() -> None:
+            log = TaskLog(logging.getLogger("cli"), 10**6)
+            runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
+            await asyncio.wait_for(AttemptRunner(runtime).run(), 120)
+
+        thread = threading.Thread(target=asyncio.run, args=(run(),))
+        thread.start()
+        return thread
+
+
+@pytest.fixture(scope="module")
+def gangs(world: World) -> Iterator[Gangs]:
+    added = world("hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"))
+    assert added.code == 0, added.err
+    gangs = Gangs(world)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(world.folder))
+        yield gangs
+    gangs.hook.links.close_all()
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gangs: Gangs) -> None:
+    ticket, waiting = gangs.submit("sleep 300", 2), gangs.submit("facts", 2)
+    trial = str(ticket.trial_id)
+    thread = gangs.carry(ticket)
+    until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
+    try:
+        tasks = {row["trial"]: row for row in world.rows("task", "list")}
+        assert tasks[ticket.trial_id]["hosts"] == "local:0-1"
+        assert tasks[waiting.trial_id]["state"].startswith("waiting")
+        assert [row["trial"] for row in world.rows("slots", "list", "--pool", "local")] == [ticket.trial_id] * 2
+        why = world("explain", str(waiting.trial_id), "-o", "json")
+        assert (why.code, why.json["position"]) == (3, 1)
+        assert why.json["reason"]
+        assert world("trial", "logs", str(waiting.trial_id)).code == 3
+
+        until(lambda: "rank 1 of 2" in world("trial", "logs", trial, "--rank", "1").out)
+        both = world("t", "logs", trial, "--all").out
+        assert "[rank 0] rank 0 of 2" in both
+        assert "[rank 1] rank 1 of 2" in both
+        assert world("trial", "logs", trial, "--rank", "5").code == 1
+
+        refused = world("hosts", "remove", "local", "-y")
+        assert (refused.code, f"trial {trial}" in refused.err) == (3, True)
+        assert world("trial", "kill", trial).code == 2
+        assert world("trial", "kill", trial, "-y").code == 0
+        followed = world("trial", "logs", trial, "-f")
+        assert (followed.code, "has ended" in followed.err) == (0, True)
+    finally:
+        gangs.hook.store.request_kill(ticket.trial_id, "test")
+        thread.join(60)
+    described = world.rows("trial", "describe", trial)
+    assert (described["state"], len(described["ranks"])) == ("killed", 2)
+    assert "has ended already" in world("trial", "kill", trial, "-y").err
+
+
+def test_a_finished_trial_has_logs_metrics_and_a_description(world: World, gangs: Gangs) -> None:
+    ticket = gangs.submit("facts", 1)
+    gangs.carry(ticket).join(90)
+    trial = str(ticket.trial_id)
+    assert "hparams" in world("trial", "logs", trial).out
+    assert world("trial", "logs", trial, "--tail", "1").code == 0
+    assert trial in [str(row["trial"]) for row in world.rows("trial", "list")]
+    assert world.rows("trial", "metrics", trial) == []
+    assert world("trial", "metrics", trial, "--csv").code == 0
+    assert world.rows("explain", trial)["state"] == "completed"
+
+
+def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs: Gangs) -> None:
+    store, ticket = gangs.hook.store, gangs.submit("sleep 302", 1)
+    watch = store.watch(ticket.attempt_id, watcher="test")
+    store.schedule("local")
+    assert store.take_up(ticket.attempt_id, watch)
+    reports = [
+        {"seq": 1, "at": 1.7e9, "kind": "report", "step": 1, "metrics": {"loss": 0.5, "step": 9, "=cmd": 1}},
+        {"seq": 2, "at": 1.7e9, "kind": "report", "step": 2, "metrics": {"loss": float("nan")}},
+    ]
+    store.commit_events(ticket.attempt_id, watch, "local", "rank0.events", 0, 99, reports)
+    rows = world.rows("trial", "metrics", str(ticket.trial_id), "--group", "training")
+    assert [(row["step"], row["loss"], row["metrics.step"]) for row in rows] == [(1, 0.5, 9), (2, "nan", None)]
+    lines = world("trial", "metrics", str(ticket.trial_id), "--csv").out.splitlines()
+    assert lines[0] == "attempt,group,step,epoch,rank,at,'=cmd,loss,metrics.step"
+    assert lines[2].endswith(",,nan,")
+    store.release(ticket.attempt_id, watch, "local", proof="clear")
+    store.end_attempt(ticket.attempt_id, watch, state="killed", failure=None, result=None)
+
+
+def test_removing_a_host_by_force_says_what_it_ends(world: World, gangs: Gangs) -> None:
+    ticket = gangs.submit("sleep 301", 2)
+    thread = gangs.carry(ticket)
+    until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
+    try:
+        tried = world("hosts", "remove", "local", "--force", "--dry-run")
+        assert (tried.code, f"kills trial {ticket.trial_id}" in tried.err) == (0, True)
+        done = world("hosts", "remove", "local", "--force", "-y", "-o", "json")
+        assert done.code == 0, done.err
+        assert [one["trial"] for one in done.json["ended"]] == [ticket.trial_id]
+        assert "did not confirm" not in done.err
+        assert [one.pid for one in psutil.process_iter(["cmdline"]) if "301" in (one.info["cmdline"] or [])] == []
+    finally:
+        gangs.hook.store.request_kill(ticket.trial_id, "test")
+        thread.join(60)
+    assert "local" not in [row["name"] for row in world.rows("hosts", "list")]

@@ -1,0 +1,28 @@
+"""From a test host to a transport, as a trigger makes it from a connection that it has fetched."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+from tests.netns.host import NamespaceHost
+
+
+def connection(host: NamespaceHost, **extra: Any) -> SimpleNamespace:
+    """Return an Airflow connection to a host; extras that are None are left out."""
+    document = json.loads(host.airflow_conn(**extra))
+    extra_dejson = {key: value for key, value in document["extra"].items() if value is not None}
+    return SimpleNamespace(
+        conn_id=host.name, host=document["host"], login=document["login"], port=document["port"], password=None,
+        extra=json.dumps(extra_dejson), extra_dejson=extra_dejson,
+    )  # fmt: skip
+
+
+def ssh_to(
+    host: NamespaceHost, *, host_key: str | None = None, extra: dict[str, Any] | None = None, **options: Any
+) -> SSHTransport:
+    """Return a transport to a host that has not connected yet."""
+    fetched = connection(host, **(extra or {}))
+    return SSHTransport(host.name, lambda: hook_from_connection(fetched), host_key=host_key, **options)

@@ -1,0 +1,287 @@
+"""Whatever callers do, in whatever order, with crashes between: no slot is ever given out twice."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import shutil
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from hypothesis import HealthCheck, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
+from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts
+
+SIZES = {"h1": 4, "h2": 4, "h3": 2}
+HOLDS = {"granted", "starting", "running", "stopping", "expired"}
+FAILURE = {"error": "HostUnreachableError", "kind": "infra", "message": "gone", "host": None, "rank": None}
+ANY = st.integers(0, 10**6)
+SOMETIMES = st.sampled_from([False, False, False, True])
+STATES = st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
+WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt")
+#: What the run did, so that a run that did nothing cannot pass.
+SEEN: Counter[str] = Counter()
+
+
+#: Memory, where there is some: what is tested is the order of things, not the disk.
+FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@functools.cache
+def empty_store() -> str:
+    """Return the path of a migrated store, made once."""
+    folder = tempfile.mkdtemp(prefix="dtrain-machine-", dir=FOLDER)
+    atexit.register(shutil.rmtree, folder)
+    migrate(f"sqlite:///{folder}/s.db")
+    return f"{folder}/s.db"
+
+
+class Crash(Exception):
+    """The process died before its commit."""
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Several callers, some of them stale, some of them dying in the middle of a transaction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="dtrain-machine-", dir=FOLDER)
+        shutil.copy(empty_store(), f"{self.folder}/s.db")
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.store = Store.open(f"sqlite:///{self.folder}/s.db", clock=lambda: self.now)
+        self.crashing = False
+        sa.event.listen(self.store._engine, "commit", self._maybe_crash)
+        #: attempt -> every watch ever given out; the last one is current
+        self.watches: dict[int, list[int]] = {}
+        self.trials = itertools.count()
+        self.last_token = 0
+        #: (host, slot) -> (attempt, token) of the process that really runs there
+        self.processes: dict[tuple[str, int], tuple[int, int]] = {}
+        self.token_of: dict[int, int] = {}
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+    def _maybe_crash(self, _connection: object) -> None:
+        if self.crashing:
+            raise Crash
+
+    def call(self, method: str, *arguments: object, crashes: bool = False, **named: object) -> object:
+        """Call the store; a call that crashes must leave everything as it was."""
+        before = self.dump() if crashes else None
+        self.crashing = crashes
+        try:
+            return getattr(self.store, method)(*arguments, **named)
+        except (Crash, StaleWatchError, ConflictError, NotFoundError, UnplaceableError):
+            return None
+        finally:
+            self.crashing = False
+            assert before is None or self.dump() == before
+
+    def dump(self) -> list[object]:
+        with self.store._engine.connect() as connection:
+            return [connection.execute(sa.select(table)).all() for table in allocation_slots.metadata.sorted_tables]
+
+    def pick(self, which: int, stale: bool, states: set[str]) -> tuple[int, int] | None:
+        """Return an attempt whose allocation is in one of the states, and one of its watches."""
+        with self.store._engine.connect() as connection:
+            query = sa.select(attempts.c.id).join(allocations, allocations.c.id == attempts.c.allocation_id)
+            found = list(connection.scalars(query.where(allocations.c.state.in_(states)).order_by(attempts.c.id)))
+        if not found:
+            return None
+        attempt = found[which % len(found)]
+        watches = self.watches[attempt]
+        return attempt, watches[which % len(watches)] if stale else watches[-1]
+
+    def learn(self, ticket: object) -> None:
+        if ticket is not None and ticket.attempt_id not in self.watches:
+            self.watches[ticket.attempt_id] = [self.store.watch(ticket.attempt_id, watcher="m")]
+
+    @initialize(sizes=st.lists(st.sampled_from([0, 1, 2, 3, 4, 8]), min_size=5, max_size=5))
+    def a_busy_pool(self, sizes: list[int]) -> None:
+        for name, size in SIZES.items():
+            slots = tuple(SlotRecord(index=i) for i in range(size))
+            self.store.add_host(HostRecord(name=name, pool="p", slot_type="cpu", slots=slots))
+        self.config = self.store.put_config({}, origins={}).config_id
+        for size in sizes:
+            self.submit_now(size, 42, False)
+        self.store.schedule("p")
+        for attempt, watches in list(self.watches.items()):
+            self.take_up_now(attempt, watches[-1], False)
+            self.watches[attempt].append(self.store.watch(attempt, watcher="m"))
+
+    @rule(
+        slots=st.sampled_from([0, 1, 1, 2, 2, 3, 4, 8]),
+        priority=st.sampled_from([1, 42]),
+        crashes=SOMETIMES,
+    )
+    def submit(self, slots: int, priority: int, crashes: bool) -> None:
+        self.submit_now(slots, priority, crashes)
+
+    def submit_now(self, slots: int, priority: int, crashes: bool) -> None:
+        key = TrialKey(dag_id="d", run_id="r", task_id=f"t{next(self.trials)}")
+        submission = TrialSubmission(
+            key=key, experiment_name="e", config_id=self.config, pool="p", slots=slots, priority=priority
+        )
+        self.learn(self.call("submit_trial", submission, crashes=crashes))
+
+    @rule(crashes=SOMETIMES)
+    def schedule(self, crashes: bool) -> None:
+        self.renew_all()
+        self.call("schedule", "p", crashes=crashes)
+
+    def renew_all(self) -> None:
+        for attempt, watches in self.watches.items():
+            self.call("renew_request", attempt, watches[-1])
+
+    @rule(seconds=st.sampled_from([1, 1, 1, 31, 61]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(which=ANY)
+    def take_over(self, which: int) -> None:
+        if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
+            attempt, before = picked
+            self.watches[attempt].append(self.store.watch(attempt, watcher="m"))
+            assert self.watches[attempt][-1] > before
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES)
+    def take_up(self, which: int, stale: bool, crashes: bool) -> None:
+        if (picked := self.pick(which, stale, {"granted"})) is not None:
+            self.take_up_now(*picked, crashes)
+
+    @rule(which=ANY)
+    def wait_and_take_up(self, which: int) -> None:
+        if (picked := self.pick(which, False, {"waiting", "granted"})) is not None:
+            self.renew_all()
+            self.call("schedule", "p")
+            self.take_up_now(*picked, False)
+
+    def take_up_now(self, attempt: int, watch: int, crashes: bool) -> None:
+        run = self.call("take_up", attempt, watch, crashes=crashes)
+        if run is not None:
+            self.note("granted")
+            assert watch == self.watches[attempt][-1]
+            self.start_processes(attempt)
+
+    def start_processes(self, attempt: int) -> None:
+        view = self.store.attempt(attempt)
+        assert view.token is not None
+        for host, slots in view.placement.items():
+            for slot in slots:
+                assert (host, slot) not in self.processes, "two gangs on one slot"
+                self.processes[host, slot] = attempt, view.token
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, method=st.sampled_from(["set_running", "set_stopping"]))
+    def progress(self, which: int, stale: bool, crashes: bool, method: str) -> None:
+        state = "starting" if method == "set_running" else "running"
+        picked = self.pick(which, stale, {state})
+        if picked is not None and self.store.attempt(picked[0]).state == state:
+            self.change(picked, method, *(() if method == "set_running" else ("why",)), crashes=crashes)
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, partly=st.booleans())
+    def fence_and_release(self, which: int, stale: bool, crashes: bool, partly: bool) -> None:
+        if (picked := self.pick(which, stale, HOLDS - {"granted"})) is None:
+            return
+        view = self.store.attempt(picked[0])
+        for host in view.held_hosts[: 1 if partly else None]:
+            # Like the host: everything of the attempt's run ends before it answers clear.
+            ended = [place for place, (run, _) in self.processes.items() if run == picked[0] and place[0] == host]
+            for place in ended:
+                del self.processes[place]
+            self.change(picked, "release", host, crashes=crashes, proof="clear")
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, host=st.sampled_from([None, *SIZES]))
+    def put_back(self, which: int, stale: bool, crashes: bool, host: str | None) -> None:
+        picked = self.pick(which, stale, {"starting", "released"})
+        if picked is not None and self.store.attempt(picked[0]).state == "starting":
+            self.change(picked, "put_back", "why", host, crashes=crashes)
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, host=st.sampled_from([None, *SIZES]))
+    def restart(self, which: int, stale: bool, crashes: bool, host: str | None) -> None:
+        picked = self.pick(which, stale, {"starting", "running", "stopping", "released"})
+        if picked is None or self.store.attempt(picked[0]).state not in {"starting", "running", "stopping"}:
+            return
+        if host is None:
+            ticket = self.change(picked, "next_attempt", crashes=crashes, failure=FAILURE, counted=True)
+            self.learn(ticket)
+            if ticket is not None and self.store.attempt(ticket.attempt_id).state == "starting":
+                mine = {place: holder for place, holder in self.processes.items() if holder[0] == picked[0]}
+                self.processes |= {place: (ticket.attempt_id, token) for place, (_, token) in mine.items()}
+        else:
+            self.learn(self.change(picked, "move_on", crashes=crashes, failure=FAILURE, exclude_host=host))
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, state=st.sampled_from(["errored", "killed"]))
+    def end(self, which: int, stale: bool, crashes: bool, state: str) -> None:
+        if (picked := self.pick(which, stale, HOLDS | {"waiting"})) is not None:
+            self.change(picked, "end_attempt", crashes=crashes, state=state)
+
+    def change(self, picked: tuple[int, int], method: str, *arguments: object, **named: object) -> object:
+        """Write as a follower; one that is not current changes nothing."""
+        attempt, watch = picked
+        is_stale = watch != self.watches[attempt][-1]
+        before = self.dump() if is_stale else None
+        result = self.call(method, attempt, watch, *arguments, **named)
+        assert before is None or self.dump() == before, "a stale follower changed something"
+        self.note(f"{method} {'stale' if is_stale else 'current'}")
+        return result
+
+    @staticmethod
+    def note(what: str) -> None:
+        event(what)
+        SEEN[what] += 1
+
+    @rule(
+        host=st.sampled_from(list(SIZES)), state=st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
+    )
+    def host_changes(self, host: str, state: str) -> None:
+        self.store.set_host_state(host, state)
+
+    @rule(host=st.sampled_from(list(SIZES)), enabled=st.sampled_from([True, True, False]))
+    def slot_is_switched(self, host: str, enabled: bool) -> None:
+        self.store.set_slot_enabled(host, 0, enabled)
+
+    @invariant()
+    def every_held_slot_has_one_holder(self) -> None:
+        with self.store._engine.connect() as connection:
+            rows = connection.execute(sa.select(allocation_slots)).all()
+            owners = {row.id: row for row in connection.execute(sa.select(allocations))}
+        held = [row for row in rows if row.released_at is None]
+        places = Counter((row.host, row.slot) for row in held if row.slot >= 0)
+        assert [place for place, number in places.items() if number > 1] == []
+        assert {owners[row.allocation_id].state for row in held} <= HOLDS
+        holding = {row.allocation_id for row in held}
+        assert {row.id for row in owners.values() if row.state in HOLDS} <= holding
+        for place, (_, token) in self.processes.items():
+            assert [row.token for row in held if (row.host, row.slot) == place] == [token]
+
+    @invariant()
+    def tokens_only_grow_and_belong_to_one_grant(self) -> None:
+        with self.store._engine.connect() as connection:
+            rows = connection.execute(sa.select(allocation_slots).order_by(allocation_slots.c.id)).all()
+        tokens = [row.token for row in rows]
+        assert tokens == sorted(tokens)
+        for row in rows:
+            assert self.token_of.setdefault(row.token, row.allocation_id) == row.allocation_id
+
+
+def test_no_slot_is_given_out_twice() -> None:
+    SEEN.clear()
+    run_state_machine_as_test(
+        StoreMachine,
+        settings=settings(
+            max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+    needed = ["granted", *(f"{method} current" for method in WRITES), "release stale"]
+    assert [what for what in needed if not SEEN[what]] == [], SEEN

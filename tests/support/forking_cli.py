@@ -1,0 +1,98 @@
+"""``airflow ...`` many times for the price of one start: Airflow is imported once, each command is a fork.
+
+As a program it reads one JSON array per line (the arguments, then the paths of input, output and
+errors), runs Airflow's own ``main`` in a fork, and answers with the exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, which must be JSON and nothing else."""
+        return json.loads(self.out)
+
+
+class ForkingCli:
+    """Commands with one environment.
+
+    :param folder: for the files that stand for standard input, output and errors
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder, self.environment = folder, dict(environment)
+        self._server = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.environment, text=True
+        )
+
+    def run(self, *arguments: str, given: bytes = b"") -> Done:
+        """Run ``airflow`` with these arguments and this standard input."""
+        paths = [self.folder / name for name in ("stdin", "stdout", "stderr")]
+        paths[0].write_bytes(given)
+        assert self._server.stdin
+        assert self._server.stdout
+        self._server.stdin.write(json.dumps([list(arguments), *map(str, paths)]) + "\n")
+        self._server.stdin.flush()
+        answer = self._server.stdout.readline()
+        assert answer, "the server of commands has ended"
+        return Done(int(answer), paths[1].read_text(errors="replace"), paths[2].read_text(errors="replace"))
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(timeout=30)
+
+
+def _serve() -> None:
+    import airflow.__main__
+    import airflow.cli.cli_parser  # noqa: F401
+
+    for line in sys.stdin:
+        arguments, *paths = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _become(airflow.__main__.main, arguments, *paths)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(status, flush=True)
+
+
+def _become(main: Any, arguments: list[str], stdin: str, stdout: str, stderr: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for fd, opened in ((0, os.open(stdin, os.O_RDONLY)), (1, os.open(stdout, flags)), (2, os.open(stderr, flags))):
+        os.dup2(opened, fd)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.argv = ["airflow", *arguments]
+    code = 0
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()

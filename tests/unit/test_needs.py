@@ -1,0 +1,47 @@
+"""What a command needs is read from the code that travels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.engine.needs import needed_modules
+from airflow_provider_dtrain.hosts.payload import pack
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> bytes:
+    files = {
+        "plain.py": "import os, json",
+        "direct.py": "if True:\n    import torch.nn as nn",
+        "library.py": "import airflow_provider_dtrain.train as dtrain",
+        "through.py": "from models import net",
+        "models/__init__.py": "",
+        "models/net.py": "def make():\n    from torch import nn",
+        "broken.py": "def (",
+        "loop_a.py": "import loop_b",
+        "loop_b.py": "import loop_a",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return pack(tmp_path).content
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (["python", "plain.py"], ()),
+        (["python", "direct.py", "--lr", "1"], ("torch",)),
+        (["python", "./library.py"], ("torch",)),
+        (["python", "through.py"], ("torch",)),
+        (["python", "-m", "models.net"], ("torch",)),
+        (["python", "broken.py"], ()),
+        (["python", "loop_a.py"], ()),
+        (["python", "not_there.py"], ()),
+        (["/bin/true"], ()),
+    ],
+)
+def test_only_what_the_command_reaches_counts(code: bytes, command: list[str], needed: tuple[str, ...]) -> None:
+    assert needed_modules(command, code) == needed

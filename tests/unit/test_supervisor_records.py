@@ -1,0 +1,182 @@
+"""What a supervisor writes down and reads back: events, errors of ranks, locks, tokens."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.core.events import parse_events
+from airflow_provider_dtrain.hosts import supervisor
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> supervisor.Layout:
+    return supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
+
+
+def test_events_are_read_by_the_control_side_as_they_were_written(tmp_path: Path) -> None:
+    writer = supervisor.EventWriter(str(tmp_path / "events"))
+    writer.write({"at": 1.5, "kind": "prepared", "port": 4711})
+    writer.write({"at": 2.5, "kind": "exit", "rank": 1, "exit_code": 3, "sent_signal": False, "log_tail": "\x1b[1mä\n"})
+    found = parse_events((tmp_path / "events").read_bytes())
+    assert [event["seq"] for event in found] == [1, 2]
+    assert found[1]["log_tail"] == "\x1b[1mä\n"
+
+
+def test_a_writer_that_takes_over_drops_a_torn_line_and_counts_on(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    writer = supervisor.EventWriter(str(path))
+    writer.write({"at": 1.0, "kind": "exit", "rank": 4, "exit_code": 1, "sent_signal": False})
+    writer.close()
+    with path.open("ab") as file:
+        file.write(b'deadbeef {"seq":2,"ki')
+    again = supervisor.EventWriter(str(path))
+    assert again.first_failure == 4
+    again.write({"at": 2.0, "kind": "ended", "reason": "lost"})
+    assert [event["seq"] for event in parse_events(path.read_bytes())] == [1, 2]
+
+
+def test_an_event_that_does_not_fit_on_the_disk_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = supervisor.EventWriter(str(tmp_path / "events"))
+    writer.write({"at": 1.0, "kind": "prepared"})
+    write = os.write
+
+    def half(fd: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(28, "No space left on device")
+        return write(fd, data[: len(data) // 2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space"):
+            writer.write({"at": 2.0, "kind": "started"})
+    writer.write({"at": 3.0, "kind": "ended"})
+    assert [event["kind"] for event in parse_events((tmp_path / "events").read_bytes())] == ["prepared", "ended"]
+
+
+LOG = """step 1
+Traceback (most recent call last):
+  File "a.py", line 1, in <module>
+KeyError: 'x'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "b.py", line 2, in <module>
+RuntimeError: loss is nan
+[W] destructor said something
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "traceback"),
+    [
+        ({"message": {"message": "E: x", "extraInfo": {"py_callstack": "stack", "timestamp": "1"}}}, "E: x", "stack"),
+        ({"message": "E: y", "traceback": "trace", "rank": 0}, "E: y", "trace"),
+        ({"message": "E: z"}, "E: z", ""),
+    ],
+)
+def test_the_error_file_says_why_a_rank_failed(tmp_path: Path, content: object, message: str, traceback: str) -> None:
+    (tmp_path / "error.json").write_text(json.dumps(content))
+    (tmp_path / "log").write_text(LOG)
+    assert supervisor.error_of(str(tmp_path), 1) == {"message": message, "traceback": traceback}
+    assert supervisor.error_of(str(tmp_path), 0) is None
+
+
+def test_without_an_error_file_the_log_says_it(tmp_path: Path) -> None:
+    (tmp_path / "error.json").write_text("torn {")
+    (tmp_path / "log").write_text(LOG)
+    found = supervisor.error_of(str(tmp_path), 1)
+    assert found is not None
+    assert found["message"] == "RuntimeError: loss is nan"
+    assert found["traceback"].startswith("Traceback")
+    assert "KeyError" in found["traceback"], "the cause belongs to it"
+    (tmp_path / "log").write_text("one\ntwo\n")
+    assert supervisor.error_of(str(tmp_path), 3) == {"message": "exit code 3: two", "traceback": "one\ntwo"}
+    killed = supervisor.error_of(str(tmp_path), -9)
+    assert killed is not None
+    assert killed["message"] == "killed by signal 9 (SIGKILL)"
+
+
+def test_a_lock_is_not_taken_on_a_file_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "0.lock"
+    flock, calls = fcntl.flock, []
+
+    def replace_first(fd: int, operation: int) -> None:
+        if not calls:
+            path.unlink()
+        calls.append(fd)
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", replace_first)
+    fd = supervisor.take_lock(str(path))
+    assert fd is not None
+    assert len(calls) == 2
+    assert os.fstat(fd).st_ino == path.stat().st_ino
+    assert supervisor.take_lock(str(path)) is None
+    os.close(fd)
+    assert not supervisor.is_locked(str(path))
+
+
+def test_recorded_tokens_never_fall(layout: supervisor.Layout) -> None:
+    layout.record_tokens("a", 7, [0, 1])
+    layout.record_tokens("a", 5, [0])
+    layout.record_tokens("b", 2, [1])
+    assert layout.tokens(0) == {"a": 7}
+    assert layout.tokens(1) == {"a": 7, "b": 2}
+    assert layout.stores() == {"a": 7, "b": 2}
+
+
+def test_a_state_dir_is_private(layout: supervisor.Layout, tmp_path: Path) -> None:
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(supervisor.Refused) as refused:
+        supervisor.Layout("r", str(tmp_path / "link")).ensure()
+    assert refused.value.code == "state_dir"
+
+
+def test_a_renewal_can_neither_come_from_the_future_nor_go_back(layout: supervisor.Layout) -> None:
+    folder = layout.run("t1.1.7")
+    os.makedirs(folder.path)
+    (Path(folder.path) / "lock").touch()
+    now = supervisor.boottime()
+    supervisor.renew(layout, ["t1.1.7"], now, 100.0)
+    supervisor.renew(layout, ["t1.1.7"], now - 50, 900.0)
+    assert supervisor.read_json(folder.file("renewed")) == {"renewed_boottime_s": now, "deadline_boottime_s": now + 100}
+    with pytest.raises(supervisor.Refused):
+        supervisor.renew(layout, ["t1.1.7"], now + 1000, 100.0)
+    later = supervisor.boottime()
+    supervisor.renew(layout, ["t1.1.7"], later, 0)
+    assert (supervisor.read_json(folder.file("renewed")) or {})["deadline_boottime_s"] == 0
+
+
+def test_a_process_is_known_by_pid_and_start_time() -> None:
+    own = supervisor.identity()
+    found = supervisor.find_process(own)
+    assert found is not None
+    assert found.pid == os.getpid()
+    for key, value in (("start_time", 1), ("boot_id", "another"), ("pid_ns", 1), ("pid", 0), ("pid", "1")):
+        assert supervisor.find_process({**own, key: value}) is None
+
+
+def test_a_gap_costs_no_room_in_the_window(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 100)
+    with path.open("r+b") as file:
+        file.truncate(10 << 20)
+    (tmp_path / "gaps.json").write_text(json.dumps({"gaps": [[50, (10 << 20) - 5]]}))
+    stream = supervisor.Stream("rank0.log", str(path), 0, whole=False)
+    frames = []
+    while (frame := stream.next(False)) is not None:
+        frames.append(frame)
+    assert [(f["t"], f["offset"], len(data)) for f, data in frames] == [
+        ("data", 0, 50), ("gap", 50, 0), ("data", (10 << 20) - 5, 5),
+    ]  # fmt: skip
+    assert stream.room() == supervisor.WINDOW - 55
+    stream.acknowledge(10 << 20)
+    assert stream.room() == supervisor.WINDOW
