@@ -15,9 +15,7 @@ def refusal(host: str, cmd: str, answer: Mapping[str, Any]) -> HostError:
     details = {key: value for key, value in answer.items() if key not in ("ok", "code", "message")}
     message = f"Host '{host}' refused '{cmd}' ({code}): {plain(answer.get('message', 'no reason given'))}"
     if code == "slot_busy":
-        busy = SlotBusyError(host, message)
-        vars(busy)["details"] = details
-        return busy
+        return SlotBusyError(host, message, details=details)
     if code == "lost":
         return HostLostError(host, message)
     return HostRefusedError(host, message, code=code, details=details)

@@ -260,20 +260,32 @@ def _waiting(conn: Connection, pool: str) -> list[Any]:
 def pool_machines(conn: Connection, pool: str) -> list[Host]:
     """Return the pool's hosts as the core sees them; reads only slots that are held or unusable."""
     rows = conn.execute(sa.select(hosts.c.name, hosts.c.slot_count, hosts.c.state).where(hosts.c.pool == pool)).all()
-    held: dict[str, set[int]] = {}
-    unusable: dict[str, set[int]] = {}
+    holders: dict[str, list[tuple[int, str]]] = {}
     of = allocation_slots.c
-    taken = sa.select(of.host, of.slot).join(hosts, hosts.c.name == of.host)
-    for host, slot in conn.execute(taken.where(hosts.c.pool == pool, held_rows(), of.slot >= 0)):
-        held.setdefault(host, set()).add(slot)
-    off = sa.select(slots.c.host, slots.c.slot).join(hosts, hosts.c.name == slots.c.host)
+    taken = (
+        sa.select(of.host, of.slot, allocations.c.trial_id)
+        .join(hosts, hosts.c.name == of.host)
+        .join(allocations, allocations.c.id == of.allocation_id)
+        .where(hosts.c.pool == pool, held_rows(), of.slot >= 0)
+    )
+    for host, slot, trial_id in conn.execute(taken):
+        holders.setdefault(host, []).append((slot, f"trial {trial_id}"))
+    off: dict[str, set[int]] = {}
+    blocked: dict[str, set[int]] = {}
     bad = sa.or_(sa.not_(slots.c.enabled), slots.c.state != "ready")
-    for host, slot in conn.execute(off.where(hosts.c.pool == pool, bad)):
-        unusable.setdefault(host, set()).add(slot)
+    query = sa.select(slots.c.host, slots.c.slot, slots.c.enabled).join(hosts, hosts.c.name == slots.c.host)
+    for host, slot, enabled in conn.execute(query.where(hosts.c.pool == pool, bad)):
+        (blocked if enabled else off).setdefault(host, set()).add(slot)
     return [
-        Host(name, count, frozenset(held.get(name, ())), state, frozenset(unusable.get(name, ())))
+        Host(
+            name=name, slots=count, state=state,
+            held=frozenset(slot for slot, _ in holders.get(name, ())),
+            disabled=frozenset(off.get(name, ())),
+            blocked=frozenset(blocked.get(name, ())),
+            holders=tuple(sorted(holders.get(name, ()))),
+        )
         for name, count, state in rows
-    ]
+    ]  # fmt: skip
 
 
 def _request(entry: Row[Any], machines: Sequence[Host], options: PoolOptions, now: datetime) -> GangRequest:
@@ -281,7 +293,8 @@ def _request(entry: Row[Any], machines: Sequence[Host], options: PoolOptions, no
     excluded = {item["host"]: item["until_s"] for item in entry.excluded}
     if not excluded:
         return request
-    rest = place(request, [host for host in machines if host.name not in excluded])
+    others = [host for host in machines if host.name not in excluded]
+    rest = place(request, others, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
     if isinstance(rest, Unplaceable) and rest.never:
         excluded = {host: until_s for host, until_s in excluded.items() if until_s > now.timestamp()}
     return GangRequest(

@@ -404,3 +404,22 @@ def test_older_attempts_are_those_from_before_a_clear(store, submit, start):
     key = store.attempt(new.attempt_id).key
     assert [view.attempt_id for view in store.older_attempts(key)] == [old.attempt_id]
     assert [view.attempt_id for view in store.older_attempts(replace(key, map_index=3))] == []
+
+
+def test_a_stuck_slot_makes_a_request_wait_but_not_fail(store, submit):
+    store.add_host(host("h1", 8))
+    store.mark_slot("h1", 3, "stuck")
+    ticket = submit(slots=8)
+    assert store.schedule("gpus").granted == ()
+    assert not store.attempt(ticket.attempt_id).unplaceable
+    store.mark_slot("h1", 3, "ready")
+    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+
+
+def test_the_reason_for_waiting_names_who_holds_the_slots(store, submit):
+    store.add_host(host("h1", 2))
+    first = submit(slots=2)
+    store.schedule("gpus")
+    second = submit(slots=2)
+    store.schedule("gpus")
+    assert f"trial {first.trial_id}" in store.attempt(second.attempt_id).reason

@@ -280,7 +280,11 @@ def test_no_slot_is_given_out_twice() -> None:
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(
-            max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=40,
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
         ),
     )
     needed = ["granted", *(f"{method} current" for method in WRITES), "release stale"]
