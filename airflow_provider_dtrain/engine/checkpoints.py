@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import HostError
+from airflow_provider_dtrain.errors import HostError, HostRefusedError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
@@ -60,6 +60,7 @@ class CheckpointCopier:
                 await self._copy(checkpoint)
         for checkpoint in checkpoints:
             if checkpoint.copy_url is not None and checkpoint not in kept:
+                await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, None)
                 await in_thread(shutil.rmtree, checkpoint.copy_url, ignore_errors=True)
 
     def kept(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
@@ -87,6 +88,10 @@ class CheckpointCopier:
             link = await self.rt.link(checkpoint.host)
             content = await in_thread(link.fetch, checkpoint.run, checkpoint.path)
             await in_thread(unpack, content, target)
+        except HostRefusedError as error:
+            # The library removes what the policy does not keep, also while it is being fetched.
+            self.rt.log.info("Checkpoint of step %d is gone before it was copied (%s)", checkpoint.step, error.code)
+            return
         except (HostError, OSError, tarfile.TarError) as error:
             self.rt.log.warning("Checkpoint %s was not copied: %s", checkpoint.path, error)
             return

@@ -47,7 +47,7 @@ def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
 
 
 def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) -> MetricRow | None:
-    """Return the validation with the best metric, or the last one when nothing ranks them."""
+    """Return the validation with the best metric, the latest of equals; the last one when nothing ranks them."""
     ranked = [
         (value, row)
         for row in rows
@@ -56,7 +56,7 @@ def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) ->
     if not ranked:
         return rows[-1] if rows else None
     sign = 1 if smaller_is_better else -1
-    return min(ranked, key=lambda pair: (sign * pair[0], pair[1].step))[1]
+    return min(ranked, key=lambda pair: (sign * pair[0], -pair[1].step))[1]
 
 
 def _hosts(store: Store, view: AttemptView) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -43,6 +44,7 @@ class TrialOperator(BaseOperator):
         trial that starts at once is followed in the worker for ``[dtrain] defer_after`` seconds first.
     :param retries: retries of infra and platform failures (3); failures of the training code count
         against the configuration's ``max_restarts`` instead and fail the task at once
+    :param retry_delay: pause before such a retry (30 s: a host that was restarted is back by then)
     """
 
     template_fields: Sequence[str] = ("config", "template", "trial")
@@ -57,9 +59,10 @@ class TrialOperator(BaseOperator):
         trial: Mapping[str, Any] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=30),
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.config = config
         self.template = template
         self.trial = trial

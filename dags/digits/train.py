@@ -70,7 +70,8 @@ def main():
                 ctx.report(step, {"loss": loss})
             metrics, count = validate(ctx, model, validation)
             decision = ctx.report_validation(step, metrics, weight=count)
-            print(f"rank {rank} epoch {epoch} step {step} loss {loss.item():.4f} accuracy {metrics['accuracy']:.4f}")
+            right = round(metrics["accuracy"] * count)
+            print(f"rank {rank} epoch {epoch} step {step} loss {loss.item():.4f} right {right} of {count}")
             ctx.save_checkpoint(step)
             if decision == "stop" or ctx.stop_requested:
                 break
