@@ -113,27 +113,16 @@ def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Ef
 
 def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
     """Return the pool and its defaults; a pool that does not exist yet has none."""
-    from airflow_provider_dtrain.engine.submission import choose_pool
+    from airflow_provider_dtrain.engine.submission import choose_pool, pool_wanted
     from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
 
-    name = choose_pool(hook.store, _wanted(*documents))
+    name = choose_pool(hook.store, pool_wanted(*documents))
     try:
         return name, dict(hook.store.get_pool(name).defaults) or None
     except NotFoundError as error:
         if name != LOCAL_POOL:
             note(f"Warning: {error}")
         return name, None
-
-
-def _wanted(*documents: Mapping[str, Any] | None) -> str | None:
-    """Return the pool that the first of the documents names that names one."""
-    for document in documents:
-        resources = (document or {}).get("resources")
-        if isinstance(resources, Mapping):
-            for key in ("pool", "resource_pool"):
-                if isinstance(resources.get(key), str):
-                    return str(resources[key])
-    return None
 
 
 def check_template(source: Source) -> None:

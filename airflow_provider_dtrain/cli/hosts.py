@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
 def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     """Probe one host and store what is found; return a row with ``problem`` None or words."""
     from airflow_provider_dtrain.cli.facts import look
+    from airflow_provider_dtrain.engine.recovery import recover_ended
 
     store, problem = hook.store, None
     facts: dict[str, Any] = {}
@@ -88,6 +90,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     else:
         try:
             problem = _store_findings(store, record, link, facts)
+            asyncio.run(recover_ended(hook, host=record.name))
         except DtrainError as error:
             problem = str(error)
         if record.state in ("unreachable", "lost"):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle import RankExit
     from airflow_provider_dtrain.engine.following import GangEnd
     from airflow_provider_dtrain.engine.runtime import Runtime
-    from airflow_provider_dtrain.store.records import AttemptView
+    from airflow_provider_dtrain.store.records import AttemptView, Proof
 
 FENCE_WAIT_S = 10.0
 
@@ -49,10 +49,14 @@ async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
 
 
 async def release(rt: Runtime, view: AttemptView) -> list[str]:
-    """Fence the attempt and free its slots on the hosts that answered; return those hosts."""
-    clear = await fence(rt, view)
+    """Free the attempt's slots where nothing of it can run; return those hosts.
+
+    Without a plan no host was ever told to prepare; else each host has to answer ``clear``.
+    """
+    proof: Proof = "clear" if view.plan is not None else "untaken"
+    clear = await fence(rt, view) if proof == "clear" else list(view.held_hosts)
     for host in clear:
-        await rt.db(rt.store.release, rt.attempt_id, rt.watch, host, proof="clear")
+        await rt.db(rt.store.release, rt.attempt_id, rt.watch, host, proof=proof)
     return clear
 
 

@@ -76,7 +76,7 @@ def render(
     named = template if template is not None else source.document.get("template")
     base, name, version = _template(store, named, folder)
     hook.ensure_local()
-    wanted = _pool_wanted(source.document, base)
+    wanted = pool_wanted(source.document, base)
     pool = choose_pool(store, wanted)
     effective = assemble(base, source.document, pool_defaults=dict(store.get_pool(pool).defaults) or None)
     for warning in effective.warnings:
@@ -93,7 +93,7 @@ def render(
     return store.put_config(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
 
 
-def _pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
+def pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
     """Return the pool that the first document names that names one."""
     for document in documents:
         resources = (document or {}).get("resources")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.engine.recovery import Recovery
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
@@ -18,6 +19,14 @@ async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
     :param patient: False: hand over after the first pass that does not grant
     :raises UnplaceableError: no set of the pool's hosts can serve the request any more
     """
+    recovery = Recovery(rt.hook)
+    try:
+        await _wait(rt, recovery, patient=patient)
+    finally:
+        await recovery.close()
+
+
+async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
     said = ""
     while True:
         await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
@@ -37,4 +46,5 @@ async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
             raise UnplaceableError(view.reason)
         if not patient:
             rt.hand_over()
+        recovery.tick()
         await rt.pause(rt.settings.pass_interval_s)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -21,7 +22,16 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 EARLIEST_EVENT_S = 12.0
 
 #: The loop holds tasks weakly.
-_KILLING: set[asyncio.Future[None]] = set()
+_BACKGROUND: set[asyncio.Future[Any]] = set()
+_ASKED: set[int] = set()
+
+
+def _in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    """Return a task that goes on when its caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+    return task
 
 
 class TrialTrigger(BaseTrigger):
@@ -47,6 +57,7 @@ class TrialTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event with the outcome."""
         started_at = time.monotonic()
+        self._warm_up()
         self._runtime = runtime = await self._take_over()
         try:
             outcome = await AttemptRunner(runtime, deadline=self.deadline).run()
@@ -65,10 +76,7 @@ class TrialTrigger(BaseTrigger):
         The triggerer cancels a trigger again each second until it is gone, and ``on_kill`` with it: the
         work is a task of its own, which goes on.
         """
-        killing = asyncio.ensure_future(self._kill())
-        _KILLING.add(killing)
-        killing.add_done_callback(_KILLING.discard)
-        await asyncio.shield(killing)
+        await asyncio.shield(_in_background(self._kill()))
 
     async def _kill(self) -> None:
         if self._fired or await self._is_deferred():
@@ -83,6 +91,12 @@ class TrialTrigger(BaseTrigger):
         hook = await in_thread(DtrainHook)
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         return await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
+
+    def _warm_up(self) -> None:
+        """Ask once per triggerer what a kill will ask: its first question costs seconds (seen: 9), later ones none."""
+        if os.getpid() not in _ASKED:
+            _ASKED.add(os.getpid())
+            _in_background(self._is_deferred())
 
     async def _is_deferred(self) -> bool:
         """Return whether Airflow still waits for this trigger: then it was moved, not killed."""

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +76,12 @@ class Cluster:
                 if re.search(pattern, line):
                     found.append(f"{host.name}: {line}")
         return found
+
+    def watcher(self, run_id: str) -> str:
+        """Return who follows the trial of a DAG run."""
+        trials = json.loads(self.cli("trial", "list", "-o", "json").stdout)
+        found = next(str(trial["trial"]) for trial in trials if trial["dag_run"] == run_id)
+        return str(json.loads(self.cli("trial", "describe", found, "-o", "json").stdout)["watcher"])
 
     def held(self) -> list[dict[str, Any]]:
         """Return the slots that somebody holds."""
@@ -177,7 +182,7 @@ def test_a_kill_from_airflow_leaves_no_process_on_any_host(cluster: Cluster, dag
     wait_until(lambda: len(cluster.processes("ranks.py sleep")) >= 6, timeout_s=90, what="six ranks")
     if after_deferral:
         cluster.airflow.wait_task(dag_id, run_id, "train", "deferred", timeout_s=60)
-        time.sleep(3)
+        wait_until(lambda: "triggerer" in cluster.watcher(run_id), timeout_s=30, what="the triggerer")
     cluster.airflow.set_task_state(dag_id, run_id, "train", "failed")
     wait_until(lambda: not cluster.processes("ranks.py|sleep 300"), timeout_s=10, what="an end of every process")
     wait_until(lambda: not cluster.held(), timeout_s=20, what="free slots")
