@@ -15,6 +15,7 @@
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   └── TrialKilledError           a person stopped the trial
     ├── StoreError                     kind = platform
+    │   ├── StoreUnavailableError      the database does not answer, or is locked: try again
     │   ├── StoreNotMigratedError      the schema is older or newer than this code
     │   ├── StaleWatchError            somebody else follows this attempt now: stop silently
     │   └── IllegalTransitionError     a state change that core.lifecycle does not know
@@ -127,6 +128,10 @@ class RankFailedError(UserError):
 
 class StoreError(DtrainError):
     """The store could not do what was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The database does not answer, or somebody else keeps it locked."""
 
 
 class StoreNotMigratedError(StoreError):

@@ -129,6 +129,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     if why := missing():
         sys.exit(f"cannot run here: {why}")
+    logging.disable(logging.INFO)
     figures: dict[str, list[float]] = {"plain ssh": [], "ours, channels open": [], "ours, nothing open": []}
     script = ROOT / ".bench-first-step.py"
     with tempfile.TemporaryDirectory() as home, NamespaceHosts(count=2, slots=1) as hosts:

@@ -92,9 +92,10 @@ class AttemptRunner:
             return await self._finish(await self.rt.view(), "errored", error)
         except HostError as error:
             return await self._host_failed(await self.rt.view(), error)
-        except StaleWatchError:
-            raise
         except DtrainError as error:
+            if error.kind == "platform":
+                # Nothing is wrong with the gang: it goes on, and the next process takes over.
+                raise
             return await self._finish(await self.rt.view(), "errored", error)
         return None
 

@@ -116,6 +116,9 @@ class GangFollower:
         stop_by: float | None = None
         while not all(task.done() for task in tasks.values()):
             await self.rt.check()
+            for task in tasks.values():
+                if task.done():
+                    task.result()
             renewer().progress(self.run_name)
             if self.end.failed and stop_by is None:
                 stop_by = time.monotonic() + self.rt.settings.kill_grace_s + STOP_MARGIN_S

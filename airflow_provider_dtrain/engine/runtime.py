@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_dtrain.engine.renewal import Follower, renewer
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import HostUnreachableError
+from airflow_provider_dtrain.errors import HostUnreachableError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.tasklog import TaskLog
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 #: Between two looks at whether a person asked to kill the trial.
 KILL_CHECK_S = 2.0
+#: How long a follower waits for a store that does not answer; the ranks go on meanwhile.
+STORE_PATIENCE_S = 300.0
 
 
 class Killed(Exception):
@@ -58,8 +60,21 @@ class Runtime:
 
     # -- the store -----------------------------------------------------------------------------
     async def db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a method of the store in a thread."""
-        return await in_thread(method, *args, **kwargs)
+        """Return what a method of the store returns, called in a thread; waits for a store that is away.
+
+        :raises StoreUnavailableError: it stayed away for ``STORE_PATIENCE_S``
+        """
+        give_up_at, pause_s, said = time.monotonic() + STORE_PATIENCE_S, 0.5, False
+        while True:
+            try:
+                return await in_thread(method, *args, **kwargs)
+            except StoreUnavailableError as error:
+                if time.monotonic() + pause_s > give_up_at:
+                    raise
+                if not said:
+                    self.log.warning("%s Trying again for %.0f s.", error, STORE_PATIENCE_S)
+                said, pause_s = True, min(pause_s * 2, 15.0)
+                await asyncio.sleep(pause_s)
 
     async def view(self) -> AttemptView:
         """Return the attempt as the store has it now."""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, Row
 
-from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreError, UserError
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreError, StoreUnavailableError, UserError
 from airflow_provider_dtrain.store.engine import dump_json, gate, utcnow
 from airflow_provider_dtrain.store.tables import attempts, audit, pools
 
@@ -94,7 +94,8 @@ def _store_error(error: sa.exc.SQLAlchemyError) -> StoreError:
         return StoreError(f"The store cannot hold this value: {cause}")
     if "database is locked" in cause:
         cause += ": another process has been writing for 30 s"
-    return StoreError(f"The store refused a transaction: {cause}")
+    passing = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
+    return (StoreUnavailableError if passing else StoreError)(f"The store refused a transaction: {cause}")
 
 
 def digest_of(*parts: Any) -> str:

@@ -17,10 +17,18 @@ import pytest
 
 from airflow_provider_dtrain.engine.attempt import AttemptRunner
 from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.engine.recovery import recover_ended
 from airflow_provider_dtrain.engine.runtime import Runtime, take_over
 from airflow_provider_dtrain.engine.submission import render, revive, submit
 from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.errors import ConfigError, PayloadError, UnplaceableError, UnsupportedFieldError
+from airflow_provider_dtrain.errors import (
+    ConfigError,
+    HostUnreachableError,
+    PayloadError,
+    StoreUnavailableError,
+    UnplaceableError,
+    UnsupportedFieldError,
+)
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
@@ -235,3 +243,65 @@ async def test_the_interpreter_of_the_ranks_can_be_chosen(engine: Engine) -> Non
     outcome = await engine.carry(engine.submit(config("facts", environment={"python": sys.executable})))
     assert outcome is not None
     assert outcome.state == "completed"
+
+
+async def test_slots_of_an_ended_gang_are_freed_once_its_host_answers_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = engine.submit(config("sleep 323"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    while len(processes("sleep 323")) < 4:
+        assert not carrying.done(), carrying.result()
+        await asyncio.sleep(0.05)
+    assert engine.runtime is not None
+
+    def unreachable(*_: Any) -> Any:
+        raise HostUnreachableError("local", "The cable is out.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(DtrainHook, "link", unreachable)
+        engine.runtime.kill()
+        outcome = await asyncio.wait_for(carrying, 30)
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert len(held(engine)) == 2, "nobody may get slots that were not confirmed"
+    assert await recover_ended(engine.hook) == ["local"]
+    assert processes("sleep 323") == []
+    assert held(engine) == []
+
+
+async def test_an_airflow_retry_begins_the_next_attempt_after_an_infra_failure(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = engine.submit(config("facts"), run_id="retried")
+    with monkeypatch.context() as broken:
+        error = HostUnreachableError("local", "The cable is out.")
+        broken.setattr(DtrainHook, "link", lambda *_: (_ for _ in ()).throw(error))
+        outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "infra"
+    assert held(engine) == []
+    again = engine.submit(config("facts"), run_id="retried")
+    assert again.trial_id == ticket.trial_id
+    outcome = await engine.carry(again)
+    assert outcome is not None
+    assert outcome.state == "completed"
+
+
+async def test_a_store_that_is_away_for_a_moment_ends_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, refusals = engine.hook.store, iter(range(3))
+    commit = store.commit_events
+
+    def locked(*args: Any) -> None:
+        if next(refusals, None) is not None:
+            raise StoreUnavailableError("The store refused a transaction: database is locked.")
+        commit(*args)
+
+    monkeypatch.setattr(store, "commit_events", locked)
+    ticket = engine.submit(config("facts"))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert next(refusals, None) is None
+    assert [event.kind for event in store.events(ticket.attempt_id)].count("ended") == 1

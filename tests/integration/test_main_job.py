@@ -109,10 +109,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             cluster = Cluster(airflow, hosts)
             for host in hosts:
                 conn_id = host.name.lower().replace("-", "_")
-                cluster.cli(
-                    "hosts", "add", host.name, "--conn", conn_id, "--python", sys.executable, "--slots", "cpu:2", "--pool", "gpus",
-                    "--accept-host-key", fingerprint(host),
-                )  # fmt: skip
+                facts = ["--conn", conn_id, "--python", sys.executable, "--slots", "cpu:2", "--pool", "gpus"]
+                cluster.cli("hosts", "add", host.name, *facts, "--accept-host-key", fingerprint(host))
             yield cluster
         finally:
             airflow.stop()
