@@ -25,7 +25,6 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     hosts = list(view.held_hosts)
     if view.run is None or not hosts:
         return hosts
-    rt.log.info("Ending %s on %s", view.run, ", ".join(hosts))
     answers = await asyncio.gather(*(_fence(rt, view, host) for host in hosts), return_exceptions=True)
     clear = []
     for host, found in zip(hosts, answers, strict=True):

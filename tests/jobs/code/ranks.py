@@ -22,7 +22,7 @@ match sys.argv[1:]:
         time.sleep(60)
     case ["hold", seconds]:
         # Slots in use, seen from outside the store: one file per slot, exclusively created.
-        path = os.path.expanduser(f"~/slot-{os.environ['DTRAIN_SLOT']}")
+        path = os.path.expanduser(f"~/{os.uname().nodename}-slot-{os.environ['DTRAIN_SLOT']}")
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         time.sleep(float(seconds))
         os.unlink(path)
