@@ -143,7 +143,23 @@ def show_one(args: Namespace, row: Row) -> None:
     if args.output != "table":
         dump(args.output, dict(row))
         return
-    _table([{"field": key, "value": value} for key, value in row.items()], header=False)
+    width = max(len(name) for name, _ in _lines(row)) + 2
+    for name, value in _lines(row):
+        first, *more = cell(value).rstrip().split("\n")
+        print(f"{name.replace('_', ' '):{width}}{first}")
+        for line in more:
+            print(f"{'':{width}}{line}")
+
+
+def _lines(row: Row) -> list[tuple[str, Any]]:
+    """Return names and values; what has parts gets a line for each of them."""
+    found: list[tuple[str, Any]] = []
+    for name, value in row.items():
+        if isinstance(value, Mapping) and value:
+            found += [(f"{name}.{part}", item) for part, item in value.items()]
+        else:
+            found.append((name, value))
+    return found
 
 
 def dump(form: str, value: Any) -> None:

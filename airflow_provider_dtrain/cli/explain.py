@@ -33,10 +33,12 @@ def explain(args: Namespace) -> int:
 
 def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str, Any], int]:
     from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.core.config import refuse_unsupported
     from airflow_provider_dtrain.core.resources import GangRequest, Placement
 
     source = read(path, what="configuration")
     effective, pool = assemble(hook, source, template)
+    refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
     resources = effective.config.resources
     request = GangRequest(

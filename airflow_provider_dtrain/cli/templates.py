@@ -69,7 +69,10 @@ def remove(args: Namespace) -> None:
         note("Nothing was changed.")
         return
     store.remove_template(template.name, by=user())
-    note(f"Template '{template.name}' is removed. Bring it back from its history: airflow dtrain template versions")
+    note(
+        f"Template '{template.name}' is removed. To bring it back: airflow dtrain template describe {template.name} "
+        f"--version {template.version} > FILE, then airflow dtrain template set {template.name} FILE"
+    )
 
 
 def _store() -> Store:

@@ -104,7 +104,9 @@ class AttemptRunner:
         view = await self.rt.view()
         if view.ended_at is not None:
             return _ended(view)
-        return await self._finish(view, "killed", TrialKilledError("The trial was killed."))
+        by = (await self.rt.db(self.rt.store.trial, view.trial_id)).kill_requested_by
+        who = f"by {by}" if by else "by Airflow: the task was marked, cleared or ended there"
+        return await self._finish(view, "killed", TrialKilledError(f"The trial was killed {who}."))
 
     # -- running -------------------------------------------------------------------------------
     async def _follow(self, view: AttemptView) -> Outcome | None:
@@ -140,7 +142,7 @@ class AttemptRunner:
                 log.info("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
             case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):
                 log.error("Rank %s on host '%s' ended with exit code %s", event["rank"], host, event.get("exit_code"))
-                if event["rank"] != 0 and event.get("log_tail"):
+                if event["rank"] != 0 and event.get("log_tail") and not event.get("error"):
                     log.error("Last lines of rank %s:\n%s", event["rank"], event["log_tail"])
 
     async def _job(self, view: AttemptView) -> Job:

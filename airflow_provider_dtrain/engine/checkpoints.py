@@ -88,9 +88,9 @@ class CheckpointCopier:
             link = await self.rt.link(checkpoint.host)
             content = await in_thread(link.fetch, checkpoint.run, checkpoint.path)
             await in_thread(unpack, content, target)
-        except HostRefusedError as error:
+        except HostRefusedError:
             # The library removes what the policy does not keep, also while it is being fetched.
-            self.rt.log.info("Checkpoint of step %d is gone before it was copied (%s)", checkpoint.step, error.code)
+            self.rt.log.info("Checkpoint of step %d made room for a later one before it was copied", checkpoint.step)
             return
         except (HostError, OSError, tarfile.TarError) as error:
             self.rt.log.warning("Checkpoint %s was not copied: %s", checkpoint.path, error)

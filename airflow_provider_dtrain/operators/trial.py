@@ -151,7 +151,6 @@ class TrialOperator(BaseOperator):
     def _end(self, outcome: Outcome | None) -> dict[str, Any] | None:
         if outcome is None or outcome.failure is None:
             return outcome.result if outcome else None
-        self.log.error("%s", outcome.failure.message)
         raise as_airflow(outcome.failure.exception())
 
 

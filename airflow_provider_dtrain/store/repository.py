@@ -83,11 +83,12 @@ class Store(Documents, Hosts, Trials, Attempts, Events, Metrics):
     def _check_sqlite(self, conn: Connection) -> list[Check]:
         path = Path(str(self._engine.url.database)).resolve()
         mode = stat.S_IMODE(os.stat(path).st_mode)
+        open_to_all = f"; others must not read it: chmod 600 {path}" if mode & 0o077 else ""
         kind = file_system_of(path)
         journal = str(conn.exec_driver_sql("PRAGMA journal_mode").scalar())
         health = str(conn.exec_driver_sql("PRAGMA quick_check").scalar())
         return [
-            Check(name="mode", ok=not mode & 0o077, message=f"{mode:04o}; others must not read it: chmod 600 {path}"),
+            Check(name="mode", ok=not open_to_all, message=f"{mode:04o}" + open_to_all),
             Check(name="file system", ok=kind not in schema.NETWORK_FILE_SYSTEMS, message=kind),
             Check(name="journal", ok=journal == "wal", message=journal),
             Check(name="integrity", ok=health == "ok", message=health),

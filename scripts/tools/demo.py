@@ -131,8 +131,9 @@ def supervises(pid: int) -> bool:
 
 def demo(options: argparse.Namespace) -> None:
     """Run the whole demo."""
-    stop_leftover()
+    had_one = stop_leftover()
     if options.stop:
+        print("It has ended." if had_one else "No Airflow of an earlier demo is running.", flush=True)
         return
     check_ports(options.port)
     if options.fresh:
@@ -150,6 +151,8 @@ def demo(options: argparse.Namespace) -> None:
             airflow.stop()
     if keep:
         print(f"\nAirflow stays up: {airflow.address}  user admin  password {airflow.password()}")
+        print(f"Its DAGs folder: {environment.shown(airflow.dags)}")
+        print(f"For the airflow command: source {environment.shown(airflow.write_environment())}")
         print("End it with: scripts/demo --stop")
     print("\nTrained " + DAG + ":\n" + "\n".join(lines), flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -58,6 +59,20 @@ class Standalone:
         """Names the processes for a later call."""
         return self.folder / "airflow.json"
 
+    @property
+    def dags(self) -> Path:
+        """Its DAGs folder."""
+        return ROOT / "dags"
+
+    def write_environment(self) -> Path:
+        """Write what a shell has to source before it uses the airflow command; return the file."""
+        path = self.folder / "env.sh"
+        options = {name: value for name, value in self.environment({}).items() if name.startswith("AIRFLOW")}
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in options.items()]
+        lines.append(f'export PATH={shlex.quote(str(self.python.parent))}:"$PATH"')
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
     def start(self) -> None:
         """Start all components in a session of their own and note who they are."""
         self.home.mkdir(parents=True, exist_ok=True)
@@ -90,7 +105,7 @@ class Standalone:
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.address,
             "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
