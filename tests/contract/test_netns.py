@@ -27,12 +27,12 @@ def traces(tag: str) -> list[str]:
 @pytest.mark.parametrize("shared_home", [False, True])
 def test_hosts_differ_in_all_that_makes_a_machine(shared_home: bool) -> None:
     facts = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/pid; "
-    facts += "ls /tmp /var/tmp; pwd"
+    facts += "pwd"
     with NamespaceHosts(count=2, shared_home=shared_home) as hosts:
         first, second = ([*host.exec(["sh", "-c", facts]).stdout.decode().splitlines()] for host in hosts)
         assert first[0] == "ns-0"
         assert [one == other for one, other in zip(first, second, strict=True)] == [
-            False, False, False, False, True, True, True, shared_home,
+            False, False, False, False, shared_home,
         ]  # fmt: skip
         hosts.host(0).exec(["sh", "-c", "touch /tmp/mine /var/tmp/mine here"])
         assert hosts.host(1).exec(["ls", "/tmp/mine"]).returncode != 0

@@ -19,18 +19,33 @@ from tests.netns.network import Network, command, ip
 
 _START_TIMEOUT_S = 20.0
 
-# The folder of this host comes as $1, its name as $2. /run is fresh, so sshd finds its folder empty.
+#: The interpreter that runs the tests and the code under test, wherever somebody keeps them.
+_VISIBLE = sorted({sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[2])})
+
+# Folder of this host, its name, sshd, then what must stay visible although it lies below /tmp or /var/tmp.
+# /run is fresh, so sshd finds its folder empty.
 _INIT = """set -e
+dir="$1" sshd="$3"
 hostname "$2"
-mount --bind "$1/tmp" /tmp
-mount --bind "$1/var-tmp" /var/tmp
+shift 3
+for path in "$@"; do
+    case "$path" in
+        /var/tmp/*) seen="$dir/var-tmp/${path#/var/tmp/}" ;;
+        /tmp/*) seen="$dir/tmp/${path#/tmp/}" ;;
+        *) continue ;;
+    esac
+    mkdir -p "$seen"
+    mount --rbind "$path" "$seen"
+done
+mount --rbind "$dir/tmp" /tmp
+mount --rbind "$dir/var-tmp" /var/tmp
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
 for file in /etc/passwd /etc/machine-id /proc/sys/kernel/random/boot_id; do
-    mount --bind "$1/$(basename $file)" $file
+    mount --bind "$dir/$(basename $file)" $file
 done
 cd /
-exec "$3" -D -e -f "$1/sshd_config"
+exec "$sshd" -D -e -f "$dir/sshd_config"
 """
 
 _SSHD_CONFIG = """\
@@ -102,7 +117,7 @@ class NamespaceHost:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self._network.namespace(self._index),
                  "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
-                 "/bin/sh", "-c", _INIT, "init", str(self.folder), self.name, sshd],
+                 "/bin/sh", "-c", _INIT, "init", str(self.folder), self.name, sshd, *_VISIBLE],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
