@@ -168,7 +168,9 @@ class DtrainHook(BaseHook):
 def _local_transport(name: str = LOCAL_HOST) -> Transport:
     from airflow_provider_dtrain.hosts.local import LocalTransport
 
-    return LocalTransport(name)
+    # The interpreter may need it to find CUDA's libraries; nothing else of Airflow's environment goes along.
+    kept = {variable: os.environ[variable] for variable in ("LD_LIBRARY_PATH",) if variable in os.environ}
+    return LocalTransport(name, env=kept)
 
 
 def _no_connection(record: HostRecord, error: Exception) -> NotFoundError:

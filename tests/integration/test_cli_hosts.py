@@ -211,6 +211,14 @@ def test_explain_says_now_later_or_never(world: World, machines: tuple[Namespace
     assert (never.code, never.json["fits_ever"]) == (1, False)
 
 
+def test_explain_refuses_what_this_release_would_not_run(world: World) -> None:
+    path = world.file("later.yaml", "entrypoint: python train.py\ntensorboard: true\nlaunch: per_host\n")
+    done = world("explain", path)
+    assert done.code == 1
+    assert "tensorboard" in done.err
+    assert "launch" in done.err
+
+
 def test_a_host_that_is_cut_off_is_found_out_and_comes_back(
     world: World, machines: tuple[NamespaceHost, NamespaceHost]
 ) -> None:

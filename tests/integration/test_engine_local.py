@@ -176,6 +176,8 @@ async def test_a_kill_by_command_reaches_the_follower(engine: Engine) -> None:
     outcome = await asyncio.wait_for(carrying, 20)
     assert outcome is not None
     assert outcome.state == "killed"
+    assert outcome.failure is not None
+    assert outcome.failure.message == "The trial was killed by somebody."
 
 
 async def test_another_process_takes_over_and_no_event_is_lost_or_repeated(
