@@ -146,7 +146,7 @@ def show_one(args: Namespace, row: Row) -> None:
     width = max(len(name) for name, _ in _lines(row)) + 2
     for name, value in _lines(row):
         first, *more = cell(value).rstrip().split("\n")
-        print(f"{name.replace('_', ' '):{width}}{first}")
+        print(f"{name:{width}}{first}")
         for line in more:
             print(f"{'':{width}}{line}")
 
@@ -156,9 +156,9 @@ def _lines(row: Row) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for name, value in row.items():
         if isinstance(value, Mapping) and value:
-            found += [(f"{name}.{part}", item) for part, item in value.items()]
+            found += [(f"{name.replace('_', ' ')}.{part}", item) for part, item in value.items()]
         else:
-            found.append((name, value))
+            found.append((name.replace("_", " "), value))
     return found
 
 

@@ -64,6 +64,9 @@ def describe(args: Namespace) -> None:
     if args.output != "table":
         dump(args.output, {**facts, "ranks": ranks, "checkpoints": checkpoints})
         return
+    if trial.result:
+        # Where the ranks ran has a table of its own.
+        facts["result"] = {name: value for name, value in trial.result.items() if name != "hosts"}
     show_one(args, facts)
     if ranks:
         print()
