@@ -72,7 +72,16 @@ class AttemptRunner:
             raise Superseded(str(error)) from error
 
     async def _step(self, view: AttemptView) -> Outcome | None:
-        """Do what the attempt's state asks for; None = look at the state again."""
+        """Do what the attempt's state or somebody's wish asks for; None = look at the state again."""
+        try:
+            return await self._advance(view)
+        except Killed:
+            return await self.kill()
+        except TimedOut:
+            error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
+            return await self._finish(await self.rt.view(), "errored", error)
+
+    async def _advance(self, view: AttemptView) -> Outcome | None:
         try:
             await self.rt.check()
             match view.state:
@@ -85,11 +94,6 @@ class AttemptRunner:
                     return await self._follow(view)
                 case _:
                     return _ended(view)
-        except Killed:
-            return await self.kill()
-        except TimedOut:
-            error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
-            return await self._finish(await self.rt.view(), "errored", error)
         except HostError as error:
             return await self._host_failed(await self.rt.view(), error)
         except DtrainError as error:

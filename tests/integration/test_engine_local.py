@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_provider_dtrain.engine import launching
 from airflow_provider_dtrain.engine.attempt import AttemptRunner
 from airflow_provider_dtrain.engine.outcome import Outcome
 from airflow_provider_dtrain.engine.recovery import recover_ended
@@ -222,7 +223,8 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     views = [engine.hook.store.attempt(ticket.attempt_id) for ticket in (first, second)]
     assert views[0].ended_at is not None
     assert views[1].granted_at is not None
-    assert views[1].granted_at >= views[0].ended_at - (views[0].ended_at - views[0].granted_at)
+    exits = [rank.exited_at for rank in engine.hook.store.ranks(first.attempt_id)]
+    assert all(exited_at is not None and views[1].granted_at > exited_at for exited_at in exits)
 
 
 @pytest.mark.parametrize(
@@ -307,3 +309,28 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(engine: Engine, mo
     assert outcome.state == "completed"
     assert next(refusals, None) is None
     assert [event.kind for event in store.events(ticket.attempt_id)].count("ended") == 1
+
+
+async def test_a_kill_also_ends_the_wait_for_a_host_that_does_not_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = asyncio.Event()
+
+    def unreachable(*_: Any) -> Any:
+        raise HostUnreachableError("local", "The cable is out.")
+
+    async def cut(*_: Any) -> Any:
+        monkeypatch.setattr(DtrainHook, "link", unreachable)
+        away.set()
+        unreachable()
+
+    monkeypatch.setattr(launching, "_prepare", cut)
+    ticket = engine.submit(config("facts"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await asyncio.wait_for(away.wait(), 30)
+    assert engine.runtime is not None
+    engine.runtime.kill()
+    outcome = await asyncio.wait_for(carrying, 20)
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert len(held(engine)) == 2, "the host has confirmed nothing"
