@@ -14,12 +14,13 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.saving import Saver
-from airflow_provider_dtrain.train.state import Prepared, wrap
+from airflow_provider_dtrain.train.state import Prepared
+from airflow_provider_dtrain.train.timings import Timings
 
 DEFAULT_SCHEDULING_UNIT = 100
-DEFAULT_BUCKET_MIB = 25
 
 
 class Context:
@@ -30,10 +31,12 @@ class Context:
 
     def __init__(
         self, env: Environment, distributed: Distributed, writer: EventWriter, reporter: Reporter, saver: Saver,
-        prepared: Prepared, progress: Progress, *, hparams: Hparams, seed: int, device: Any,
+        prepared: Prepared, progress: Progress, gradients: Gradients, timings: Timings, *, hparams: Hparams,
+        seed: int, device: Any,
     ) -> None:  # fmt: skip
         self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
         self._prepared, self._progress = prepared, progress
+        self._gradients, self._timings = gradients, timings
         #: Ranks, and small messages between them.
         self.distributed = distributed
         #: The trial's hyperparameters.
@@ -98,14 +101,11 @@ class Context:
         """
         if scheduler_step not in {"batch", "epoch", "manual"}:
             raise SetupError(f"scheduler_step is {scheduler_step!r}; batch, epoch or manual is accepted.")
-        optimizations = self.config.get("optimizations") or {}
-        bucket_mib = optimizations.get("tensor_fusion_threshold") or DEFAULT_BUCKET_MIB
         ready = []
         for item in objects:
             kind = self._prepared.add(item)
             if kind == "model":
-                item = wrap(item, device=self.device, size=self.distributed.get_size(), bucket_mib=bucket_mib,
-                            find_unused_parameters=find_unused_parameters)  # fmt: skip
+                item = self._gradients.wrap_model(item, find_unused_parameters=find_unused_parameters)
                 self._prepared.models[-1] = item
             elif kind == "scheduler" and type(item).__name__ != "ReduceLROnPlateau":
                 self._advance_by(scheduler_step, item)
@@ -174,7 +174,7 @@ class Context:
 
     def backward(self, loss: Any) -> None:
         """Compute gradients; with more than one rank they are averaged over the ranks on the way."""
-        loss.backward()
+        self._gradients.backward(loss)
 
     def step(self, optimizer: Any, *, clip_grad_norm: float | None = None) -> Any:
         """Take one optimizer step, advance its schedulers, clear the gradients. Called by all ranks.
@@ -182,11 +182,10 @@ class Context:
         :param clip_grad_norm: largest norm of all gradients of this optimizer together
         :return: the norm before clipping (a tensor), None without clipping
         """
-        norm = _clip(optimizer, clip_grad_norm) if clip_grad_norm is not None else None
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        for scheduler in self._per_batch.get(id(optimizer), ()):
-            scheduler.step()
+        stepped, norm = self._gradients.step(optimizer, clip_grad_norm=clip_grad_norm)
+        if stepped:
+            for scheduler in self._per_batch.get(id(optimizer), ()):
+                scheduler.step()
         self._batches += 1
         if self._batches % self._unit == 0:
             self._meet()
@@ -289,6 +288,7 @@ class Context:
             return
         self._closed = True
         self._meet()
+        self._saver.finish()
         self._write_result()
         self.distributed.barrier()
         self._together = True
@@ -348,10 +348,3 @@ class Context:
             self._per_batch.setdefault(id(scheduler.optimizer), []).append(scheduler)
         elif scheduler_step == "epoch":
             self._per_epoch.append(scheduler)
-
-
-def _clip(optimizer: Any, limit: float) -> Any:
-    import torch
-
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return torch.nn.utils.clip_grad_norm_(parameters, limit)

@@ -69,6 +69,9 @@ class Saver:
         )
         return self.latest.path
 
+    def finish(self) -> None:
+        """Return when every checkpoint is on the disk."""
+
     def restore(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Load the newest whole checkpoint; return its metadata and counters, both empty when there is none.
 

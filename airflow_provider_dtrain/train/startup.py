@@ -19,9 +19,11 @@ from airflow_provider_dtrain.train.distributed import Distributed, choose_device
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.state import Prepared
+from airflow_provider_dtrain.train.timings import Timings
 
 DEFAULT_TIMEOUT_S = 1800.0
 
@@ -81,9 +83,11 @@ def _build(
     reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan)
     folder, look = _checkpoint_folder(env, distributed, checkpoint_dir)
     saver = Saver(env, distributed, writer, prepared, progress, folder=folder, look=look, seed=seed)
+    gradients, timings = Gradients(distributed, device, optimizations), Timings()
     return Context(
-        env, distributed, writer, reporter, saver, prepared, progress, hparams=hparams, seed=seed, device=device
-    )
+        env, distributed, writer, reporter, saver, prepared, progress, gradients, timings, hparams=hparams, seed=seed,
+        device=device,
+    )  # fmt: skip
 
 
 def _checkpoint_folder(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path, bool]:
