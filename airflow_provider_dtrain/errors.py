@@ -11,6 +11,9 @@
     │   ├── NotFoundError              a template, pool, host, trial ... that does not exist
     │   ├── ConflictError              the thing exists already, or is in use
     │   ├── RankFailedError            the training code failed; carries rank, host, traceback
+    │   ├── InvalidHPError             the training code refused its hyperparameters
+    │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
+    │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
     │   ├── EnvironmentMissingError    the host lacks python, torch or another module
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   └── TrialKilledError           a person stopped the trial
@@ -110,6 +113,18 @@ class EnvironmentMissingError(UserError):
     """A host lacks the interpreter or a module that this configuration needs."""
 
 
+class InvalidHPError(UserError):
+    """The training code refused its hyperparameters: another attempt would refuse them as well."""
+
+
+class LogPolicyError(UserError):
+    """A line of a rank's log matched a policy with the action cancel_retries."""
+
+
+class MetricMissingError(UserError):
+    """No validation of a trial reported the metric that the searcher needs."""
+
+
 class RankFailedError(UserError):
     """The training code failed; the first failing rank is the cause.
 
@@ -117,13 +132,14 @@ class RankFailedError(UserError):
     :param host: name of its host
     :param exit_code: exit code, negative for a signal
     :param traceback: the rank's Python traceback, or its last log lines
+    :param message: what it said of the failure; its first line is shown in ours
     """
 
-    def __init__(self, *, rank: int, host: str, exit_code: int | None, traceback: str) -> None:
+    def __init__(self, *, rank: int, host: str, exit_code: int | None, traceback: str, message: str = "") -> None:
         self.rank, self.host, self.exit_code, self.traceback = rank, host, exit_code, traceback
         how = f"exit code {exit_code}" if (exit_code or 0) >= 0 else f"signal {-(exit_code or 0)}"
-        text = traceback.rstrip()
-        super().__init__(f"Rank {rank} on host '{host}' failed first ({how}).\n{text}")
+        text, first = traceback.rstrip(), (message.strip().splitlines() or [""])[0]
+        super().__init__(f"Rank {rank} on host '{host}' failed first ({how}){f': {first}' if first else '.'}\n{text}")
 
 
 class StoreError(DtrainError):

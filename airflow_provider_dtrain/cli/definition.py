@@ -129,6 +129,8 @@ def _trial(group: str) -> GroupCommand:
     attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count)
     limit = Arg(("--limit",), help="At most so many, latest first (default 50)", type=a.count, default=50)
     csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
+    removed = Arg(("--removed",), help="Also those that were removed", action="store_true")
+    abandoned = Arg(("--abandoned",), help="Also steps that a restarted attempt took again", action="store_true")
     which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
     return GroupCommand(
         name=group,
@@ -137,7 +139,9 @@ def _trial(group: str) -> GroupCommand:
             _command("trials", "list", "List trials", limit, function="list_trials"),
             _command("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
             _command("logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, attempt),
-            _command("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv),
+            _command("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv, abandoned),
+            _command("profile", "profile", "Show timings of batches and the hosts' load", a.TRIAL, attempt),
+            _command("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             _command("trials", "kill", "Stop a trial on every host", a.TRIAL, a.YES),
         ),
     )

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.cli.console import (
     size,
     user,
 )
+from airflow_provider_dtrain.core.telemetry import current_branch
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -79,14 +80,27 @@ def describe(args: Namespace) -> None:
 
 @command
 def metrics(args: Namespace) -> None:
-    """Print what the trial reported."""
-    rows = _store().metrics(_store().trial(args.trial_id).trial_id, group=args.group)
+    """Print what the trial reported; of steps that were taken again after a restart, the latest report."""
+    store = _store()
+    rows = store.metrics(store.trial(args.trial_id).trial_id)
+    if not args.abandoned:
+        rows = current_branch(rows)
+    rows = [row for row in rows if args.group in (None, row.group)]
     names = sorted({name for row in rows for name in row.metrics})
     table = [_metric(row, names) for row in rows]
     if args.csv:
         _csv(table, list(table[0]) if table else [])
     else:
         show(args, table, empty=f"Trial {args.trial_id} has reported nothing yet.")
+
+
+@command
+def checkpoints(args: Namespace) -> None:
+    """List a trial's checkpoints, oldest first, and where each can be read."""
+    store = _store()
+    found = store.checkpoints(store.trial(args.trial_id).trial_id, removed=args.removed)
+    rows = [{**_checkpoint(one), **({"removed": one.removed_at} if args.removed else {})} for one in found]
+    show(args, rows, empty=f"Trial {args.trial_id} has no checkpoint.")
 
 
 @command

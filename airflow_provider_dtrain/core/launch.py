@@ -95,6 +95,8 @@ class LaunchFacts:
     prepare_timeout_s: float = 120
     timeout_s: float | None = None
     log_limit_bytes: int = 256 * 1024 * 1024
+    #: Between two samples of the system's metrics, seconds; 0: none are taken.
+    sampling_interval_s: float = 0
     #: The pool's slots are CPU slots.
     has_cpu_slots: bool = False
 
@@ -189,6 +191,7 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
         "prepare_timeout_s": facts.prepare_timeout_s,
         "timeout_s": facts.timeout_s,
         "log_limit_bytes": facts.log_limit_bytes,
+        "sampling_interval_s": facts.sampling_interval_s,
         "cpu_slots": facts.has_cpu_slots,
     }
 

@@ -155,8 +155,9 @@ _NO_RENDEZVOUS = re.compile(
     r"EADDRINUSE|address already in use|ECONNREFUSED|connection refused|client socket has timed out",
     re.IGNORECASE,
 )
+# ECC errors are the matter of the log policy of that name, which can be switched off.
 _BROKEN_DEVICE = re.compile(
-    r"uncorrectable (?:ECC|NVLink) error|ECC error encountered|GPU is lost|fallen off the bus"
+    r"uncorrectable NVLink error|GPU is lost|fallen off the bus"
     r"|CUDA-capable device\(s\) is/are busy or unavailable",
     re.IGNORECASE,
 )

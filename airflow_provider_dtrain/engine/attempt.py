@@ -18,13 +18,17 @@ from airflow_provider_dtrain.engine.following import GangFollower
 from airflow_provider_dtrain.engine.launching import launch
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.plan import Job, load_job
+from airflow_provider_dtrain.engine.removal import remove_unkept
 from airflow_provider_dtrain.engine.result import trial_result
 from airflow_provider_dtrain.engine.runtime import HandedOver, Killed, Runtime, TimedOut
+from airflow_provider_dtrain.engine.verdict import back_off_s, check_metric, failure_of, shortened
 from airflow_provider_dtrain.engine.waiting import wait_for_gang
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
     HostError,
+    InvalidHPError,
+    LogPolicyError,
     StaleWatchError,
     TrialKilledError,
 )
@@ -32,8 +36,8 @@ from airflow_provider_dtrain.errors import (
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView
 
-#: First and longest pause between two attempts of a trial.
-BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 60.0
+#: Failures of kind ``user`` that another attempt would repeat.
+FINAL = (InvalidHPError, LogPolicyError)
 #: Between two attempts to fence a host that does not answer.
 FENCE_AGAIN_S = 10.0
 
@@ -115,13 +119,7 @@ class AttemptRunner:
     # -- running -------------------------------------------------------------------------------
     async def _follow(self, view: AttemptView) -> Outcome | None:
         job = await self._job(view)
-        copier = CheckpointCopier(
-            self.rt,
-            view,
-            policy=job.config.checkpoint_policy,
-            metric=job.config.searcher.metric,
-            smaller_is_better=job.config.searcher.smaller_is_better,
-        )
+        copier = CheckpointCopier(self.rt, view, job.config)
         copying = asyncio.ensure_future(copier.run())
         try:
             gang = GangFollower(self.rt, view, lambda host, event: self._on_event(copier, host, event))
@@ -132,9 +130,11 @@ class AttemptRunner:
             await copying
         finally:
             copying.cancel()
-        if not end.failed:
-            return await self._finish(await self.rt.view(), "completed", None)
-        return await self._attempt_failed(await self.rt.view(), finishing.cause(end))
+        view = await self.rt.view()
+        if end.failed:
+            return await self._attempt_failed(view, await failure_of(self.rt, view, job, end))
+        error = await check_metric(self.rt, view, job)
+        return await self._finish(view, "errored" if error else "completed", error)
 
     def _on_event(self, copier: CheckpointCopier, host: str, event: dict[str, Any]) -> None:
         log = self.rt.log
@@ -158,17 +158,19 @@ class AttemptRunner:
         """Start again from the latest checkpoint, or end the trial."""
         if isinstance(error, HostError):
             return await self._host_failed(view, error)
-        if error.kind != "user" or view.restarts >= view.max_restarts:
+        if error.kind != "user" or isinstance(error, FINAL) or view.restarts >= view.max_restarts:
             return await self._finish(view, "errored", error)
-        self.rt.log.error("%s", error)
+        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
+        self.rt.log.error("%s", shortened(str(error), {one.number: one.failure for one in attempts}))
         if set(await finishing.fence(self.rt, view)) != set(view.held_hosts):
             return await self._finish(view, "errored", error)
-        pause_s = min(BACK_OFF_FIRST_S * 2**view.restarts, BACK_OFF_MOST_S)
-        self.rt.log.warning("Restart %d of %d in %.0f s", view.restarts + 1, view.max_restarts, pause_s)
         ticket = await self.rt.db(
             self.rt.store.next_attempt, self.rt.attempt_id, self.rt.watch, failure=_failure(error), counted=True
         )
         await self._move_to(ticket.attempt_id)
+        source, pause_s = (await self._job(await self.rt.view())).checkpoint_source, back_off_s(view.restarts)
+        where = f"step {source.step}" if source is not None else "the beginning: there is no checkpoint yet"
+        self.rt.log.warning("Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, pause_s, where)
         await self.rt.pause(pause_s)
         return None
 
@@ -210,6 +212,7 @@ class AttemptRunner:
     async def _finish(self, view: AttemptView, state: State, error: DtrainError | None) -> Outcome:
         """Free the slots where every process is confirmed gone, and end the trial."""
         await finishing.release(self.rt, view)
+        await remove_unkept(self.rt, view, state, error)
         result = await self.rt.db(trial_result, self.rt.store, view, state)
         failure = Failure.of(error) if error is not None else None
         await self.rt.db(

@@ -72,5 +72,8 @@ def cause(end: GangEnd) -> DtrainError:
 def _exit_error(found: RankExit) -> DtrainError:
     error = found.error or {}
     text = str(error.get("traceback") or error.get("message") or found.log_tail or "It wrote nothing.")
-    failed = RankFailedError(rank=found.rank, host=found.host, exit_code=found.exit_code, traceback=text)
+    failed = RankFailedError(
+        rank=found.rank, host=found.host, exit_code=found.exit_code, traceback=text,
+        message=str(error.get("message") or ""),
+    )  # fmt: skip
     return HostError(found.host, str(failed)) if classify(found) == "infra" else failed

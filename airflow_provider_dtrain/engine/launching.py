@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.launch import choose_network, connect_targets, rank_order
@@ -12,6 +13,7 @@ from airflow_provider_dtrain.core.resources import Placement
 from airflow_provider_dtrain.engine.runtime import answer
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError
+from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.launch import NetworkChoice
@@ -47,6 +49,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     :raises HostError: a host cannot be reached, refuses, or has no way to another
     :raises EnvironmentMissingError: a host lacks python or a module
     """
+    job = replace(job, secrets=await with_connection(job.config, job.secrets))
     order = rank_order(Placement(view.placement))
     links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host))
     record = view.plan
@@ -148,6 +151,6 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
 
 
 async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
-    if job.checkpoint_source is not None and plan["master_local"]:
+    if (job.checkpoint_source is not None or job.weights_source is not None) and plan["master_local"]:
         await in_thread(job.send_checkpoint, link, plan["run"])
     return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)

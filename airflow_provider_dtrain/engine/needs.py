@@ -6,7 +6,10 @@ import ast
 import io
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePosixPath
+
+from airflow_provider_dtrain.core.config.types import is_trial_class
 
 #: Top-level names whose absence should be said before anything starts.
 LOOKED_FOR = {"torch": "torch", "airflow_provider_dtrain": "torch"}
@@ -21,7 +24,8 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     """
     sources = _sources(payload)
     waiting = [name for name in _entry_files(command) if name in sources]
-    seen, needed = set(waiting), set()
+    seen = set(waiting)
+    needed = {LOOKED_FOR[name] for name in _run_modules(command) if name in LOOKED_FOR}
     while waiting:
         for module in _imports(sources[waiting.pop()]):
             if (found := LOOKED_FOR.get(module.partition(".")[0])) is not None:
@@ -33,10 +37,19 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     return tuple(sorted(needed))
 
 
+def _run_modules(command: Sequence[str]) -> Iterator[str]:
+    """Yield the top-level name of each module that is run with ``-m``."""
+    for word, following in pairwise(command):
+        if word == "-m":
+            yield following.partition(".")[0]
+
+
 def _entry_files(command: Sequence[str]) -> Iterator[str]:
     for word, following in zip(command, [*command[1:], ""], strict=True):
         if word == "-m":
             yield from (*_files_of(following), f"{following.replace('.', '/')}/__main__.py")
+        elif is_trial_class(word):
+            yield from _files_of(word.partition(":")[0])
         elif word.endswith(".py"):
             yield str(PurePosixPath(word))
 

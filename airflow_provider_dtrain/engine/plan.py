@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.launch import HostFacts, LaunchFacts, build_plans, rank_order
 from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.engine.checkpoints import is_in_run_folder
 from airflow_provider_dtrain.engine.needs import needed_modules
+from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.launch import NetworkChoice
+    from airflow_provider_dtrain.engine.sources import SourceCheckpoint
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.hosts.remote import HostLink
     from airflow_provider_dtrain.store.records import AttemptView, CheckpointView
     from airflow_provider_dtrain.store.repository import Store
 
-#: Folder of a run that holds the checkpoint to start from.
-RESTORED = "checkpoints"
+#: Folder of a run that holds the checkpoint to go on from, and one for the weights to start from.
+RESTORED, SOURCE = "checkpoints", "source"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,8 @@ class Job:
     settings: Settings
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint_source: CheckpointView | None = None
+    #: Whose weights a trial without a checkpoint of its own starts from.
+    weights_source: SourceCheckpoint | None = None
     #: Seconds until Airflow's execution_timeout; None = no limit.
     timeout_s: float | None = None
 
@@ -102,6 +107,7 @@ class Job:
             orphan_timeout_s=self.settings.orphan_timeout_s,
             timeout_s=self.timeout_s,
             log_limit_bytes=self.settings.log_limit_bytes,
+            sampling_interval_s=self.config.profiling.sampling_interval_s if self.config.profiling.enabled else 0,
             has_cpu_slots=all(device is None for devices in self.devices.values() for device in devices.values()),
         )
 
@@ -110,14 +116,20 @@ class Job:
         root = shared_root(self.config)
         return f"{root}/experiment-{view.experiment_id}/trial-{view.trial_id}" if root else None
 
-    def send_checkpoint(self, link: HostLink, run: str) -> None:
-        """Put the checkpoint to start from into the run's folder on the chief's host. Blocks."""
-        from airflow_provider_dtrain.engine.checkpoints import pack
+    def _checkpoint_url(self, view: AttemptView) -> str | None:
+        """Return the trial's URL in the bucket; None where checkpoints go to a folder."""
+        root = bucket_url(self.config)
+        return f"{root}/experiment-{view.experiment_id}/trial-{view.trial_id}" if root else None
 
-        source = self.checkpoint_source
-        assert source is not None
-        assert source.copy_url is not None
-        link.put(run, RESTORED, pack(Path(source.copy_url), Path(source.path).name))
+    def send_checkpoint(self, link: HostLink, run: str) -> None:
+        """Put what the trial starts from into the run's folder on the chief's host, where it must be sent. Blocks."""
+        from airflow_provider_dtrain.engine.checkpoints import send
+
+        own, weights = self.checkpoint_source, self.weights_source
+        if own is not None and own.copy_url is not None:
+            send(link, run, RESTORED, Path(own.copy_url), Path(own.path).name)
+        if weights is not None and weights.is_sent:
+            send(link, run, SOURCE, Path(weights.where), weights.name)
 
     def _restored_path(self) -> str | None:
         """Return where the ranks find it: they start in the work folder of their run."""
@@ -125,6 +137,12 @@ class Job:
         if source is None:
             return None
         return f"../{RESTORED}/{Path(source.path).name}" if source.copy_url else source.path
+
+    def _source_path(self) -> str | None:
+        source = self.weights_source
+        if source is None:
+            return None
+        return f"../{SOURCE}/{source.name}" if source.is_sent else source.where
 
     def _context(self, view: AttemptView) -> dict[str, Any]:
         return {
@@ -137,6 +155,8 @@ class Job:
             "seed": view.seed,
             "config": dict(self.document),
             "latest_checkpoint": self._restored_path(),
+            "source_checkpoint": self._source_path(),
+            "checkpoint_url": self._checkpoint_url(view),
         }
 
 
@@ -150,6 +170,21 @@ def shared_root(config: ExperimentConfig) -> str | None:
             return storage.container_path
         case _:
             return None
+
+
+def bucket_url(config: ExperimentConfig) -> str | None:
+    """Return the URL below which checkpoints go; None = they go to a folder."""
+    from airflow_provider_dtrain.train.storage_options import root_of
+
+    return root_of(config.checkpoint_storage.model_dump(mode="json"))
+
+
+def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:
+    """Return the modules that the ranks need for the configured checkpoint storage."""
+    from airflow_provider_dtrain.train.storage_options import PROTOCOLS
+
+    found = PROTOCOLS.get(str(config.checkpoint_storage.type))
+    return (found[1],) if found and config.checkpoint_policy != "none" else ()
 
 
 def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: float | None = None) -> Job:
@@ -168,19 +203,43 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
     if view.payload is not None:
         digest = view.payload
         archives["payloads"] = Archive(digest=digest, content=lambda: store.get_payload(digest))
+    needed = needed_modules(config.command, store.get_payload(view.payload)) if view.payload else ()
+    own = _restart_from(store, view)
     return Job(
         store_id=store.store_id,
         config=config,
         document=stored.document,
         archives=archives,
         devices={name: _devices(store, name) for name in view.placement},
-        modules=needed_modules(config.command, store.get_payload(view.payload)) if view.payload else (),
+        modules=(*needed, *storage_modules(config)),
         world_size=max(1, view.slots),
         settings=settings,
         secrets=as_variables(stored.secrets),
-        checkpoint_source=_restart_from(store, view),
+        checkpoint_source=own,
+        weights_source=source_of(store, config, stored.secrets) if own is None else None,
         timeout_s=timeout_s,
     )
+
+
+def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> SourceCheckpoint | None:
+    """Return the source checkpoint that a configuration names; None without one. Blocks.
+
+    :param sealed: the configuration's secrets
+    :raises ConfigError: there is no such checkpoint
+    """
+    from airflow_provider_dtrain.engine.sources import resolve
+
+    def look_up(url: str) -> bool:
+        from airflow_provider_dtrain.hooks.secrets import storage_config_now
+        from airflow_provider_dtrain.train.storage_options import file_system
+
+        try:
+            return bool(file_system(url, storage_config_now(config, sealed)).exists(f"{url}/metadata.json"))
+        except Exception as error:
+            message = f"the checkpoint at {url} cannot be looked at from here: {error}"
+            raise ConfigError([Problem(path="searcher.source_checkpoint", message=message)]) from error
+
+    return resolve(store, config, shared=shared_root(config), look_up=look_up)
 
 
 def _devices(store: Store, host: str) -> dict[int, str | None]:
@@ -190,5 +249,5 @@ def _devices(store: Store, host: str) -> dict[int, str | None]:
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
     """Return the latest checkpoint of earlier attempts that the next chief can read."""
     found = [c for c in store.checkpoints(view.trial_id) if c.attempt < view.number]
-    usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or Path(c.path).is_absolute()]
-    return max(usable, key=lambda c: (c.attempt, c.step), default=None)
+    usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or not is_in_run_folder(c)]
+    return max(usable, key=lambda c: (c.attempt, c.step, c.checkpoint_id), default=None)

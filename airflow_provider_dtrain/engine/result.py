@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.engine.checkpoints import best_checkpoint
+from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.engine.checkpoints import best_checkpoint, is_in_run_folder
 from airflow_provider_dtrain.engine.outcome import plain
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def trial_result(store: Store, view: AttemptView, state: str) -> dict[str, Any]:
     """
     searcher = store.get_config(view.config_id).document.get("searcher") or {}
     metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
-    validations = store.metrics(view.trial_id, "validation")
+    validations = current_branch(store.metrics(view.trial_id, "validation"))
     best = _best(validations, metric, smaller)
     checkpoints = store.checkpoints(view.trial_id)
     steps = [row.step for row in store.metrics(view.trial_id)]
@@ -38,10 +38,10 @@ def trial_result(store: Store, view: AttemptView, state: str) -> dict[str, Any]:
 
 
 def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
-    """Return where a checkpoint lies: a path both sides can read, else host, run and path."""
+    """Return where a checkpoint lies: a path both sides can read or a URL, else host, run and path."""
     if checkpoint is None:
         return None
-    if checkpoint.copy_url is not None or os.path.isabs(checkpoint.path):
+    if checkpoint.copy_url is not None or not is_in_run_folder(checkpoint):
         return checkpoint.copy_url or checkpoint.path
     return f"{checkpoint.host}:{checkpoint.run}/{checkpoint.path}"
 

@@ -149,13 +149,16 @@ def submit(
     :raises UnsupportedFieldError: the configuration uses what this version does not have
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     :raises PayloadError: the user code cannot be packed
+    :raises ConfigError: there is no such ``searcher.source_checkpoint``
     """
     from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
     from airflow_provider_dtrain.core.search_space import constants
+    from airflow_provider_dtrain.engine.plan import source_of
     from airflow_provider_dtrain.store.records import TrialSubmission
 
     config = ExperimentConfig.model_validate(dict(stored.document))
     refuse_unsupported(config, stored.origins)
+    source_of(hook.store, config, stored.secrets)
     hook.ensure_local()
     seed = config.reproducibility.experiment_seed
     number = int((trial or {}).get("number", 0))

@@ -1,12 +1,19 @@
-"""Secrets of a configuration: encrypted with Airflow's Fernet key before they reach the store."""
+"""Secrets of a configuration: encrypted with Airflow's Fernet key, or taken from an Airflow connection."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.errors import ConfigError, Problem
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
 
 #: Variable of the ranks that holds the secrets: a JSON object, dotted path -> value.
 VARIABLE = "DTRAIN_SECRETS"
@@ -25,7 +32,6 @@ def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
         return public, None
     from airflow.sdk.configuration import conf
     from airflow.sdk.crypto import get_fernet
-    from airflow.sdk.log import mask_secret
 
     if not conf.get("core", "fernet_key", fallback=""):
         message = "a literal secret needs Airflow's [core] fernet_key; set one, or name an Airflow connection instead"
@@ -40,8 +46,114 @@ def as_variables(sealed: bytes | None) -> dict[str, str]:
 
     :param sealed: what :func:`seal` returned
     """
+    found = opened(sealed)
+    return {VARIABLE: json.dumps(found)} if found else {}
+
+
+def opened(sealed: bytes | None) -> dict[str, Any]:
+    """Return the secrets by dotted path."""
     if sealed is None:
         return {}
     from airflow.sdk.crypto import get_fernet
 
-    return {VARIABLE: get_fernet().decrypt(sealed).decode()}
+    return dict(json.loads(get_fernet().decrypt(sealed).decode()))
+
+
+async def with_connection(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the secrets of the ranks with the credentials of the storage's Airflow connection added.
+
+    :param variables: what :func:`as_variables` returned
+    :raises NotFoundError: Airflow has no such connection
+    """
+    conn_id = getattr(config.checkpoint_storage, "conn_id", None)
+    if conn_id is None:
+        return dict(variables)
+    try:
+        connection = await BaseHook.aget_connection(conn_id)
+    except Exception as error:
+        raise _no_connection(conn_id, error) from error
+    return _added(config, connection, variables)
+
+
+def _added(config: ExperimentConfig, connection: Any, variables: Mapping[str, str]) -> dict[str, str]:
+    known = json.loads(variables.get(VARIABLE) or "{}")
+    given = config.checkpoint_storage.model_dump(exclude_none=True)
+    found = {
+        f"checkpoint_storage.{name}": value
+        for name, value in credentials(str(config.checkpoint_storage.type), connection).items()
+        if name not in given
+    }
+    return {**variables, VARIABLE: json.dumps({**found, **known})}
+
+
+async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
+    """Return ``checkpoint_storage`` with its credentials, for this side; never store or show it."""
+    return _storage_config(config, await with_connection(config, as_variables(sealed)))
+
+
+def storage_config_now(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
+    """Return what :func:`storage_config` does, in code that is not asynchronous."""
+    conn_id, variables = getattr(config.checkpoint_storage, "conn_id", None), as_variables(sealed)
+    if conn_id is not None:
+        try:
+            variables = _added(config, BaseHook.get_connection(conn_id), variables)
+        except Exception as error:
+            raise _no_connection(conn_id, error) from error
+    return _storage_config(config, variables)
+
+
+def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, Any]:
+    from airflow_provider_dtrain.train.environment import put_secrets
+
+    document = {"checkpoint_storage": config.checkpoint_storage.model_dump(mode="json", exclude_none=True)}
+    secrets = json.loads(variables.get(VARIABLE) or "{}")
+    own = {path: value for path, value in secrets.items() if path.startswith("checkpoint_storage.")}
+    return dict(put_secrets(document, own)["checkpoint_storage"])
+
+
+def credentials(kind: str, connection: Any) -> dict[str, Any]:
+    """Return what a connection says about a bucket, under the names of ``checkpoint_storage``.
+
+    :param kind: ``s3`` (connection of type aws), ``gcs`` (google_cloud_platform) or ``azure`` (wasb)
+    """
+    extra = connection.extra_dejson or {}
+    found = {"s3": _aws, "gcs": _google, "azure": _azure}[kind](connection, extra)
+    given = {name: value for name, value in found.items() if value}
+    for name in ("secret_key", "session_token", "connection_string", "credential", "token"):
+        if name in given:
+            # What lies in a connection's extra is not masked by itself.
+            mask_secret(given[name])
+    return given
+
+
+def _aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "access_key": connection.login or extra.get("aws_access_key_id"),
+        "secret_key": connection.password or extra.get("aws_secret_access_key"),
+        "session_token": extra.get("aws_session_token"),
+        "endpoint_url": extra.get("endpoint_url"),
+        "region_name": extra.get("region_name"),
+    }
+
+
+def _google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    keyfile = extra.get("keyfile_dict")
+    if keyfile is None and extra.get("key_path"):
+        keyfile = Path(extra["key_path"]).read_text(encoding="utf-8")
+    token = json.loads(keyfile) if isinstance(keyfile, str) and keyfile else keyfile
+    return {"token": token, "project": extra.get("project")}
+
+
+def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    if extra.get("connection_string"):
+        return {"connection_string": extra["connection_string"]}
+    host = connection.host or (f"{connection.login}.blob.core.windows.net" if connection.login else "")
+    url = host if not host or "://" in host else f"https://{host}"
+    return {"account_url": url, "credential": connection.password or extra.get("sas_token")}
+
+
+def _no_connection(conn_id: str, error: Exception) -> NotFoundError:
+    return NotFoundError(
+        f"checkpoint_storage.conn_id names connection '{conn_id}', which Airflow does not give: {error}. "
+        f"Add it with: airflow connections add {conn_id} --conn-type aws ..."
+    )

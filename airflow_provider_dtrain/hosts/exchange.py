@@ -16,17 +16,7 @@ from airflow_provider_dtrain.hosts.transport import Channel, Completed
 STDERR_LIMIT_BYTES = 64 * 1024
 
 
-class Pipe(Channel, Protocol):
-    """A channel whose two ends can be closed one by one."""
-
-    def finish_input(self) -> None:
-        """Close the command's standard input; never raises."""
-
-    def wait_exit(self, timeout_s: float) -> int | None:
-        """Return the exit status, or None when the command has not ended in time."""
-
-
-def complete(host: str, pipe: Pipe, *, stdin: bytes, timeout_s: float) -> Completed:
+def complete(host: str, pipe: Channel, *, stdin: bytes, timeout_s: float) -> Completed:
     """Feed a command, collect its output and return how it ended.
 
     :param timeout_s: seconds for everything, transfer included
@@ -48,14 +38,14 @@ def complete(host: str, pipe: Pipe, *, stdin: bytes, timeout_s: float) -> Comple
     return Completed(exit_code=exit_code, stdout=bytes(output), stderr=pipe.errors())
 
 
-def _feed(pipe: Pipe, stdin: bytes, timeout_s: float) -> None:
+def _feed(pipe: Channel, stdin: bytes, timeout_s: float) -> None:
     # A command may end without reading all of its input; its exit status tells the rest.
     with contextlib.suppress(HostError):
         pipe.send(stdin, timeout_s=timeout_s)
     pipe.finish_input()
 
 
-def _next(host: str, pipe: Pipe, deadline: float, timeout_s: float) -> bytes:
+def _next(host: str, pipe: Channel, deadline: float, timeout_s: float) -> bytes:
     chunk = pipe.receive(timeout_s=max(0.0, deadline - time.monotonic()))
     if chunk is None:
         raise unfinished(host, timeout_s)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_dtrain.errors import HostError, HostProtocolError
+from airflow_provider_dtrain.hosts.exchange import unfinished
 from airflow_provider_dtrain.hosts.refusals import refusal
-from airflow_provider_dtrain.hosts.transport import Completed, Transport
+from airflow_provider_dtrain.hosts.transport import Channel, Completed, Transport
 from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
 #: Slowest network that a transfer is given time for.
 _MIN_BYTES_PER_S = 500_000
 _BASE_TIMEOUT_S = 60.0
-_FETCH_TIMEOUT_S = 600.0
+#: A transfer that stands still for so long has failed, seconds.
+STALL_S = 60.0
+_PIECE_BYTES = 1 << 20
 _TAR_BLOCK = 512
 
 
@@ -51,31 +56,135 @@ class FileCommands:
         if done.exit_code != 0 or not done.stdout.rstrip().endswith(b"ok"):
             raise self._refused(f"receive {kind}", done)
 
-    def fetch(self, run: str, relpath: str) -> bytes:
-        """Return a tar of a path below a run's folder.
+    @contextmanager
+    def fetching(self, run: str, relpath: str) -> Iterator[Incoming]:
+        """Yield a file that holds a tar of a path below a run's folder; it is read in pieces as it comes.
 
         :raises HostRefusedError: there is no such path, or it may not be read
         """
-        done = self.transport.run(self.argv("fetch", run, relpath), timeout_s=_FETCH_TIMEOUT_S)
-        if done.exit_code != 0:
-            raise self._refused("fetch", done)
-        start = tar_start(done.stdout)
-        if start is None:
-            raise HostProtocolError(
-                self.transport.host,
-                f"Host '{self.transport.host}' answered 'fetch' with no archive: {shown(done.stdout)}",
-            )
-        return done.stdout[start:]
+        pipe = self.transport.open(self.argv("fetch", run, relpath))
+        incoming = Incoming(self.transport.host, pipe)
+        try:
+            pipe.finish_input()
+            if not incoming.find_tar():
+                raise self._unfetched(pipe, incoming)
+            yield incoming
+            incoming.drain()
+            if pipe.wait_exit(STALL_S) != 0:
+                raise self._unfetched(pipe, incoming)
+        finally:
+            pipe.close()
+
+    @contextmanager
+    def putting(self, run: str, relpath: str) -> Iterator[Outgoing]:
+        """Yield a file to write a tar to, which is unpacked below a path in a run's folder as it comes.
+
+        :raises HostRefusedError: the host could not keep it
+        """
+        pipe = self.transport.open(self.argv("put", run, relpath))
+        try:
+            # A host that refuses ends before it has read everything; its exit status tells.
+            with suppress(HostError):
+                yield Outgoing(pipe)
+            pipe.finish_input()
+            incoming = Incoming(self.transport.host, pipe)
+            answer = incoming.read_all(NOISE_LIMIT_BYTES)
+            exit_code = pipe.wait_exit(STALL_S)
+            if exit_code != 0:
+                done = Completed(exit_code=-1 if exit_code is None else exit_code, stdout=answer, stderr=pipe.errors())
+                raise self._refused("put", done)
+        finally:
+            pipe.close()
+
+    def _unfetched(self, pipe: Channel, incoming: Incoming) -> HostError:
+        exit_code, host = pipe.wait_exit(STALL_S), self.transport.host
+        head = incoming.head
+        if exit_code == 0:
+            return HostProtocolError(host, f"Host '{host}' answered 'fetch' with no archive: {shown(head)}")
+        done = Completed(exit_code=-1 if exit_code is None else exit_code, stdout=head, stderr=pipe.errors())
+        return self._refused("fetch", done)
+
+    def fetch(self, run: str, relpath: str) -> bytes:
+        """Return a tar of a path below a run's folder; raises as :meth:`fetching` does."""
+        with self.fetching(run, relpath) as incoming:
+            return incoming.read()
 
     def put(self, run: str, relpath: str, tar: bytes) -> None:
-        """Unpack a tar below a path in a run's folder; raises as :meth:`send_archive` does."""
-        timeout_s = _BASE_TIMEOUT_S + len(tar) / _MIN_BYTES_PER_S
-        done = self.transport.run(self.argv("put", run, relpath), stdin=tar, timeout_s=timeout_s)
-        if done.exit_code != 0:
-            raise self._refused("put", done)
+        """Unpack a tar below a path in a run's folder; raises as :meth:`putting` does."""
+        with self.putting(run, relpath) as outgoing:
+            outgoing.write(tar)
 
     def _refused(self, command: str, done: Completed) -> HostError:
         return refusal(self.transport.host, command, _reason(done))
+
+
+class Incoming:
+    """The output of a command as a file to read from; holds a few hundred KiB at most."""
+
+    def __init__(self, host: str, pipe: Channel) -> None:
+        self._host, self._pipe = host, pipe
+        self._buffer = bytearray()
+        self._ended = False
+        #: What came first, for messages.
+        self.head = b""
+
+    def find_tar(self) -> bool:
+        """Drop what a login script printed; return whether an archive follows."""
+        while (start := tar_start(bytes(self._buffer))) is None:
+            if len(self._buffer) > NOISE_LIMIT_BYTES + 2 * _TAR_BLOCK or not self._more():
+                self.head = bytes(self._buffer)
+                return False
+        del self._buffer[:start]
+        return True
+
+    def read(self, count: int = -1) -> bytes:
+        """Return the next ``count`` bytes, fewer at the end; all that is left without a count.
+
+        :raises HostUnreachableError: nothing came for ``STALL_S``
+        """
+        while (count < 0 or len(self._buffer) < count) and self._more():
+            pass
+        size = len(self._buffer) if count < 0 else count
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
+
+    def read_all(self, limit: int) -> bytes:
+        """Return everything up to the end, its last ``limit`` bytes."""
+        while self._more():
+            del self._buffer[:-limit]
+        return bytes(self._buffer)
+
+    def drain(self) -> None:
+        """Read to the end and forget it."""
+        while self._more():
+            self._buffer.clear()
+
+    def _more(self) -> bool:
+        if self._ended:
+            return False
+        chunk = self._pipe.receive(timeout_s=STALL_S)
+        if chunk is None:
+            raise unfinished(self._host, STALL_S)
+        self._buffer += chunk
+        self._ended = not chunk
+        return bool(chunk)
+
+
+class Outgoing:
+    """The input of a command as a file to write to."""
+
+    def __init__(self, pipe: Channel) -> None:
+        self._pipe = pipe
+
+    def write(self, data: bytes) -> int:
+        """Send all of ``data``.
+
+        :raises HostUnreachableError: the command takes nothing for ``STALL_S``
+        """
+        for start in range(0, len(data), _PIECE_BYTES):
+            self._pipe.send(data[start : start + _PIECE_BYTES], timeout_s=STALL_S)
+        return len(data)
 
 
 def _reason(done: Completed) -> dict[str, Any]:

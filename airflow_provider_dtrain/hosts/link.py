@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts import greeting
-from airflow_provider_dtrain.hosts.files import FileCommands
+from airflow_provider_dtrain.hosts.files import FileCommands, Incoming, Outgoing
 from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
 from airflow_provider_dtrain.hosts.refusals import refusal
 from airflow_provider_dtrain.hosts.transport import Channel, Transport
@@ -196,6 +197,14 @@ class HostLink:
     def put(self, run: str, relpath: str, tar: bytes) -> None:
         """Unpack a tar below a path in a run's folder. Blocks."""
         self._files.put(run, relpath, tar)
+
+    def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
+        """Yield the tar that :meth:`fetch` returns as a file to read from, in pieces as it comes. Blocks."""
+        return self._files.fetching(run, relpath)
+
+    def putting(self, run: str, relpath: str) -> AbstractContextManager[Outgoing]:
+        """Yield a file to write a tar to that is unpacked as by :meth:`put`. Blocks."""
+        return self._files.putting(run, relpath)
 
     def close(self) -> None:
         """Close channel and connection; repeatable, never raises."""

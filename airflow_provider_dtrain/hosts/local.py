@@ -284,5 +284,12 @@ class EndedChannel:
         """Return what a shell would have returned: 127 not found, 126 not executable."""
         return self._exit_code
 
+    def finish_input(self) -> None:
+        """Do nothing."""
+
+    def wait_exit(self, timeout_s: float) -> int:
+        """Return the exit status."""
+        return self._exit_code
+
     def close(self) -> None:
         """Do nothing."""

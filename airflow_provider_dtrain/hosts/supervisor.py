@@ -5,8 +5,8 @@ The same file plays every role. ``follow`` carries commands and bytes over one c
 single commands. ``docs/host-protocol.md`` lists the files and messages.
 
 Sections: constants, values from the network, files, host facts, network facts, devices, folders,
-locks, events, containment, archives, plans, ranks, supervisor, launching, commands, network checks,
-streams, channel, roles.
+locks, events, samples, containment, archives, plans, ranks, supervisor, launching, commands, logs,
+network checks, streams, channel, roles.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pwd
 import queue
 import random
 import re
+import resource
 import select
 import shutil
 import signal
@@ -71,6 +72,14 @@ UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000
 #: Space kept back so that the end of a run can be recorded on a full disk.
 RESERVE = 64 << 10
+#: What one pattern may cost on the logs of one run, seconds of CPU and in all; then it is given up.
+MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
+#: How much of a line is looked at, and how much is told of one that matches.
+MATCH_LINE, MATCH_SHOWN = 16 << 10, 500
+#: Largest file of system metrics; it is written less and less often and never gets there.
+SAMPLES_LIMIT = 64 << 20
+#: How long a killed sampler that hangs in a driver may hold up the end of a run.
+SAMPLER_PATIENCE_S = 2.0
 
 RUN_NAME = re.compile(r"(?:[0-9a-f]{8}-)?t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -78,7 +87,10 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}", re.ASCII)
 DEVICE = re.compile(r"[A-Za-z0-9:._/-]{1,128}", re.ASCII)
 WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}", re.ASCII)
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
+#: What is read on request only.
+READABLE = re.compile(rf"{STREAM.pattern}|samples|rank(\d{{1,6}})\.samples", re.ASCII)
 KINDS = ("payloads", "libraries")
 BASE_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 NETWORK_FILE_SYSTEMS = (
@@ -713,6 +725,12 @@ class NvmlMemory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
+class NvmlUtilization(ctypes.Structure):
+    """nvmlUtilization_t."""
+
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
 class NvmlProcess(ctypes.Structure):
     """nvmlProcessInfo_v2_t."""
 
@@ -776,6 +794,22 @@ class Nvml:
             "name": self.words("nvmlDeviceGetName", handle),
             "memory_bytes": 0 if failed else memory.total,
         }
+
+    def handle_of(self, uuid: str) -> Any:
+        """Return the handle of a device, None when the library does not know it."""
+        handle = ctypes.c_void_p()
+        failed = self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
+        return None if failed else handle
+
+    def load(self, handle: Any) -> Json:
+        """Return what of ``gpu_util`` (percent) and ``gpu_free_memory`` (bytes) a device tells."""
+        found: Json = {}
+        utilization, memory = NvmlUtilization(), NvmlMemory()
+        if self.library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(utilization)) == 0:
+            found["gpu_util"] = utilization.gpu
+        if self.library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+            found["gpu_free_memory"] = memory.free
+        return found
 
     def processes(self, handle: Any) -> list[tuple[int, int]]:
         """Return pid and used bytes of every compute process on a device."""
@@ -1120,6 +1154,180 @@ class EventWriter:
     def close(self) -> None:
         """Let the file go."""
         os.close(self.fd)
+
+
+# ------------------------------------------------------------------------------------------ samples
+
+
+class Sampler:
+    """Measures this host and the GPUs of a run, in a process of its own.
+
+    The supervisor has one thread and must never wait, neither for a disk nor for a driver. The GPUs are asked in
+    a second thread of this process, so that a driver that hangs takes only its own figures away.
+
+    One line per interval, ``kind`` ``system``: ``cpu_util`` (percent, mean over the CPUs), ``memory_available``
+    (bytes), and since the last line, per second, ``net_sent``, ``net_recv``, ``disk_read``, ``disk_write`` (bytes)
+    and ``disk_iops``; ``gpus``: ``uuid``, ``gpu_util`` (percent), ``gpu_free_memory`` (bytes). What cannot be
+    measured is left out.
+    """
+
+    def __init__(self, path: str, interval_s: float, devices: list[str], limit: int = SAMPLES_LIMIT) -> None:
+        self.interval_s, self.devices, self.limit = interval_s, devices, limit
+        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.written = os.fstat(self.fd).st_size
+        self.thin_at = limit // 2
+        self.seq = 0
+        self.gpus: list[Json] = []
+        self.gpus_at = 0.0
+        self.wanted: dict[str, bool] = {}
+
+    def run(self) -> None:
+        """Write samples until the process is killed, or the file has no room for more."""
+        if self.devices:
+            threading.Thread(target=self._ask_gpus, daemon=True).start()
+        before, before_at = self._counters(), time.monotonic()
+        while self.has_room():
+            time.sleep(self.interval_s)
+            after, now = self._counters(), time.monotonic()
+            self._write("system", self.sample(before, after, now - before_at))
+            before, before_at = after, now
+            self._thin()
+
+    def has_room(self) -> bool:
+        """Return whether the file may take another line."""
+        return self.written < self.thin_at
+
+    def sample(self, before: dict[str, float], after: dict[str, float], elapsed_s: float) -> Json:
+        """Return the figures for the time between two readings of the counters."""
+        found: Json = {}
+        change = {name: after[name] - before[name] for name in after if name in before}
+        if change.get("cpu_all"):
+            found["cpu_util"] = round(100 * max(0.0, 1 - change["cpu_idle"] / change["cpu_all"]), 2)
+        if "memory_available" in after:
+            found["memory_available"] = int(after["memory_available"])
+        for name in ("net_sent", "net_recv", "disk_iops", "disk_read", "disk_write"):
+            if name in change:
+                # An interface or disk that went away takes its counts with it.
+                found[name] = round(max(0.0, change[name]) / elapsed_s, 1)
+        if self.gpus and time.monotonic() - self.gpus_at < 3 * self.interval_s + 1.0:
+            found["gpus"] = self.gpus
+        return found
+
+    def _counters(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for part in (self._cpu, self._memory, self._network, self._disks):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                found.update(part())
+        return found
+
+    @staticmethod
+    def _cpu() -> dict[str, float]:
+        with open("/proc/stat", encoding="ascii") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+        return {"cpu_all": sum(ticks), "cpu_idle": ticks[3] + ticks[4]}
+
+    @staticmethod
+    def _memory() -> dict[str, float]:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            words = next(line.split() for line in file if line.startswith("MemAvailable:"))
+        return {"memory_available": int(words[1]) * 1024}
+
+    def _network(self) -> dict[str, float]:
+        sent = received = 0
+        with open("/proc/net/dev", encoding="utf-8") as file:
+            for line in list(file)[2:]:
+                name, _, counts = line.partition(":")
+                if self._counts("/sys/class/net", name.strip()):
+                    words = counts.split()
+                    received, sent = received + int(words[0]), sent + int(words[8])
+        return {"net_sent": sent, "net_recv": received}
+
+    def _disks(self) -> dict[str, float]:
+        operations = read = written = 0
+        with open("/proc/diskstats", encoding="utf-8") as file:
+            for line in file:
+                words = line.split()
+                if self._counts("/sys/block", words[2]):
+                    operations += int(words[3]) + int(words[7])
+                    read, written = read + int(words[5]) * 512, written + int(words[9]) * 512
+        return {"disk_iops": operations, "disk_read": read, "disk_write": written}
+
+    def _counts(self, kind: str, name: str) -> bool:
+        """Return whether a disk or interface is one of its own, so that nothing is counted twice."""
+        path = f"{kind}/{name}"
+        if path not in self.wanted:
+            if kind == "/sys/block":
+                # Partitions are not there; a volume, array or mapping has slaves; a loop reads another file system.
+                inner = re.match(r"loop|ram|zram|fd|sr", name) is not None
+                self.wanted[path] = not inner and os.path.isdir(path) and not names_in(f"{path}/slaves")
+            else:
+                # Bonds, bridges and VLANs pass on what the interface below them counts as well.
+                upper = any(entry.startswith("lower_") for entry in names_in(path))
+                self.wanted[path] = not upper and name != "lo" and not CONTAINER_INTERFACES.match(name)
+        return self.wanted[path]
+
+    def _ask_gpus(self) -> None:
+        """Keep the GPUs' latest figures; ends when the library is not there or fails."""
+        with contextlib.suppress(Exception), Nvml.opened() as nvml:
+            if nvml is None:
+                return
+            handles = [(uuid, nvml.handle_of(uuid)) for uuid in self.devices]
+            while True:
+                found = [{"uuid": uuid, **nvml.load(handle)} for uuid, handle in handles if handle is not None]
+                self.gpus, self.gpus_at = found, time.monotonic()
+                time.sleep(self.interval_s)
+
+    def _write(self, kind: str, fields: Json) -> None:
+        line = encode_event({"seq": self.seq + 1, "at": round(time.time(), 3), "kind": kind, **fields})
+        try:
+            write_all(self.fd, line)
+        except OSError:
+            # A full disk: samples are the first thing to do without.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.fd, self.written)
+            return
+        self.seq += 1
+        self.written += len(line)
+
+    def _thin(self) -> None:
+        """Halve the rate each time half of what is left of the limit is used: the file never gets there."""
+        while self.written >= self.thin_at and self.limit - self.thin_at >= 4096:
+            self.interval_s *= 2
+            self.thin_at += (self.limit - self.thin_at) // 2
+            self._write("interval", {"interval_s": self.interval_s})
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder, [] when there is none."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> int:
+    """Fork the process that writes a run's samples; return its pid. It dies with its parent."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.set_wakeup_fd(-1)
+        for number_ in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number_, signal.SIG_DFL)
+        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        # The locks of the slots and of the run above all: they must not outlive the supervisor in here.
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        if os.getppid() == parent:
+            Sampler(folder.file("samples"), interval_s, devices).run()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
 
 
 # -------------------------------------------------------------------------------------- containment
@@ -1496,6 +1704,8 @@ def check_plan(document: Any) -> Json:
         "timeout_s": plan.number("timeout_s", 0.01, 10**9, default=None),
         "log_limit_bytes": plan.integer("log_limit_bytes", 1 << 16, 1 << 50, default=256 << 20),
         "cpu_slots": plan.flag("cpu_slots", default=False),
+        #: 0: system metrics are not sampled.
+        "sampling_interval_s": plan.number("sampling_interval_s", 0, 86400, default=0),
     }
     checked["ranks"] = check_ranks(plan, checked["world_size"])
     if not checked["argv"][0]:
@@ -1706,6 +1916,23 @@ def find_traceback(log: str) -> Json | None:
     return {"message": message[: 8 << 10], "traceback": log[start:].rstrip()[-(16 << 10) :]}
 
 
+def oom_kills() -> int:
+    """Return how many processes the kernel has ended since boot because memory ran out."""
+    found = re.search(r"^oom_kill (\d+)$", read_text("/proc/vmstat") or "", re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def who_killed(kills: int) -> str:
+    """Return who sent a SIGKILL that was not ours.
+
+    :param kills: processes that the kernel ended for want of memory since the ranks were started
+    """
+    if kills > 0:
+        memory = f"this host has {memory_bytes() / 2**30:.1f} GiB"
+        return f"the kernel was out of memory and ended {kills} process(es) during this run; {memory}"
+    return "not sent by dtrain; a container's memory limit or another program did it"
+
+
 def signal_name(number_: int) -> str:
     """Return a signal as people write it."""
     with contextlib.suppress(ValueError):
@@ -1749,6 +1976,10 @@ class Supervisor:
         self.kill_pause_s = 0.001
         #: Somebody sent us SIGTERM, e.g. a host that shuts down.
         self.terminated = False
+        #: Process that measures the host; 0 = none.
+        self.sampler = 0
+        self.killing_since = 0.0
+        self.oom_kills = 0
 
     # Preparing.
 
@@ -1973,6 +2204,7 @@ class Supervisor:
         """Fork the ranks; the mark that they were started is durable before the first one exists."""
         write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity()})
         self.prepare_deadline = float("inf")
+        self.oom_kills = oom_kills()
         if self.plan["timeout_s"]:
             self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
         argv = rank_argv(self.plan)
@@ -1991,6 +2223,11 @@ class Supervisor:
         self._leave_cgroup()
         if failed is not None:
             self._not_started(*failed)
+        elif self.plan["sampling_interval_s"]:
+            devices = [rank.plan["device"] for rank in self.ranks if rank.plan["device"]]
+            # Without it the run goes on; a system that refuses a process says so to the ranks as well.
+            with contextlib.suppress(OSError):
+                self.sampler = start_sampler(self.folder, max(0.1, self.plan["sampling_interval_s"]), devices)
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
         lock = self.slot_locks.get(rank.plan["slot"], -1)
@@ -2026,6 +2263,9 @@ class Supervisor:
         dead = []
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self.sampler:
+                    self.sampler = 0
+                    continue
                 rank = next((rank for rank in self.ranks if rank.pid == found[0] and rank.running), None)
                 if rank is not None:
                     rank.exit_code = os.waitstatus_to_exitcode(found[1])
@@ -2041,7 +2281,10 @@ class Supervisor:
 
     def _record_exit(self, rank: Rank, code: int, at: float) -> None:
         tail = tail_of(os.path.join(rank.folder, "log"), LOG_TAIL).decode("utf-8", "replace")
-        self.event("exit", at=at, rank=rank.number, exit_code=code, error=error_of(rank.folder, code), log_tail=tail,
+        error = error_of(rank.folder, code)
+        if code == -signal.SIGKILL and not rank.signalled and error is not None:
+            error["message"] += f": {who_killed(oom_kills() - self.oom_kills)}"
+        self.event("exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail,
                    sent_signal=rank.signalled)  # fmt: skip
         if code != 0 and not rank.signalled and self.first_failure is None:
             self.first_failure = rank.number
@@ -2131,6 +2374,7 @@ class Supervisor:
         for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
         self.prepare_deadline = self.timeout_deadline = self.grace_deadline = self.orphan_deadline = float("inf")
+        self.killing_since = time.monotonic()
         self.set_state("killing")
 
     def _advance(self) -> None:
@@ -2154,11 +2398,19 @@ class Supervisor:
             for proc in procs:
                 send_signal(proc, signal.SIGKILL)
             self._reap()
-            if not has_children():
+            if not has_children() or self._only_sampler_left(procs):
                 self._finish()
                 return
             if not procs:
                 return
+
+    def _only_sampler_left(self, procs: list[Proc]) -> bool:
+        """Return whether nothing is left but our own sampler, killed a while ago and stuck in a driver.
+
+        It has neither a lock nor code of the run, so it must not keep the run from ending.
+        """
+        alone = bool(self.sampler) and [proc.pid for proc in procs] == [self.sampler]
+        return alone and time.monotonic() - self.killing_since > SAMPLER_PATIENCE_S
 
     def _finish(self) -> None:
         """Record the end and let everything go; the locks go last, with the process."""
@@ -2681,6 +2933,47 @@ def collect(layout: Layout, older_than_s: float) -> Json:
     return {"removed": removed}
 
 
+def remove_checkpoints(root: str, names: list[str]) -> Json:
+    """Remove checkpoints of the training library from a folder; what is anything else stays.
+
+    :param root: folder that holds them
+    :param names: of the checkpoints' folders; one that is not there counts as removed
+    """
+    removed, kept = [], {}
+    for name in names:
+        path = os.path.join(root, name)
+        reason = why_no_checkpoint(path) if os.path.lexists(path) else None
+        if reason is not None:
+            kept[name] = reason
+            continue
+        try:
+            # A half removed checkpoint must not look whole.
+            hidden = os.path.join(root, f".{name}.{os.getpid()}.deleted")
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
+            removed.append(name)
+        except OSError as error:
+            kept[name] = str(error)
+    return {"removed": removed, "kept": kept}
+
+
+def why_no_checkpoint(path: str) -> str | None:
+    """Return why a folder is no checkpoint of the training library, None when it is one."""
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return "it is no folder"
+        with open(os.path.join(path, "metadata.json"), "rb") as file:
+            metadata = json.loads(file.read(MAX_LINE))
+        known = {"metadata.json", *metadata["files"]}
+        if not isinstance(metadata["step"], int) or not isinstance(metadata["format"], int):
+            return "its metadata are not ours"
+        strangers = sorted(set(os.listdir(path)) - known)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        return f"its metadata cannot be read: {type(error).__name__}"
+    return f"it holds {shorten(strangers[0])} as well" if strangers else None
+
+
 def renew(layout: Layout, runs: list[str], reading: float, orphan_timeout_s: float) -> None:
     """Move the deadline of some runs to ``reading`` + ``orphan_timeout_s``; 0 means never.
 
@@ -2804,6 +3097,120 @@ def preflight(layout: Layout, fields: Fields) -> Json:
         shared[path], words = look_at_shared(path, nonce)
         problems += words
     return {**answer, "foreign": device_users(devices), "problems": problems, "shared": shared}
+
+
+# --------------------------------------------------------------------------------------------- logs
+
+
+def match_logs(folder: RunFolder, patterns: list[str]) -> Json:
+    """Return for each pattern the first line found in the logs of a run's ranks.
+
+    Each pattern has a process of its own with a limit on its CPU time, because a search in Python cannot be
+    interrupted. The caller must have one thread only.
+
+    :return: ``matches`` by number of the pattern, ``unfinished`` numbers, ``refused`` numbers with the reason
+    """
+    answer: Json = {"matches": {}, "unfinished": [], "refused": {}}
+    ranks = [rank["rank"] for rank in (folder.plan() or {}).get("ranks", ())]
+    children: dict[int, tuple[int, int]] = {}
+    for index, pattern in enumerate(patterns):
+        try:
+            compiled = re.compile(without_edges(pattern))
+        except (re.error, RecursionError, OverflowError) as error:
+            answer["refused"][index] = f"{error}, on Python {sys.version_info.major}.{sys.version_info.minor}"
+            continue
+        children[index] = fork_match(folder, ranks, compiled)
+    deadline = time.monotonic() + MATCH_WALL_S
+    for index, (pid, fd) in children.items():
+        ready = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]
+        # Whoever used up its time was killed, and its end of the pipe is closed without a word.
+        found = os.read(fd, 1 << 16) if ready else b""
+        os.close(fd)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        document = parse_object(found)
+        if document is None:
+            answer["unfinished"].append(index)
+        elif document:
+            answer["matches"][index] = document
+    return answer
+
+
+def fork_match(folder: RunFolder, ranks: list[int], pattern: re.Pattern[str]) -> tuple[int, int]:
+    """Search in a child; return its pid and the descriptor from which its answer is read."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (MATCH_CPU_S, MATCH_CPU_S + 1))
+        write_all(writer, json.dumps(first_match(folder, ranks, pattern)).encode())
+    finally:
+        os._exit(0)
+
+
+def without_edges(pattern: str) -> str:
+    """Return a pattern that is found in the same lines, without the ``.*`` around it that makes it slow."""
+    while pattern.startswith(".*") and pattern[2:3] not in ("?", "+", "*", "{"):
+        pattern = pattern[2:]
+    return pattern
+
+
+def first_match(folder: RunFolder, ranks: list[int], pattern: re.Pattern[str]) -> Json:
+    """Return rank and text of a line that matches, {} when there is none.
+
+    The ends of all logs come first: what ended a rank is there.
+    """
+    for start in (-(1 << 20), 0):
+        for rank in ranks:
+            for line in log_lines(folder.file(f"rank{rank}", "log"), start):
+                if pattern.search(line):
+                    return {"rank": rank, "line": line[:MATCH_SHOWN]}
+    return {}
+
+
+def log_lines(path: str, start: int) -> Iterator[str]:
+    """Yield the lines of a log, each cut to :data:`MATCH_LINE`; what ``log_limit`` freed is skipped.
+
+    :param start: negative: so many bytes before the end
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        size, rest = os.fstat(fd).st_size, b""
+        position = max(0, size + start) if start < 0 else 0
+        while position < size:
+            with contextlib.suppress(OSError):
+                position = max(position, os.lseek(fd, position, os.SEEK_DATA))
+            data = os.pread(fd, CHUNK, position)
+            if not data:
+                break
+            position += len(data)
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()[-MATCH_LINE:]
+            for line in lines:
+                yield line[:MATCH_LINE].decode("utf-8", "replace").rstrip("\r")
+        yield rest.decode("utf-8", "replace")
+    finally:
+        os.close(fd)
+
+
+def run_match(folder: RunFolder, patterns: list[str]) -> Json:
+    """Return the answer of :func:`match_logs` from a process that has one thread.
+
+    :raises Refused: the process ended without an answer
+    """
+    argv = [sys.executable, os.path.abspath(__file__), "match", folder.name, "--state-dir", folder.layout.state_dir]
+    request = json.dumps({"patterns": patterns}).encode()
+    done = subprocess.run(argv, input=request, capture_output=True, timeout=MATCH_WALL_S + 20, check=False)
+    answer = parse_object(done.stdout)
+    if answer is None or answer.get("ok") is not True:
+        raise Refused("internal", f"The search in the logs ended with {done.returncode}: {shorten(done.stderr)}")
+    return answer
 
 
 # ----------------------------------------------------------------------------------- network checks
@@ -3496,10 +3903,9 @@ class Follow:
 
     def _read(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         folder = self.layout.run(fields.run())
-        name = fields.text("stream", STREAM)
-        match = STREAM.fullmatch(name)
-        rank, kind = (match.group(1), match.group(2)) if match else (None, None)
-        path = folder.file("events.supervisor") if rank is None else folder.file(f"rank{rank}", str(kind))
+        name = fields.text("stream", READABLE)
+        rank, _, kind = name.rpartition(".")
+        path = folder.file("events.supervisor") if rank == "supervisor" else folder.file(rank, kind)
         offset, length = fields.integer("offset", -(1 << 62), 1 << 62), fields.integer("length", 0, 4 << 20)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -3581,9 +3987,22 @@ class Follow:
         wait_s = fields.number("wait_s", 0, 60, default=FENCE_WAIT_S)
         return lambda: fence(self.layout, run, token, wait_s)
 
+    def _remove_checkpoints(self, fields: Fields) -> Callable[[], Json]:
+        names = fields.texts("names", CHECKPOINT_NAME, limit=4096)
+        run, root = fields.run() if fields.text("run", default=None) is not None else None, fields.text("root")
+        if run is not None:
+            return lambda: remove_checkpoints(below(self.layout.run(run).path, root), names)
+        if not root.startswith("/") or ".." in root.split("/"):
+            raise fields.bad("root", f"{shorten(root)} is no absolute path")
+        return lambda: remove_checkpoints(root, names)
+
     def _collect(self, fields: Fields) -> Callable[[], Json]:
         age_s = fields.number("older_than_s", 0, 1e12)
         return lambda: collect(self.layout, age_s)
+
+    def _match(self, fields: Fields) -> Callable[[], Json]:
+        folder, patterns = self._folder(fields), fields.texts("patterns", least=1, limit=64)
+        return lambda: run_match(folder, patterns)
 
     # What happens without being asked.
 
@@ -3654,6 +4073,8 @@ class Follow:
     }  # fmt: skip
     SLOW: dict[str, Callable[[Follow, Fields], Callable[[], Json]]] = {
         "probe": _probe, "preflight": _preflight, "net_connect": _net_connect, "fence": _fence, "collect": _collect,
+        "remove_checkpoints": _remove_checkpoints,
+        "match": _match,
     }  # fmt: skip
 
 
@@ -3756,6 +4177,12 @@ def role_collect(layout: Layout, args: argparse.Namespace) -> Json:
     return {"ok": True, **collect(layout.ensure(), args.older_than_s)}
 
 
+def role_match(layout: Layout, args: argparse.Namespace) -> Json:
+    """Search the logs of a run for the patterns that standard input gives."""
+    fields = Fields(parse_object(sys.stdin.buffer.read(MAX_LINE)) or {})
+    return {"ok": True, **match_logs(checked_run(layout, args.run), fields.texts("patterns", least=1, limit=64))}
+
+
 def role_probe(layout: Layout, args: argparse.Namespace) -> Json:
     """Show the facts of this host."""
     return {"ok": True, **probe(layout.ensure())}
@@ -3788,6 +4215,7 @@ def parser() -> argparse.ArgumentParser:
     fencing.add_argument("--wait-s", type=float, default=FENCE_WAIT_S)
     role("status", role_status).add_argument("run", nargs="?")
     role("collect", role_collect).add_argument("--older-than-s", type=float, default=7 * 86400)
+    role("match", role_match, "run")
     role("probe", role_probe)
     return top
 

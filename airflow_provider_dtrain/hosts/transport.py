@@ -35,6 +35,12 @@ class Channel(Protocol):
     def exit_code(self) -> int | None:
         """Return the exit status once the command has ended, else None."""
 
+    def finish_input(self) -> None:
+        """Close the command's standard input; never raises."""
+
+    def wait_exit(self, timeout_s: float) -> int | None:
+        """Return the exit status, or None when the command has not ended in time."""
+
     def close(self) -> None:
         """Close the channel; repeatable, never raises."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.base import Base, reads, writes
 from airflow_provider_dtrain.store.engine import restore_floats
 from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
-from airflow_provider_dtrain.store.tables import attempts, checkpoints, metrics
+from airflow_provider_dtrain.store.tables import attempts, checkpoints, metrics, trials
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
@@ -44,19 +44,31 @@ class Metrics(Base):
         ]  # fmt: skip
 
     @reads
-    def checkpoints(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
-        """Return a trial's checkpoints, oldest first."""
-        query = sa.select(checkpoints, attempts.c.number).join(attempts, attempts.c.id == checkpoints.c.attempt_id)
-        names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url")
-        return [
-            CheckpointView(
-                **{name: getattr(row, name) for name in names},
-                checkpoint_id=row.id,
-                attempt=row.number,
-                metrics=restore_floats(row.metrics),
-            )
-            for row in conn.execute(query.where(checkpoints.c.trial_id == trial_id).order_by(checkpoints.c.id))
-        ]
+    def checkpoints(self, conn: Connection, trial_id: int, *, removed: bool = False) -> list[CheckpointView]:
+        """Return a trial's checkpoints, oldest first.
+
+        :param removed: also those that are gone
+        """
+        where = [checkpoints.c.trial_id == trial_id]
+        return _checkpoint_views(conn, *where, *([] if removed else [_IS_THERE]))
+
+    @reads
+    def experiment_checkpoints(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
+        """Return the checkpoints that an experiment's trials still have, oldest first."""
+        own = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
+        return _checkpoint_views(conn, checkpoints.c.trial_id.in_(own), _IS_THERE)
+
+    @reads
+    def find_checkpoint(self, conn: Connection, url: str) -> CheckpointView | None:
+        """Return the newest checkpoint that lies at a path or URL, or whose copy does; None without one."""
+        found = _checkpoint_views(conn, sa.or_(checkpoints.c.copy_url == url, checkpoints.c.path == url), _IS_THERE)
+        return found[-1] if found else None
+
+    @writes
+    def mark_removed(self, conn: Connection, checkpoint_ids: Sequence[int]) -> None:
+        """Note that checkpoints and their copies are gone."""
+        where = checkpoints.c.id.in_(list(checkpoint_ids)), _IS_THERE
+        conn.execute(checkpoints.update().where(*where).values(removed_at=self._now(), copy_url=None))
 
     @writes
     def add_checkpoint_copy(self, conn: Connection, checkpoint_id: int, url: str | None) -> None:
@@ -67,6 +79,24 @@ class Metrics(Base):
         where = checkpoints.c.id == checkpoint_id
         if not conn.execute(checkpoints.update().where(where).values(copy_url=url)).rowcount:
             raise NotFoundError(f"There is no checkpoint {checkpoint_id}.")
+
+
+#: Not removed; what was removed but has a copy is still there.
+_IS_THERE = sa.or_(checkpoints.c.removed_at.is_(None), checkpoints.c.copy_url.is_not(None))
+
+
+def _checkpoint_views(conn: Connection, *where: sa.ColumnElement[bool]) -> list[CheckpointView]:
+    query = sa.select(checkpoints, attempts.c.number).join(attempts, attempts.c.id == checkpoints.c.attempt_id)
+    names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url", "removed_at")
+    return [
+        CheckpointView(
+            **{name: getattr(row, name) for name in names},
+            checkpoint_id=row.id,
+            attempt=row.number,
+            metrics=restore_floats(row.metrics),
+        )
+        for row in conn.execute(query.where(*where).order_by(checkpoints.c.id))
+    ]
 
 
 def add_metrics(
@@ -98,6 +128,16 @@ def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any]
             metrics=dict(values) if isinstance(values, Mapping) else {}, at=at,
         )
     )  # fmt: skip
+    _note_removed(conn, attempt, run, event.get("removed"), at=at)
+
+
+def _note_removed(conn: Connection, attempt: Row[Any], run: str, paths: Any, *, at: datetime) -> None:
+    """Apply what a rank says it removed: checkpoints of its own run, or of its trial on shared storage."""
+    gone = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+    if gone:
+        own = sa.or_(checkpoints.c.run == run, checkpoints.c.path.like("/%"), checkpoints.c.path.like("%://%"))
+        where = (checkpoints.c.trial_id == attempt.trial_id, checkpoints.c.path.in_(gone), own)
+        conn.execute(checkpoints.update().where(*where, checkpoints.c.removed_at.is_(None)).values(removed_at=at))
 
 
 def _is_step(value: Any) -> bool:

@@ -359,3 +359,5 @@ class CheckpointView:
     at: datetime
     #: Where a copy lies, if one was made.
     copy_url: str | None
+    #: When the original was removed; None = it is still there.
+    removed_at: datetime | None = None

@@ -221,6 +221,6 @@ checkpoints = sa.Table(
     sa.Column("run", Name, nullable=False), sa.Column("host", Name, nullable=False),
     sa.Column("step", sa.BigInteger, nullable=False), _text("path"), sa.Column("size_bytes", sa.BigInteger),
     sa.Column("sha256", sa.String(64)), sa.Column("metrics", Json, nullable=False), _time("at", nullable=False),
-    sa.Column("copy_url", sa.Text),
+    sa.Column("copy_url", sa.Text), _time("removed_at"),
     sa.Index("ix_checkpoints_trial_id", "trial_id", "step"),
 )  # fmt: skip

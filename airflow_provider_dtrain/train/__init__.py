@@ -21,18 +21,25 @@ The same file runs as a trial, under ``torchrun`` and with ``python train.py``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import (
     BatchSizeError,
     CheckpointError,
     DamagedCheckpointError,
+    EmptyLoaderError,
     HparamError,
+    InvalidHP,
     LeaderFailedError,
     MetricError,
+    MissingMetricError,
     NonFiniteLossError,
+    OptimizerError,
     SetupError,
     TrainError,
+    TrialClassError,
 )
 from airflow_provider_dtrain.train.startup import init
 from airflow_provider_dtrain.train.state import parameters_sha256, unwrap
@@ -43,13 +50,40 @@ __all__ = [
     "Context",
     "DamagedCheckpointError",
     "Distributed",
+    "EmptyLoaderError",
     "HparamError",
+    "InvalidHP",
     "LeaderFailedError",
     "MetricError",
+    "MissingMetricError",
     "NonFiniteLossError",
+    "OptimizerError",
     "SetupError",
     "TrainError",
+    "TrialClassError",
     "init",
     "parameters_sha256",
     "unwrap",
 ]
+
+#: Name -> submodule, imported on first use because it imports torch; the submodule itself where both are the same.
+_LATER = {
+    "optim": "optim",
+    "pytorch": "pytorch",
+    **dict.fromkeys(("DataLoader",), "dataloader"),
+    **dict.fromkeys(("LRScheduler", "PyTorchTrialContext"), "trial_context"),
+    **dict.fromkeys(("MetricReducer", "Reducer", "SimpleMetricReducer"), "reducers"),
+    **dict.fromkeys(("evaluate_trial", "run_trial"), "running"),
+    "PyTorchCallback": "callbacks",
+    "PyTorchTrial": "trial",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is imported on first use."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    return module if _LATER[name] == name else getattr(module, name)

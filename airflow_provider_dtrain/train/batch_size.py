@@ -23,6 +23,22 @@ class Hparams(dict):  # type: ignore[type-arg]
         )
 
 
+def constants(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters that a configuration fixes; ranges and choices are left out.
+
+    :param space: section ``hyperparameters``: constants, ``{type: const, val: ...}``, nested groups
+    """
+    found: dict[str, Any] = {}
+    for name, value in space.items():
+        if not isinstance(value, Mapping):
+            found[name] = value
+        elif "type" not in value:
+            found[name] = constants(value)
+        elif value["type"] == "const":
+            found[name] = value["val"]
+    return found
+
+
 @dataclass(frozen=True)
 class BatchSizes:
     """A global batch divided over the ranks of a gang."""

@@ -12,11 +12,15 @@ from airflow_provider_dtrain.train.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.errors import InvalidHP
 from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.goals import Goal, epochs_done
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
+from airflow_provider_dtrain.train.moving import move
+from airflow_provider_dtrain.train.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.saving import Saver
+from airflow_provider_dtrain.train.schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.state import Prepared
 from airflow_provider_dtrain.train.timings import Timings
 
@@ -36,7 +40,9 @@ class Context:
     ) -> None:  # fmt: skip
         self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
         self._prepared, self._progress = prepared, progress
-        self._gradients, self._timings = gradients, timings
+        self._gradients, self._timings, self._clock = gradients, timings, timings.clock
+        self._time_to_device, self._time_backward = timings.adder("to_device"), timings.adder("backward")
+        self._time_step, self._time_schedulers = timings.adder("step_optimizer"), timings.adder("step_lr_schedulers")
         #: Ranks, and small messages between them.
         self.distributed = distributed
         #: The trial's hyperparameters.
@@ -47,6 +53,7 @@ class Context:
         self.device = device
         #: The effective experiment configuration; empty off-cluster.
         self.config: Mapping[str, Any] = env.config
+        self._goal = Goal(env.config.get("searcher") or {})
         self._batch_sizes: BatchSizes | None = None
         self._unit = int(env.config.get("scheduling_unit") or DEFAULT_SCHEDULING_UNIT)
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
@@ -54,10 +61,7 @@ class Context:
         self._batches = self._last_step = 0
         self._validated: tuple[int, Mapping[str, Any]] | None = None
         self._result: Any = None
-        #: Optimizer -> schedulers to advance with each of its steps.
-        self._per_batch: dict[int, list[Any]] = {}
-        self._per_epoch: list[Any] = []
-        self._epochs_stepped = 0
+        self._schedules = Schedules()
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
@@ -70,6 +74,12 @@ class Context:
     def global_batch_size(self) -> int:
         """Samples that all ranks together take per step; the remainder of the division is dropped."""
         return self._sizes().effective
+
+    @property
+    def max_length(self) -> Mapping[str, int] | None:
+        """The configured length of training, e.g. ``{"epochs": 3}``; None when the script decides alone."""
+        length = self._goal.max_length
+        return {length.unit: length.count} if length else None
 
     @property
     def data_config(self) -> Mapping[str, Any]:
@@ -99,16 +109,18 @@ class Context:
             ReduceLROnPlateau is always manual, because it needs a metric
         :param find_unused_parameters: for models that do not use every parameter in every step
         """
-        if scheduler_step not in {"batch", "epoch", "manual"}:
-            raise SetupError(f"scheduler_step is {scheduler_step!r}; batch, epoch or manual is accepted.")
+        check_mode(scheduler_step)
         ready = []
         for item in objects:
             kind = self._prepared.add(item)
             if kind == "model":
                 item = self._gradients.wrap_model(item, find_unused_parameters=find_unused_parameters)
                 self._prepared.models[-1] = item
-            elif kind == "scheduler" and type(item).__name__ != "ReduceLROnPlateau":
-                self._advance_by(scheduler_step, item)
+                self._timings.watch_model(item)
+            elif kind == "optimizer":
+                self._gradients.add_optimizer(item)
+            elif kind == "scheduler":
+                self._schedules.add(scheduler_step, item)
             ready.append(item)
         if not self._streams_apart:
             self._streams_apart = True
@@ -117,15 +129,10 @@ class Context:
 
     def to_device(self, batch: Any) -> Any:
         """Return the batch on this rank's device: tensors, also inside lists, tuples and dicts."""
-        if hasattr(batch, "to"):
-            return batch.to(self.device, non_blocking=True)
-        if isinstance(batch, Mapping):
-            return {key: self.to_device(value) for key, value in batch.items()}
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*(self.to_device(value) for value in batch))
-        if isinstance(batch, (list, tuple)):
-            return type(batch)(self.to_device(value) for value in batch)
-        return batch
+        before = self._clock()
+        ready = move(batch, self.device)
+        self._time_to_device(self._clock() - before)
+        return ready
 
     def loader(
         self, dataset: Any, *, batch_size: int | None = None, shuffle: bool = True, drop_last: bool = False,
@@ -146,7 +153,8 @@ class Context:
         return Loader(
             dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
             size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,
-            drop_last=drop_last, max_batches=max_batches, options=options,
+            drop_last=drop_last, max_batches=max_batches, options=options, timings=self._timings,
+            on_last=self._gradients.announce_last,
         )  # fmt: skip
 
     def validation_loader(self, dataset: Any, *, batch_size: int | None = None, **options: Any) -> Any:
@@ -156,36 +164,61 @@ class Context:
         buffers (batch norm) is called as ``dtrain.unwrap(model)`` here: DistributedDataParallel exchanges buffers in
         each call, and would wait for a rank that has no batch left.
         """
-        rank, size = self.distributed.get_rank(), self.distributed.get_size()
-        per_slot = batch_size or self.per_slot_batch_size
-        return validation_loader(dataset, rank=rank, size=size, per_slot=per_slot, options=options)
+        return validation_loader(dataset, rank=self.distributed.get_rank(), size=self.distributed.get_size(),
+                                 per_slot=batch_size or self.per_slot_batch_size, options=options)  # fmt: skip
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """Yield the epochs that are still to do, 0 .. count-1; the first may be a restored, half done one."""
+    def epochs(self, count: int | None = None) -> Iterator[int]:
+        """Yield the epochs that are still to do, 0 .. count-1; the first may be a restored, half done one.
+
+        :param count: default: ``searcher.max_length``, when it is given in epochs
+        """
+        count = self._goal.epochs() if count is None else count
         for epoch in range(self._progress.epoch, count):
             self._progress.begin_epoch(epoch)
-            for _ in range(self._epochs_stepped, epoch):
-                for scheduler in self._per_epoch:
-                    scheduler.step()
-            self._epochs_stepped = max(epoch, self._epochs_stepped)
+            self._progress.last_epoch = epoch == count - 1
+            self._schedules.begin_epoch(epoch)
             self._meet()
             yield epoch
-        self._progress.in_epochs = False
+        self._progress.in_epochs = self._progress.last_epoch = False
 
     def backward(self, loss: Any) -> None:
-        """Compute gradients; with more than one rank they are averaged over the ranks on the way."""
-        self._gradients.backward(loss)
+        """Compute gradients; with more than one rank they are averaged over the ranks on the way.
 
-    def step(self, optimizer: Any, *, clip_grad_norm: float | None = None) -> Any:
-        """Take one optimizer step, advance its schedulers, clear the gradients. Called by all ranks.
+        With ``optimizations.aggregation_frequency`` k they are added up, and averaged on every k-th batch only. With
+        ``mixed_precision: fp16`` the loss is scaled first.
+        """
+        before = self._clock()
+        self._gradients.backward(loss)
+        self._time_backward(self._clock() - before)
+
+    def autocast(self) -> Any:
+        """Return a context manager for computations outside of a model, as ``mixed_precision`` says.
+
+        The forward pass of a prepared model needs none.
+        """
+        return self._gradients.autocast()
+
+    def step(self, optimizer: Any, *, clip_grad_norm: float | None = None, flush: bool = False) -> Any:
+        """Take one optimizer step, advance its schedulers, clear the gradients. Called by all ranks, every batch.
+
+        With ``optimizations.aggregation_frequency`` k the step is taken on every k-th call. The last group of
+        training may be smaller; with :meth:`epochs` and :meth:`loader` it is found by itself.
 
         :param clip_grad_norm: largest norm of all gradients of this optimizer together
-        :return: the norm before clipping (a tensor), None without clipping
+        :param flush: finish the group here, after the last batch of a loop of your own
+        :return: the norm before clipping (a tensor), None without clipping and where no step was due
         """
-        stepped, norm = self._gradients.step(optimizer, clip_grad_norm=clip_grad_norm)
-        if stepped:
-            for scheduler in self._per_batch.get(id(optimizer), ()):
+        clock = self._clock
+        before = clock()
+        stepped, norm = self._gradients.step(optimizer, clip_grad_norm=clip_grad_norm, flush=flush)
+        after = clock()
+        self._time_step(after - before)
+        if stepped and (schedulers := self._schedules.by_step.get(id(optimizer))):
+            for scheduler in schedulers:
                 scheduler.step()
+            before, after = after, clock()
+            self._time_schedulers(after - before)
+        self._timings.batch_done(after)
         self._batches += 1
         if self._batches % self._unit == 0:
             self._meet()
@@ -202,7 +235,7 @@ class Context:
         With more than one rank the mean over the ranks is recorded (``optimizations.average_training_metrics:
         false``: rank 0's own values) when the ranks next meet; see :attr:`stop_requested`.
 
-        :param step: the script's count of optimizer steps
+        :param step: the script's count of batches
         :param metrics: name -> number, or tensor of one element
         :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN
         """
@@ -212,7 +245,9 @@ class Context:
     def report_validation(
         self, step: int, metrics: Mapping[str, Any], *, average: bool = True, weight: float = 1
     ) -> str:
-        """Record validation metrics; return ``continue``, or ``stop`` when the searcher ends the trial.
+        """Record validation metrics; return ``continue``, or ``stop`` when the trial has trained long enough.
+
+        That is, when ``step`` has reached ``searcher.max_length``, or ``time_metric`` its ``max_time``.
 
         :param metrics: this rank's metrics
         :param average: record the mean over the ranks (called by all ranks); False: rank 0's own values, which it
@@ -226,10 +261,21 @@ class Context:
         else:
             values = self._reporter.numbers(step, metrics)
         safe = self._reporter.json_safe(values)
-        self._validated = (step, safe)
+        self._validated = step, safe
         if self.distributed.get_rank() == 0:
             self._writer.write("validation", {"step": step, "metrics": safe})
-        return "continue"
+            self._goal.check(safe)
+        batch = self.global_batch_size if "global_batch_size" in self.hparams else None
+        return "stop" if self._goal.reached(step, safe, epochs_done(self._progress), batch) else "continue"
+
+    def reduce(self, metrics: Mapping[str, Any], *, weight: float = 1, reducer: str = "avg") -> dict[str, float]:
+        """Return metrics over all ranks, the same on each; called by all ranks.
+
+        :param metrics: this rank's; a rank without samples may have none
+        :param weight: of this rank in the mean, e.g. its number of samples
+        :param reducer: ``avg``, ``sum``, ``max`` or ``min``
+        """
+        return reduce_over_ranks(self.distributed.allgather, metrics, weight, reducer)
 
     def set_result(self, value: Any) -> None:
         """Choose what rank 0 gives back at the end: any JSON; default: last step, metrics and checkpoint."""
@@ -238,35 +284,40 @@ class Context:
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, step: int) -> str | None:
-        """Write everything prepared, the position in the data and every rank's random state. Called by all ranks.
+        """Save everything prepared, the position in the data and every rank's random state. Called by all ranks.
 
-        :return: the checkpoint's folder on rank 0; None on the other ranks and with ``checkpoint_policy: none``
+        A copy is taken at once and written in the background; training goes on meanwhile.
+
+        :return: the folder or URL that it will have, on rank 0; None on the other ranks and with
+            ``checkpoint_policy: none``
+        :raises CheckpointError: the save before this one failed; checkpoints that were there still are
         """
         self._last_step = step
         self._meet()
-        validated = self._validated
-        metrics = validated[1] if validated is not None and validated[0] == step else {}
-        batch = self.hparams.get("global_batch_size")
-        facts = {"epoch": self._progress.epoch, "metrics": metrics, "global_batch_size": batch}
-        counters = {"batches": self._batches, "epochs_stepped": self._epochs_stepped}
+        metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
+        facts = {"epoch": self._progress.epoch, "metrics": metrics,
+                 "global_batch_size": self.hparams.get("global_batch_size")}  # fmt: skip
+        counters = {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}
+        before = self._clock()
         path = self._saver.save(step, counters, facts)
+        self._timings.add("checkpoint", self._clock() - before)
         return str(path) if path else None
 
     def restore(self) -> int:
         """Load the latest whole checkpoint into everything prepared; return its step, 0 without one.
 
+        Without one the models get the weights of ``searcher.source_checkpoint``, if the configuration names one.
         Called by all ranks, after :meth:`prepare` and before the training loop.
         """
         metadata, counters = self._saver.restore()
         if not metadata:
             return 0
-        self._batches, self._epochs_stepped = counters["batches"], counters["epochs_stepped"]
+        self._batches, self._schedules.epochs_stepped = counters["batches"], counters["epochs_stepped"]
         self._last_step = metadata["step"]
         self._validated = (metadata["step"], metadata.get("metrics") or {})
         if self.distributed.get_rank() == 0 and metadata.get("global_batch_size"):
-            batch_size.suggest_weak_scaling(
-                metadata, self.distributed.get_size(), self.hparams.get("global_batch_size", 0)
-            )
+            batch = self.hparams.get("global_batch_size", 0)
+            batch_size.suggest_weak_scaling(metadata, self.distributed.get_size(), batch)
         return self._last_step
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -278,6 +329,8 @@ class Context:
         if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
             return
+        if isinstance(error, InvalidHP):
+            self._writer.write("invalid_hp", {"reason": str(error)}, sync=True)
         if isinstance(error, Exception):
             failure.record(error)
         self.abandon()
@@ -286,9 +339,12 @@ class Context:
         """Write the result and wait for the other ranks; the ``with`` block does it. Called by all ranks."""
         if self._closed:
             return
+        if not self._stop:
+            self._gradients.check_end(trained_before=self._batches > 0)
         self._closed = True
         self._meet()
         self._saver.finish()
+        self._timings.close()
         self._write_result()
         self.distributed.barrier()
         self._together = True
@@ -314,6 +370,8 @@ class Context:
         # A broken device must not hide the error that broke it.
         with contextlib.suppress(Exception):
             self._reporter.flush()
+            self._timings.close()
+        self._saver.settle()
         if result:
             self._write_result()
 
@@ -342,9 +400,3 @@ class Context:
             size, rank = self.distributed.get_size(), self.distributed.get_rank()
             self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=rank == 0)
         return self._batch_sizes
-
-    def _advance_by(self, scheduler_step: str, scheduler: Any) -> None:
-        if scheduler_step == "batch":
-            self._per_batch.setdefault(id(scheduler.optimizer), []).append(scheduler)
-        elif scheduler_step == "epoch":
-            self._per_epoch.append(scheduler)

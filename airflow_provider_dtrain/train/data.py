@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
-from airflow_provider_dtrain.train.seeding import derive
+from airflow_provider_dtrain.train.seeding import derive, seed_everything
+from airflow_provider_dtrain.train.timings import Timings
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Progress:
     restored: list[Pass] = field(default_factory=list)
     #: True inside ``ctx.epochs``.
     in_epochs: bool = False
+    #: True in the last epoch of ``ctx.epochs``.
+    last_epoch: bool = False
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch; positions restored for it stay valid."""
@@ -110,7 +113,8 @@ class Loader:
 
     def __init__(
         self, dataset: Any, progress: Progress, *, seed: int, rank: int, size: int, per_slot: int, shuffle: bool,
-        drop_last: bool, max_batches: int | None, options: dict[str, Any],
+        drop_last: bool, max_batches: int | None, options: dict[str, Any], timings: Timings | None = None,
+        on_last: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         if not hasattr(dataset, "__len__"):
             raise SetupError(
@@ -120,7 +124,9 @@ class Loader:
         self.dataset, self._progress, self._seed = dataset, progress, seed
         self._rank, self._size, self._per_slot = rank, size, per_slot
         self._shuffle, self._drop_last, self._max_batches = shuffle, drop_last, max_batches
-        self._options = options
+        self._options, self._timings = options, timings or Timings()
+        #: Called before the last batch of the last epoch is handed out.
+        self._on_last = on_last
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
@@ -132,16 +138,18 @@ class Loader:
         current = self._progress.begin_pass()
         if current.finished:
             return
-        for batch in self._torch_loader(current.samples):
+        loader = self._torch_loader(current.samples)
+        left = len(loader) if self._on_last is not None and self._progress.last_epoch else 0
+        for batch in self._timings.batches(loader):
+            if left == 1 and self._on_last is not None:
+                self._on_last()
+            left -= 1
             # Counted before it is handed out: a checkpoint in the loop body belongs after this batch.
             current.samples += self._per_slot * self._size
             yield batch
         current.finished = True
 
     def _torch_loader(self, start: int) -> Any:
-        import torch
-        from torch.utils.data import DataLoader
-
         epoch, length = self._progress.epoch, len(self.dataset)
         order: Sequence[int] = permutation(length, self._seed, epoch) if self._shuffle else range(length)
         if self._max_batches is not None:
@@ -149,9 +157,57 @@ class Loader:
         batches = rank_batches(
             order, start=start, per_slot=self._per_slot, rank=self._rank, size=self._size, drop_last=self._drop_last
         )
-        # A generator of its own: the default one would lose a number per iterator, and a resumed run with it.
-        generator = torch.Generator().manual_seed(derive(self._seed, "loader", epoch, self._rank))
-        return DataLoader(self.dataset, batch_sampler=list(batches), generator=generator, **self._options)
+        return torch_loader(
+            self.dataset, list(batches), derive(self._seed, "loader", epoch, self._rank),
+            start // (self._per_slot * self._size), self._options,
+        )  # fmt: skip
+
+
+class SeededBatches:
+    """A data set inside a loader worker: random numbers are drawn anew for each batch.
+
+    :param dataset: map-style
+    :param seed: of this rank and epoch
+    """
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        number, *samples = indices
+        seed_everything(derive(self._seed, number))
+        fetch = getattr(self._dataset, "__getitems__", None)
+        return fetch(samples) if fetch is not None else [self._dataset[index] for index in samples]
+
+
+def torch_loader(dataset: Any, batches: list[list[Any]], seed: int, first: int, options: Mapping[str, Any]) -> Any:
+    """Return a DataLoader over the given batches that draws no number from the rank's own generators.
+
+    In loader workers each batch has random numbers of its own, so that augmentation is the same in a run that was
+    resumed in the middle of an epoch.
+
+    :param batches: indices of each batch
+    :param seed: of this rank and epoch
+    :param first: number of the first batch in its epoch
+    :param options: of ``torch.utils.data.DataLoader``
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    if options.get("num_workers"):
+        dataset = SeededBatches(dataset, seed)
+        batches = [[number, *batch] for number, batch in enumerate(batches, first)]
+    # A generator of its own: the default one would lose a number per iterator, and a resumed run with it.
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(dataset, batch_sampler=batches, generator=generator, **options)
 
 
 def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:

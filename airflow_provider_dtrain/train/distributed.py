@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
@@ -25,7 +26,9 @@ class Distributed:
 
     def __init__(self, env: Environment, *, group: Any = None, store: Any = None) -> None:
         self._env, self._group, self._store = env, group, store
-        self._leader_calls = 0
+        self._leader_calls = self._chief_calls = 0
+        guess = -(-env.world_size // max(1, env.local_world_size))
+        self._hosts = int(os.environ.get("GROUP_WORLD_SIZE") or guess)
 
     def get_rank(self) -> int:
         """Return the global rank, 0 .. size-1."""
@@ -46,6 +49,35 @@ class Distributed:
     def get_host_rank(self) -> int:
         """Return the index of this host in the gang."""
         return self._env.group_rank
+
+    def get_num_agents(self) -> int:
+        """Return the number of hosts of the gang."""
+        return self._hosts
+
+    @property
+    def rank(self) -> int:
+        """The global rank, 0 .. size-1."""
+        return self._env.rank
+
+    @property
+    def local_rank(self) -> int:
+        """The rank among the ranks of this host."""
+        return self._env.local_rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of the gang."""
+        return self._env.world_size
+
+    @property
+    def local_size(self) -> int:
+        """The number of ranks on this host."""
+        return self._env.local_world_size
+
+    @property
+    def num_agents(self) -> int:
+        """The number of hosts of the gang."""
+        return self._hosts
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
@@ -86,6 +118,20 @@ class Distributed:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
+
+    def allgather_local(self, value: Any) -> list[Any]:
+        """Return the values of this host's ranks, in order of rank, on each of them; called by all ranks."""
+        pairs = self.allgather((self._env.group_rank, value))
+        return [item for host, item in pairs if host == self._env.group_rank]
+
+    def gather_local(self, value: Any) -> list[Any] | None:
+        """Return the values of this host's ranks on its local rank 0, None elsewhere; called by all ranks."""
+        values = self.allgather_local(value)
+        return values if self._env.local_rank == 0 else None
+
+    def broadcast_local(self, value: Any = None) -> Any:
+        """Return the value of local rank 0 on every rank of its host; called by all ranks."""
+        return self.allgather_local(value if self._env.local_rank == 0 else None)[0]
 
     def any(self, flag: bool) -> bool:
         """Return whether any rank's flag is set; the same answer on every rank."""
@@ -142,6 +188,22 @@ class Distributed:
                 "its own error says why."
             )
         yield
+
+    def on_chief(self, function: Callable[[], Any]) -> Any:
+        """Return on every rank what the function returns on rank 0, which alone runs it, however long it takes.
+
+        :raises LeaderFailedError: on the waiting ranks, when it failed on rank 0
+        """
+        self._chief_calls += 1
+        key = f"chief/{self._chief_calls}"
+        if self._store is None or self._env.rank == 0:
+            with self._telling(key):
+                value = function()
+            return self.broadcast(value)
+        self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
+        if self._store.get(key) != b"done":
+            raise LeaderFailedError("Rank 0 failed in what it does alone, for all ranks; its own error says why.")
+        return self.broadcast()
 
     @contextlib.contextmanager
     def _telling(self, key: str) -> Iterator[None]:

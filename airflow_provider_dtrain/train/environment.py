@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
+
+#: A JSON object, dotted path of the configuration -> secret.
+SECRETS = "DTRAIN_SECRETS"
+#: Its text once it was taken out of the environment: a second context of this process needs it again.
+_taken: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,18 @@ class Environment:
     error_path: Path | None = None
     #: Explicit folder for checkpoints; None off-cluster unless the user names one.
     checkpoint_dir: Path | None = None
-    latest_checkpoint: Path | None = None
+    #: Folder or URL of the newest checkpoint that the control side knows.
+    latest_checkpoint: Path | str | None = None
+    #: Folder or URL of the checkpoint whose weights the first attempt starts from.
+    source_checkpoint: Path | str | None = None
+    #: URL for checkpoints when ``checkpoint_storage`` is a bucket.
+    checkpoint_url: str | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
-    #: The effective experiment configuration, without secrets.
-    config: Mapping[str, Any] = field(default_factory=dict)
+    #: The effective experiment configuration, with its secrets: never shown or written anywhere.
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     trial_id: int | None = None
+    experiment_id: int | None = None
     attempt: int | None = None
 
     @property
@@ -53,6 +65,7 @@ class Environment:
         :raises SetupError: a variable or the context file cannot be understood
         """
         env = os.environ if environ is None else environ
+        secrets = _secrets(_take_secrets() if environ is None else env.get(SECRETS))
         context = _context(env.get("DTRAIN_CONTEXT"))
         world_size = _integer(env, "WORLD_SIZE", 1)
         rank = _integer(env, "RANK", 0)
@@ -69,11 +82,14 @@ class Environment:
             events_path=_path(env.get("DTRAIN_EVENTS")),
             error_path=_path(env.get("TORCHELASTIC_ERROR_FILE")),
             checkpoint_dir=_path(env.get("DTRAIN_CHECKPOINT_DIR")),
-            latest_checkpoint=_path(context.get("latest_checkpoint") or env.get("DTRAIN_LATEST_CHECKPOINT")),
+            latest_checkpoint=_place(context.get("latest_checkpoint") or env.get("DTRAIN_LATEST_CHECKPOINT")),
+            source_checkpoint=_place(context.get("source_checkpoint")),
+            checkpoint_url=context.get("checkpoint_url"),
             hparams=_hparams(context, env),
             seed=_seed(context, env),
-            config=_mapping(context.get("config"), "config of DTRAIN_CONTEXT"),
+            config=put_secrets(_mapping(context.get("config"), "config of DTRAIN_CONTEXT"), secrets),
             trial_id=context.get("trial_id"),
+            experiment_id=context.get("experiment_id"),
             attempt=context.get("attempt"),
         )
 
@@ -120,6 +136,50 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise SetupError(f"{name} is {text!r}; a whole number is expected.") from None
+
+
+def _place(text: str | None) -> Path | str | None:
+    """Return a URL as it is, everything else as an absolute path."""
+    return text if text and "://" in text else _path(text)
+
+
+def _take_secrets() -> str | None:
+    """Return this process's secrets; programs that it starts do not inherit them."""
+    text = os.environ.pop(SECRETS, None)
+    if text is not None:
+        _taken[:] = [text]
+    return _taken[0] if _taken else None
+
+
+def _secrets(text: str | None) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(text), SECRETS) if text else {}
+    except ValueError:
+        # The error would show a part of the text.
+        raise SetupError(f"{SECRETS} is no JSON object.") from None
+
+
+def put_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration with secrets in their places.
+
+    :param secrets: dotted path -> value
+    """
+    if not secrets:
+        return config
+    whole: dict[str, Any] = json.loads(json.dumps(dict(config)))
+    for path, value in secrets.items():
+        keys = _keys(path)
+        place: Any = whole
+        for key in keys[:-1]:
+            place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
+        place[int(keys[-1]) if isinstance(place, list) else keys[-1]] = value
+    return whole
+
+
+def _keys(path: str) -> list[str]:
+    """Return the keys of a dotted path; one that holds a dot is in double quotes."""
+    parts = re.findall(r'"((?:[^"\\]|\\.)*)"|([^.]+)', path)
+    return [plain or quoted.replace('\\"', '"') for quoted, plain in parts]
 
 
 def _path(text: str | None) -> Path | None:

@@ -4,12 +4,17 @@
 
     TrainError
     ├── SetupError               the environment or the configuration of this process does not fit
+    │   ├── TrialClassError      a trial class lacks a method, or has one too many
+    │   └── EmptyLoaderError     a data loader yields nothing
+    ├── InvalidHP                the script's own verdict: these hyperparameters cannot be trained
     ├── HparamError              a hyperparameter that the script reads is not there (also a KeyError)
     ├── BatchSizeError           the global batch cannot be divided over the slots
     ├── MetricError              a reported value is no number
-    │   └── NonFiniteLossError   a reported loss is not a number (NaN)
+    │   ├── NonFiniteLossError   a reported loss is not a number (NaN)
+    │   └── MissingMetricError   the searcher wants a metric that nobody reports
     ├── CheckpointError          a checkpoint cannot be written or does not fit what was prepared
     │   └── DamagedCheckpointError
+    ├── OptimizerError           an optimizer asked for by name is not there, or refuses its options (also a ValueError)
     └── LeaderFailedError        local rank 0 failed in ``local_leader_first``
 """
 
@@ -22,6 +27,18 @@ class TrainError(Exception):
 
 class SetupError(TrainError):
     """The environment or the configuration of this process does not fit."""
+
+
+class TrialClassError(SetupError):
+    """A trial class lacks a method, or has one too many."""
+
+
+class EmptyLoaderError(SetupError):
+    """A data loader yields nothing."""
+
+
+class InvalidHP(TrainError):
+    """These hyperparameters cannot be trained; raise it and the trial ends for good, without a restart."""
 
 
 class HparamError(TrainError, KeyError):
@@ -56,12 +73,20 @@ class NonFiniteLossError(MetricError):
         )
 
 
+class MissingMetricError(MetricError):
+    """The searcher wants a metric that nobody reports."""
+
+
 class CheckpointError(TrainError):
     """A checkpoint cannot be written, or does not fit what was prepared."""
 
 
 class DamagedCheckpointError(CheckpointError):
     """A checkpoint is incomplete or its checksum differs."""
+
+
+class OptimizerError(TrainError, ValueError):
+    """An optimizer asked for by name is not there, or refuses its options."""
 
 
 class LeaderFailedError(TrainError):

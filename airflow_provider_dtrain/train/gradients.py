@@ -2,46 +2,331 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_dtrain.train import aggregation
+from airflow_provider_dtrain.train.aggregation import Group
+from airflow_provider_dtrain.train.compression import Compression
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.state import wrap
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.precision import LossScale, Precision
+from airflow_provider_dtrain.train.state import DEFAULT_BUCKET_MIB, wrap
+from airflow_provider_dtrain.train.tuning import FusionTuner
 
-DEFAULT_BUCKET_MIB = 25
+log = logging.getLogger(__name__)
+
+#: Fields that work through :class:`Gradients`, with their defaults; average_training_metrics works through reports.
+DEFAULTS: Mapping[str, Any] = {
+    "aggregation_frequency": 1,
+    "average_aggregated_gradients": True,
+    "gradient_compression": False,
+    "tensor_fusion_threshold": DEFAULT_BUCKET_MIB,
+    "auto_tune_tensor_fusion": False,
+    "mixed_precision": "none",
+}
 
 
 class Gradients:
     """The models and optimizers of one rank on their way through backward passes and steps.
 
+    With ``aggregation_frequency`` k each optimizer steps on every k-th of its batches; groups of k go on from one
+    epoch into the next. Only the k-th batch exchanges gradients: those of the whole group at once.
+
     :param optimizations: the group of that name in the configuration; empty off-cluster
     """
 
     def __init__(self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any]) -> None:
+        given = {name: optimizations.get(name) for name in DEFAULTS}
+        chosen = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
         self._distributed, self._device = distributed, device
-        self._bucket_mib = optimizations.get("tensor_fusion_threshold") or DEFAULT_BUCKET_MIB
+        #: Fields that differ from their defaults.
+        self.changed = [name for name, value in chosen.items() if value != DEFAULTS[name]]
+        self._every = int(chosen["aggregation_frequency"])
+        self._average = bool(chosen["average_aggregated_gradients"])
+        self._bucket_mib = chosen["tensor_fusion_threshold"]
+        rank, size = distributed.get_rank(), distributed.get_size()
+        self._compression = Compression(chosen["gradient_compression"], size=size, rank=rank)
+        self._precision = Precision(chosen["mixed_precision"], device)
+        scaler = self._precision.scaler()
+        self._loss_scale = LossScale(scaler) if scaler is not None else None
+        tunes = chosen["auto_tune_tensor_fusion"] and size > 1
+        self._tuner = FusionTuner(distributed, device, self._bucket_mib) if tunes else None
+        #: DistributedDataParallel models.
+        self._models: list[Any] = []
+        self._groups: dict[int, Group] = {}
+        self._waiting = aggregation.Waiting()
+        self._backwards, self._stepped = 0, False
+        self._last = self._boundary = False
+        self._plain = self._is_plain()
+
+    # -- one batch -------------------------------------------------------------------------------------------------
 
     def wrap_model(self, model: Any, *, find_unused_parameters: bool = False) -> Any:
-        """Return the model on its device, in DistributedDataParallel when there are several ranks."""
-        return wrap(
+        """Return the model on its device, in DistributedDataParallel when there are several ranks.
+
+        :raises SetupError: the compression does not work over the ranks' backend
+        """
+        self._precision.wrap_forward(model)
+        wrapped = wrap(
             model, device=self._device, size=self._distributed.get_size(), bucket_mib=self._bucket_mib,
             find_unused_parameters=find_unused_parameters,
         )  # fmt: skip
+        if wrapped is not model:
+            self._compression.install(wrapped)
+            self._models.append(wrapped)
+            if self._tuner is not None:
+                self._tuner.add_model(wrapped, find_unused_parameters=find_unused_parameters)
+            for group in self._groups.values():
+                group.link(self._models)
+            self._set_exchange()
+        return wrapped
 
-    def backward(self, loss: Any) -> None:
-        """Compute gradients."""
-        loss.backward()
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Know an optimizer from the start: checkpoints name unfinished groups by the order of these calls."""
+        if id(optimizer) in self._groups:
+            return
+        group = Group(optimizer)
+        group.link(self._models)
+        # An optimizer of a second training in the same program has nothing to do with the first one's last batch.
+        group.closed = any(other.closed for other in self._groups.values())
+        self._groups[id(optimizer)] = group
+        self._give_restored()
 
-    def step(self, optimizer: Any, *, clip_grad_norm: float | None = None) -> tuple[bool, Any]:
-        """Take an optimizer step where one is due; return whether it was taken, and the norm before clipping."""
-        norm = _clip(optimizer, clip_grad_norm) if clip_grad_norm is not None else None
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return True, norm
+    def backward(self, loss: Any, **options: Any) -> None:
+        """Compute gradients; on the last batch of a group they are averaged over the ranks on the way.
 
+        :param options: of ``Tensor.backward``
+        :raises SetupError: the gradients of an unfinished group were cleared
+        """
+        self._backwards += 1
+        if self._plain:
+            if options:
+                loss.backward(**options)
+            else:
+                loss.backward()
+            return
+        for group in self._groups.values():
+            group.check_not_cleared()
+        self._boundary = self._at_boundary()
+        if self._loss_scale is not None:
+            self._settle_scale()
+            loss = self._loss_scale.scaler.scale(loss)
+        if self._tuner is not None and self._boundary and self._models:
+            self._tuner.backward(loss, **options)
+        else:
+            loss.backward(**options)
 
-def _clip(optimizer: Any, limit: float) -> Any:
-    import torch
+    def step(
+        self, optimizer: Any, *, clip_grad_norm: float | None = None,
+        clip_grads: Callable[[list[Any]], Any] | None = None, zero_grad: bool = True, flush: bool = False,
+    ) -> tuple[bool, Any]:  # fmt: skip
+        """Take an optimizer step where one is due; return whether it was taken, and the norm before clipping.
 
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return torch.nn.utils.clip_grad_norm_(parameters, limit)
+        :param clip_grad_norm: largest norm of all gradients of this optimizer together
+        :param clip_grads: called with the parameters; changes their gradients in place
+        :param zero_grad: clear the gradients after a step
+        :param flush: the group ends here: exchange what was not exchanged yet, and step if there is anything
+        """
+        if not self._stepped:
+            self._begin()
+        if self._plain and not flush:
+            norm = None
+            if clip_grad_norm is not None or clip_grads is not None:
+                norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+            optimizer.step()
+            if zero_grad:
+                optimizer.zero_grad()  # sets to None since torch 2.0; naming it costs a tenth of a microsecond
+            return True, norm
+        return self._step_group(optimizer, clip_grad_norm, clip_grads, zero_grad, flush)
+
+    @property
+    def is_boundary(self) -> bool:
+        """True when the batch of the latest :meth:`backward` is one whose step is taken."""
+        return self._plain or self._boundary
+
+    def announce_last(self) -> None:
+        """Say that the batch now beginning is the last of training: its group ends with it. Called by all ranks."""
+        self._last = True
+        for group in self._groups.values():
+            group.closed = False
+        self._set_exchange()
+
+    def autocast(self) -> Any:
+        """Return a context manager for computations outside of a model's forward pass, as in it."""
+        return self._precision.autocast()
+
+    @property
+    def scaler(self) -> Any:
+        """``torch.amp.GradScaler`` with ``mixed_precision: fp16``, else None."""
+        return self._loss_scale.scaler if self._loss_scale is not None else None
+
+    # -- checkpoints and the end -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is the same on all ranks: batches in each unfinished group, and the loss scale."""
+        self._settle_scale()
+        scaler = self._loss_scale.scaler.state_dict() if self._loss_scale is not None else None
+        return {"counts": [group.count for group in self._groups.values()], "scaler": scaler}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state_dict` gave; called after everything was prepared."""
+        if self._loss_scale is not None and state.get("scaler"):
+            self._loss_scale.scaler.load_state_dict(state["scaler"])
+        self._waiting.counts = list(state.get("counts") or ())
+        self._give_restored()
+
+    def rank_state(self) -> dict[str, Any] | None:
+        """Return copies of this rank's gradients of unfinished groups, None when there are none."""
+        self._settle_scale()
+        if not any(group.count for group in self._groups.values()):
+            return None
+        return {"gradients": [group.gradients() if group.count else [] for group in self._groups.values()]}
+
+    def load_rank_states(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+        """Take up the gradients of unfinished groups.
+
+        With as many ranks as before each gets its own; with another number all get the mean.
+
+        :param states: what :meth:`rank_state` gave on each rank, in order of rank
+        """
+        held = [state for state in states if state is not None]
+        if not held:
+            return
+        rank, size = self._distributed.get_rank(), self._distributed.get_size()
+        if len(states) == size:
+            mine = states[rank]
+            self._waiting.gradients = list(mine["gradients"]) if mine else []
+        else:
+            if rank == 0:
+                log.info("The checkpoint has gradients of an unfinished group from %d ranks, now there are %d: each "
+                         "goes on with their mean.", len(states), size)  # fmt: skip
+            self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
+        self._give_restored()
+
+    def check_end(self, *, trained_before: bool) -> None:
+        """Look at the end of the program whether ``optimizations`` had their effect, and whether batches are left.
+
+        :param trained_before: the program may have found nothing to do, after a restored checkpoint
+        :raises SetupError: with the names of the fields that differ from their default and were passed by
+        """
+        if self.changed and not trained_before and not (self._backwards and self._stepped):
+            calls = (("ctx.backward", self._backwards), ("ctx.step", self._stepped))
+            missing = " and ".join(name for name, done in calls if not done)
+            raise SetupError(
+                f"{self._fields()} had no effect: the program never called {missing}. Call ctx.backward(loss) and "
+                "ctx.step(optimizer) instead of loss.backward() and optimizer.step(), or remove what differs from the "
+                "default."
+            )
+        pending = max((group.count for group in self._groups.values()), default=0)
+        if pending and self._distributed.get_rank() == 0:
+            log.warning("The last %d batches are not in the weights: their group of %d (aggregation_frequency) was not "
+                        "finished. End a loop of your own with ctx.step(optimizer, flush=True).",
+                        pending, self._every)  # fmt: skip
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _step_group(
+        self, optimizer: Any, clip_grad_norm: float | None, clip_grads: Callable[[list[Any]], Any] | None,
+        zero_grad: bool, flush: bool,
+    ) -> tuple[bool, Any]:  # fmt: skip
+        self.add_optimizer(optimizer)
+        group = self._groups[id(optimizer)]
+        if self._plain and not group.has_gradients():
+            return False, None
+        exchanged = self._is_due(group) and group.is_fresh(self._backwards)
+        group.count_batch(self._backwards)
+        if group.count == 0 or not (flush or self._is_due(group, 0)):
+            group.remember_probe()
+            self._set_exchange()
+            return False, None
+        if flush and not exchanged:
+            group.exchange(self._models, self._compression.all_reduce)
+        if self._average:
+            group.divide()
+        if self._loss_scale is not None:
+            taken, norm = self._scaled_step(group, clip_grad_norm, clip_grads)
+        else:
+            norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+            optimizer.step()
+            taken = True
+        if zero_grad:
+            optimizer.zero_grad(set_to_none=True)
+        group.close(last=self._last)
+        self._after_step()
+        return taken, norm
+
+    def _scaled_step(self, group: Group, clip_grad_norm: float | None, clip_grads: Any) -> tuple[bool, Any]:
+        assert self._loss_scale is not None
+        optimizer = group.optimizer
+        if not group.has_gradients():
+            return False, None
+        if self._loss_scale.has_stepped(optimizer):
+            self._settle_scale()
+        self._loss_scale.scaler.unscale_(optimizer)
+        norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+        return self._loss_scale.step(optimizer), norm
+
+    def _settle_scale(self) -> None:
+        if self._loss_scale is not None:
+            self._loss_scale.update(p for group in self._groups.values() if group.count for p in group.parameters())
+
+    def _after_step(self) -> None:
+        if self._tuner is not None:
+            self._tuner.step_done()
+            if not self._tuner.running:
+                self._tuner = None
+        self._set_exchange()
+        self._plain = self._is_plain()
+
+    def _begin(self) -> None:
+        """Look once, at the first step, whether the program goes the way that the configuration needs."""
+        self._stepped = True
+        if self.changed and not self._backwards:
+            raise SetupError(
+                f"ctx.step was called before any ctx.backward, without which {self._fields()} cannot work. Replace "
+                "loss.backward() by ctx.backward(loss)."
+            )
+
+    def _fields(self) -> str:
+        return ", ".join(f"optimizations.{name}" for name in self.changed)
+
+    def _is_plain(self) -> bool:
+        pending = any(group.count for group in self._groups.values())
+        return self._every == 1 and self._loss_scale is None and self._tuner is None and not pending
+
+    def _is_due(self, group: Group, ahead: int = 1) -> bool:
+        """Return whether the group's step comes with the batch that is ``ahead`` of those counted."""
+        return group.count + ahead >= self._every or (self._last and not group.closed)
+
+    def _at_boundary(self) -> bool:
+        if not self._groups:
+            return self._every == 1 or self._last
+        return any(self._is_due(group) for group in self._groups.values())
+
+    def _set_exchange(self) -> None:
+        """Tell each model whether its next backward pass exchanges gradients."""
+        for model in self._models:
+            groups = [group for group in self._groups.values() if model in group.models]
+            due = any(self._is_due(group) for group in groups) if groups else self._every == 1 or self._last
+            model.require_backward_grad_sync = due
+
+    def _give_restored(self) -> None:
+        for index, group in enumerate(self._groups.values()):
+            self._waiting.give(index, group)
+        self._set_exchange()
+        self._plain = self._is_plain()
+
+    @staticmethod
+    def _clip(optimizer: Any, limit: float | None, clip_grads: Callable[[list[Any]], Any] | None) -> Any:
+        if limit is None and clip_grads is None:
+            return None
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if clip_grads is not None:
+            clip_grads(parameters)
+        if limit is None:
+            return None
+        import torch
+
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
 from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.timings import Timings
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,10 @@ class Reporter:
     """
 
     def __init__(
-        self, distributed: Distributed, writer: EventWriter, *, average: bool = True, fail_on_nan: bool = True
-    ) -> None:
-        self._distributed, self._writer = distributed, writer
+        self, distributed: Distributed, writer: EventWriter, *, average: bool = True, fail_on_nan: bool = True,
+        timings: Timings | None = None,
+    ) -> None:  # fmt: skip
+        self._distributed, self._writer, self._timings = distributed, writer, timings or Timings()
         self._rank = distributed.get_rank()
         self._average = average and distributed.get_size() > 1
         self._fail_on_nan = fail_on_nan
@@ -71,7 +73,10 @@ class Reporter:
         if not self._average:
             self.flush()
             return self._distributed.any(flag)
-        answers = self._distributed.allgather((flag, self._take()))
+        mine = self._take()
+        before = time.perf_counter()
+        answers = self._distributed.allgather((flag, mine))
+        self._timings.add("reduce_metrics", time.perf_counter() - before)
         if self._rank == 0:
             self._write(average_reports([reports for _, reports in answers]))
         return any(flag for flag, _ in answers)
@@ -79,7 +84,10 @@ class Reporter:
     def mean(self, step: int, metrics: Mapping[str, Any], weight: float) -> dict[str, float]:
         """Return the weighted mean of each metric over the ranks that have it; called by all ranks."""
         mine = self.numbers(step, metrics)
-        return weighted_mean(self._distributed.allgather((float(weight), mine)))
+        before = time.perf_counter()
+        parts = self._distributed.allgather((float(weight), mine))
+        self._timings.add("reduce_metrics", time.perf_counter() - before)
+        return weighted_mean(parts)
 
     def numbers(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return this rank's metrics as plain numbers."""
@@ -107,7 +115,9 @@ class Reporter:
         if waiting:
             import torch
 
+            before = time.perf_counter()
             values = torch.stack([held[name].reshape(()).to(torch.float64) for held, name in waiting]).tolist()
+            self._timings.add("from_device", time.perf_counter() - before)
             for (held, name), value in zip(waiting, values):
                 held[name] = value
         if self._fail_on_nan and waiting:

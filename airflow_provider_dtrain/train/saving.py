@@ -1,19 +1,27 @@
-"""Saving and restoring a trial: the running program on one side, a folder of checkpoints on the other."""
+"""Saving and restoring a trial: the running program on one side, a storage of checkpoints on the other."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train import checkpoint as disk
-from airflow_provider_dtrain.train import seeding
+from airflow_provider_dtrain.train import seeding, storage, warm_start
+from airflow_provider_dtrain.train.background import Background
 from airflow_provider_dtrain.train.data import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
 from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.gradients import Gradients
+from airflow_provider_dtrain.train.snapshot import Snapshots
 from airflow_provider_dtrain.train.state import Prepared
 
 log = logging.getLogger(__name__)
@@ -22,80 +30,171 @@ log = logging.getLogger(__name__)
 class Saver:
     """Writes and reads the checkpoints of one trial.
 
-    Rank 0 writes; what only another rank knows (its random numbers) is sent to it. On restore the other ranks get
-    the files from rank 0, so a checkpoint needs to be on one host only.
+    Rank 0 writes; what only another rank knows (random numbers, gradients of an unfinished group) is sent to it. On
+    restore the other ranks get the files from rank 0, so a checkpoint needs to be on one host only.
 
-    :param folder: where checkpoints go
+    :param where: folder or URL for checkpoints
     :param look: whether ``restore`` may look there; False for a folder of this run alone
     """
 
     def __init__(
         self, env: Environment, distributed: Distributed, writer: EventWriter, prepared: Prepared, progress: Progress,
-        *, folder: Path, look: bool, seed: int,
+        gradients: Gradients, *, where: Path | str, look: bool, seed: int,
     ) -> None:  # fmt: skip
         self._env, self._distributed, self._writer = env, distributed, writer
-        self._prepared, self._progress, self._seed = prepared, progress, seed
-        self.folder, self._look = folder, look
+        self._prepared, self._progress, self._gradients, self._seed = prepared, progress, gradients, seed
+        self._storage_config = env.config.get("checkpoint_storage") or {}
         self.policy = _policy(env.config)
+        self._snapshots, self._background, self._swept = Snapshots(), Background(), False
+        #: Rank 0 alone reads and writes.
+        self._storage: storage.Storage | None = None
+        if distributed.get_rank() == 0 and self.policy["keep"] != "none":
+            self._storage = storage.open_storage(where, self._storage_config, look=look)
         #: The newest checkpoint that this process wrote or restored; rank 0 only.
         self.latest: disk.Checkpoint | None = None
 
-    def save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | None:
-        """Write a checkpoint; return its folder on rank 0, None elsewhere. Called by all ranks.
+    # -- saving ----------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
+        """Take a copy of everything and write it in the background; return its path or URL on rank 0, None elsewhere.
+
+        Waits for the save before this one, so that memory holds one copy at most. Called by all ranks.
 
         :param counters: numbers of the training loop that a resumed run needs
         :param facts: JSON for the metadata
+        :raises CheckpointError: the state cannot be saved, or the save before this one failed
         """
         if self.policy["keep"] == "none":
             return None
-        rng = self._distributed.gather(seeding.capture())
-        if rng is None:
+        self.finish()
+        ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
+        if ranks is None or self._storage is None:
             return None
-        state = {**self._prepared.state(), "progress": self._progress.state(), "counters": dict(counters)}
-        contents = {disk.STATE: state, disk.RNG: rng}
-        self.latest = disk.write(self.folder, step, contents, {**self._facts(), **facts})
-        removed = disk.prune(self.folder, self.policy) if self.policy["keep"] == "best" else []
+        state = {
+            **self._prepared.state(),
+            "gradients": self._gradients.state_dict(),
+            "progress": self._progress.state(),
+            "counters": dict(counters),
+        }
+        contents = {disk.STATE: state, disk.RNG: [rng for rng, _ in ranks]}
+        if any(pending for _, pending in ranks):
+            contents[disk.PENDING] = [pending for _, pending in ranks]
+        taken = self._snapshots.take(contents)
+        where = self._storage.reserve(step)
+        known = {**self._facts(), **facts}
+        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, where, step, taken, known))
+        return where
+
+    def finish(self) -> None:
+        """Return when every checkpoint is on the disk.
+
+        :raises CheckpointError: the last one could not be written; older ones are still there
+        """
+        self._background.wait()
+
+    def settle(self) -> None:
+        """Return when no save is running; say what failed instead of raising it."""
+        try:
+            self.finish()
+        except Exception as error:
+            log.error("%s", error)
+
+    def _write(self, target: storage.Storage, where: Any, step: int, contents: Mapping[str, Any],
+               facts: Mapping[str, Any]) -> None:  # fmt: skip
+        """Write, prune, tell; runs in the background."""
+        if not self._swept:
+            target.sweep()
+            self._swept = True
+        written = target.write(where, step, contents, facts)
+        self.latest = written
+        removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
         self._writer.write(
             "checkpoint",
             {
                 "step": step,
-                "path": self._shown(self.latest.path),
-                "size_bytes": self.latest.size_bytes,
-                "sha256": self.latest.sha256,
-                "metrics": dict(self.latest.metrics),
+                "path": self._shown(written.url or written.path),
+                "size_bytes": written.size_bytes,
+                "sha256": written.sha256,
+                "metrics": dict(written.metrics),
                 "removed": [self._shown(path) for path in removed],
             },
             sync=True,
         )
-        return self.latest.path
 
-    def finish(self) -> None:
-        """Return when every checkpoint is on the disk."""
+    # -- restoring -------------------------------------------------------------------------------------------------
 
     def restore(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Load the newest whole checkpoint; return its metadata and counters, both empty when there is none.
 
-        Called by all ranks, after everything was prepared.
+        Without one the weights of the configured source checkpoint are loaded, if there is such. Called by all
+        ranks, after everything was prepared.
         """
-        found = self._find() if self._distributed.get_rank() == 0 else None
-        metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
-        if metadata is None:
-            return {}, {}
-        state, rng = (self._everywhere(found, name) for name in (disk.STATE, disk.RNG))
+        self.finish()
+        with self._scratch() as scratch:
+            found = self._find(scratch) if self._distributed.get_rank() == 0 else None
+            metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
+            if metadata is None:
+                self._warm_start(scratch)
+                return {}, {}
+            state = self._everywhere(found, disk.STATE)
+            rng = self._everywhere(found, disk.RNG)
+            pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
+        warm_start.refuse_other_models(self._prepared.models, state.get("models", []), f"step {metadata['step']}")
         self._prepared.load(state)
         self._progress.load(state["progress"])
+        if state.get("gradients") is not None:
+            self._gradients.load_state_dict(state["gradients"])
+        if pending is not None:
+            self._gradients.load_rank_states(pending)
         self._restore_rng(rng, metadata["step"])
         self.latest = found
         if found:
-            log.info("Restored the checkpoint of step %d from %s.", found.step, found.path)
+            log.info("Restored the checkpoint of step %d from %s.", found.step, found.where)
         return metadata, state["counters"]
 
     def shown_latest(self) -> str | None:
         """Return the path of the newest checkpoint as events show it."""
-        return self._shown(self.latest.path) if self.latest else None
+        return self._shown(self.latest.url or self.latest.path) if self.latest else None
 
-    def _find(self) -> disk.Checkpoint | None:
-        return disk.find_whole([self.folder] if self._look else [], self._env.latest_checkpoint)
+    def _find(self, scratch: Path) -> disk.Checkpoint | None:
+        first = self._env.latest_checkpoint
+        if self._storage is not None:
+            found = storage.candidates(self._storage, first, self._storage_config)
+        elif first is not None:
+            found = storage.elsewhere(first, self._storage_config)
+        else:
+            found = []
+        return disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
+
+    def _warm_start(self, scratch: Path) -> None:
+        """Load the weights of the source checkpoint, where the configuration names one."""
+        source = self._env.source_checkpoint
+        if source is None:
+            return
+        found = None
+        if self._distributed.get_rank() == 0:
+            read = storage.reader(source, self._storage_config)
+            try:
+                found = read(scratch)
+            except disk.DamagedCheckpointError as error:
+                raise CheckpointError(
+                    f"The source checkpoint {source} is damaged ({error}). Name another one in "
+                    "searcher.source_checkpoint."
+                ) from error
+        state = self._everywhere(found, disk.STATE)
+        warm_start.load_weights(self._prepared.models, state.get("models", []), str(source))
+        if found:
+            log.info("Started from the weights of %s (step %d); everything else begins anew.", source, found.step)
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Yield a folder for copies of checkpoints from elsewhere; made when it is used, removed at the end."""
+        root = self._env.run_dir
+        folder = Path(tempfile.mkdtemp(prefix="dtrain-restore-", dir=str(root) if root is not None else None))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _everywhere(self, found: disk.Checkpoint | None, name: str) -> Any:
         content = (found.path / name).read_bytes() if found else None
@@ -123,21 +222,25 @@ class Saver:
             "written_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
         }
 
-    def _shown(self, path: Path) -> str:
-        """Return the path relative to the run folder if it is below, else absolute."""
+    def _shown(self, where: Path | str) -> str:
+        """Return a path relative to the run folder if it is below, else as it is."""
         root = self._env.run_dir
-        return str(path.relative_to(root)) if root is not None and root in path.parents else str(path)
+        if isinstance(where, Path) and root is not None and root in where.parents:
+            return str(where.relative_to(root))
+        return str(where)
 
 
 def _policy(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to keep: ``keep`` is best, all or none; numbers and metric as the configuration says."""
-    storage, searcher = config.get("checkpoint_storage") or {}, config.get("searcher") or {}
-    # An experiment's best are among its trials' best; the control side knows which.
-    best = max(storage.get("save_trial_best", 1), storage.get("save_experiment_best", 0))
+    """Return what to keep while the trial runs: ``keep`` is best, all or none; numbers and metric as configured.
+
+    More than the end result needs: an experiment's best are among its trials' best, and a restart needs the latest.
+    """
+    stored, searcher = config.get("checkpoint_storage") or {}, config.get("searcher") or {}
+    best = max(stored.get("save_trial_best", 1), stored.get("save_experiment_best", 0))
     return {
         "keep": config.get("checkpoint_policy") or "best",
         "metric": searcher.get("metric"),
         "smaller_is_better": searcher.get("smaller_is_better", True),
         "save_trial_best": best,
-        "save_trial_latest": storage.get("save_trial_latest", 1),
+        "save_trial_latest": max(1, stored.get("save_trial_latest", 1)),
     }

@@ -8,11 +8,12 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train import failure, leaving, seeding
-from airflow_provider_dtrain.train.batch_size import Hparams
+from airflow_provider_dtrain.train.batch_size import Hparams, constants
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, choose_device, join
@@ -23,7 +24,7 @@ from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.state import Prepared
-from airflow_provider_dtrain.train.timings import Timings
+from airflow_provider_dtrain.train.timings import open_timings
 
 DEFAULT_TIMEOUT_S = 1800.0
 
@@ -33,7 +34,7 @@ _live: list[Context] = []
 def init(
     *, hparams: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
     backend: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S, checkpoint_dir: str | Path | None = None,
-    fail_on_nan: bool = True,
+    fail_on_nan: bool = True, config: Mapping[str, Any] | None = None,
 ) -> Context:  # fmt: skip
     """Return this rank's context, joined to its process group, seeded and on its device.
 
@@ -45,13 +46,18 @@ def init(
     :param device: e.g. ``cpu``; default: the rank's GPU when one is visible
     :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU
     :param timeout_s: longest time that an exchange between ranks may take, seconds
-    :param checkpoint_dir: off-cluster only: where checkpoints go and where ``restore`` looks. Default: a new folder
-        below ``checkpoints/``, so that a second start begins anew
+    :param checkpoint_dir: off-cluster only: where checkpoints go and where ``restore`` looks, a folder or a URL such
+        as ``s3://bucket/prefix``. Default: a new folder below ``checkpoints/``, so that a second start begins anew
     :param fail_on_nan: raise when a reported loss is NaN
+    :param config: off-cluster only: an experiment configuration; its hyperparameters are constants
     :raises SetupError: the environment does not fit, or the process has a context already
     """
     _log_to_stderr()
     env = Environment.read()
+    if config and not env.on_cluster:
+        env = replace(env, config=config)
+        hparams = {**constants(config.get("hyperparameters") or {}), **(hparams or {})}
+        seed = (config.get("reproducibility") or {}).get("experiment_seed") if seed is None else seed
     if _live and not (_live[-1].closed and env.world_size == 1):
         raise SetupError("dtrain.init() was called before in this process. Call it once, and pass the context on.")
     failure.install(env.error_path, env.rank)
@@ -80,24 +86,27 @@ def _build(
     writer, prepared, progress = EventWriter(env.events_path), Prepared(), Progress()
     optimizations = env.config.get("optimizations") or {}
     average = optimizations.get("average_training_metrics", True)
-    reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan)
-    folder, look = _checkpoint_folder(env, distributed, checkpoint_dir)
-    saver = Saver(env, distributed, writer, prepared, progress, folder=folder, look=look, seed=seed)
-    gradients, timings = Gradients(distributed, device, optimizations), Timings()
+    timings = open_timings(env.events_path, env.config, writer, env.rank)
+    reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan, timings=timings)
+    gradients = Gradients(distributed, device, optimizations)
+    where, look = _checkpoint_place(env, distributed, checkpoint_dir)
+    saver = Saver(env, distributed, writer, prepared, progress, gradients, where=where, look=look, seed=seed)
     return Context(
         env, distributed, writer, reporter, saver, prepared, progress, gradients, timings, hparams=hparams, seed=seed,
         device=device,
     )  # fmt: skip
 
 
-def _checkpoint_folder(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path, bool]:
-    """Return the folder for checkpoints and whether ``restore`` may look into it."""
+def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path | str, bool]:
+    """Return the folder or URL for checkpoints and whether ``restore`` may look there."""
+    if env.checkpoint_url is not None:
+        return env.checkpoint_url, True
     if env.checkpoint_dir is not None:
         return env.checkpoint_dir, True
     if env.run_dir is not None:
         return env.run_dir / "checkpoints", True
     if wanted is not None:
-        return Path(wanted).absolute(), True
+        return (str(wanted), True) if "://" in str(wanted) else (Path(wanted).absolute(), True)
     started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return Path(distributed.broadcast(str(Path("checkpoints", f"{started}-{os.getpid()}").absolute()))), False
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+
+#: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
+DEFAULT_BUCKET_MIB = 25
 
 
 class Prepared:
@@ -17,6 +20,12 @@ class Prepared:
         self.schedulers: list[Any] = []
         #: Anything else with ``state_dict`` and ``load_state_dict``.
         self.others: list[Any] = []
+        self._on_save: Callable[[dict[str, Any]], None] | None = None
+        self._on_load: Callable[[dict[str, Any]], None] | None = None
+
+    def watch(self, on_save: Callable[[dict[str, Any]], None], on_load: Callable[[dict[str, Any]], None]) -> None:
+        """Show every state to the given functions, which may change it: before it is saved, and before it is loaded."""
+        self._on_save, self._on_load = on_save, on_load
 
     def __len__(self) -> int:
         return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.others)
@@ -45,13 +54,19 @@ class Prepared:
 
     def state(self) -> dict[str, Any]:
         """Return every object's state; a model's as if it were not wrapped."""
-        return {kind: [unwrap(item).state_dict() for item in items] for kind, items in self._groups().items()}
+        state = {kind: [unwrap(item).state_dict() for item in items] for kind, items in self._groups().items()}
+        if self._on_save is not None:
+            self._on_save(state)
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Give every object the state that was saved for it.
 
         :raises CheckpointError: the checkpoint was written by a program with other objects
         """
+        if self._on_load is not None:
+            state = dict(state)
+            self._on_load(state)
         for kind, items in self._groups().items():
             saved = state.get(kind, [])
             if len(saved) != len(items):
@@ -92,13 +107,26 @@ def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_p
     model.to(device)
     if size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):
         return model
+    return distribute(model, device=device, bucket_mib=bucket_mib, find_unused_parameters=find_unused_parameters)
+
+
+def distribute(model: Any, *, device: Any, bucket_mib: float, find_unused_parameters: bool, **options: Any) -> Any:
+    """Return a module that is on its device in DistributedDataParallel.
+
+    Gradients are views of the buckets, which saves a copy of all gradients per exchange, in time and memory.
+
+    :param bucket_mib: size of a bucket, MiB; torch's default is left to torch, which makes its first one smaller
+    :param options: more of DistributedDataParallel's
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
-        bucket_cap_mb=bucket_mib,
+        bucket_cap_mb=None if bucket_mib == DEFAULT_BUCKET_MIB else bucket_mib,
         find_unused_parameters=find_unused_parameters,
+        gradient_as_bucket_view=True,
+        **options,
     )
 
 

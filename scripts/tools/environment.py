@@ -17,6 +17,8 @@ import borrow
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 TORCH = "torch==2.13.0"
+#: Needs PyTorch and nothing else, so it is installed alone: pip would fetch a second PyTorch for it.
+ON_TORCH = "pytorch-optimizer"
 FREE_BYTES = 3 * 1024**3
 
 NETWORK_SIGNS = re.compile(
@@ -46,7 +48,7 @@ class Wanted:
 
     def stamp(self, base: Path) -> str:
         """Return the hash of everything that decides what is installed."""
-        parts = [str(ROOT), str(base), sys.version, TORCH, str(self.torch_from), *self.extras]
+        parts = [str(ROOT), str(base), sys.version, TORCH, ON_TORCH, str(self.torch_from), *self.extras]
         digest = hashlib.sha256("\n".join(parts).encode())
         for source in (CONSTRAINTS, ROOT / "pyproject.toml"):
             digest.update(source.read_bytes())
@@ -116,6 +118,7 @@ def install(wanted: Wanted, torch: borrow.Torch | None, base: Path) -> None:
         step("installing PyTorch", [*pip, "install", *options, "-c", CONSTRAINTS, TORCH], log)
     target = f"{ROOT}[{','.join(wanted.extras)}]" if wanted.extras else str(ROOT)
     step("installing Airflow and this package", [*pip, "install", *options, "-c", CONSTRAINTS, "-e", target], log)
+    step(f"installing {ON_TORCH}", [*pip, "install", *options, "-c", CONSTRAINTS, "--no-deps", ON_TORCH], log)
     if torch is not None:
         borrow.link(torch, wanted.python)
 

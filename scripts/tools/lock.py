@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "scripts" / "constraints.txt"
-EXTRAS = ("dev", "examples", "postgres")
+EXTRAS = ("dev", "examples", "postgres", "large-batch")
 LEFT_OUT = {"torch", "airflow-provider-dtrain"}
 
 

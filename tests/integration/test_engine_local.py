@@ -231,7 +231,7 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     ("document", "error", "words"),
     [
         (config("facts") | {"entrypont": "x"}, ConfigError, "entrypont"),
-        (config("facts") | {"optimizations": {"aggregation_frequency": 4}}, UnsupportedFieldError, "aggregation"),
+        (config("facts") | {"resources": {"weight": 2}}, UnsupportedFieldError, "weight"),
         (config("facts") | {"model_dir": "../.."}, ConfigError, "model_dir"),
         (config("facts") | {"model_dir": "nowhere"}, PayloadError, "nowhere"),
         (config("facts") | {"environment": {"variables": {"A": "a\nb"}}}, ConfigError, "variables"),

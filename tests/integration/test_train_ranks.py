@@ -126,7 +126,7 @@ def test_rank_zero_tells_the_story_and_the_others_their_start(digits):
     assert kinds[0].count("report") == 6 * 23
     assert kinds[0].count("checkpoint") == 6
     assert kinds[0][-1] == "result"
-    assert kinds[1] == ["init", "first_step"]
+    assert kinds[1] == ["init", "first_step", "timings"]
 
 
 def test_the_result_names_a_checkpoint_that_is_there(digits):

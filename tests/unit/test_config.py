@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, ForeignFieldWarning
+from airflow_provider_dtrain.core.config.experiment import HARNESS
 from airflow_provider_dtrain.core.merge import RESET, Override
 from airflow_provider_dtrain.errors import ConfigError
 
@@ -247,8 +248,8 @@ def test_tags_without_a_template_mean_the_value_or_none() -> None:
         ("python train.py --lr '1 2'", ("python", "train.py", "--lr", "1 2"), None),
         (["python", "a b.py", "&&"], ("python", "a b.py", "&&"), None),
         ("bash -c 'a && b $X'", ("bash", "-c", "a && b $X"), None),
-        ("model_def:Trial", (), "model_def:Trial"),
-        ("pkg.model:MyTrial", (), "pkg.model:MyTrial"),
+        ("model_def:Trial", (*HARNESS, "model_def:Trial"), "model_def:Trial"),
+        ("pkg.model:MyTrial", (*HARNESS, "pkg.model:MyTrial"), "pkg.model:MyTrial"),
         ("./run.sh", ("./run.sh",), None),
     ],
 )

@@ -298,12 +298,8 @@ def test_what_this_version_has_is_not_refused() -> None:
 
 
 USES: dict[str, tuple[Any, ...]] = {
-    "entrypoint": ("a:B",),
     "hyperparameters": ({"a": {"b": {"type": "int", "minval": 1, "maxval": 2}}},),
     "searcher.name": ("random", {"metric": "a", "max_trials": 1}),
-    "searcher.max_length": ({"batches": 1},),
-    "searcher.max_time": (5, {"time_metric": "a"}),
-    "searcher.time_metric": ("a",),
     "searcher.source_checkpoint": ("a",),
     "resources.weight": (2,),
     "resources.max_slots": (2,),
@@ -311,25 +307,10 @@ USES: dict[str, tuple[Any, ...]] = {
     "resources.devices": (["/dev/a"],),
     "bind_mounts": ([{"host_path": "/a", "container_path": "/b"}],),
     "environment.image": ("a",),
-    "optimizations.aggregation_frequency": (2,),
-    "optimizations.average_aggregated_gradients": (False,),
-    "optimizations.average_training_metrics": (False,),
-    "optimizations.gradient_compression": (True,),
-    "optimizations.tensor_fusion_threshold": (1,),
-    "optimizations.auto_tune_tensor_fusion": (True,),
-    "optimizations.mixed_precision": ("bf16",),
-    "profiling.enabled": (False,),
-    "profiling.sampling_interval_s": (2,),
-    "profiling.timings": (False,),
     "checkpoint_storage.type": ("gcs", {"bucket": "b"}),
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
     "checkpoint_storage.save_trial_latest": (0,),
-    "min_validation_period": ({"epochs": 1},),
-    "min_checkpoint_period": ({"batches": 1},),
-    "records_per_epoch": (5,),
-    "perform_initial_validation": (True,),
-    "log_policies": ([{"name": "a", "pattern": "b"}],),
     "preemption_timeout": (5,),
     "preemptible": (True,),
     "max_runtime": (5,),
@@ -349,6 +330,28 @@ def test_a_feature_that_is_not_built_fails_by_name(path: str) -> None:
     assert path in [problem.path for problem in unsupported(effective.config, effective.origins)]
     with pytest.raises(UnsupportedFieldError, match="not supported in this version"):
         refuse_unsupported(effective.config, effective.origins)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("min_validation_period", {"epochs": 1}),
+        ("min_checkpoint_period", {"batches": 1}),
+        ("records_per_epoch", 5),
+        ("perform_initial_validation", True),
+    ],
+)
+def test_a_field_of_the_training_loop_is_refused_for_a_script_and_fine_for_a_trial_class(path: str, value: Any) -> None:
+    script = assemble(RUN, {path: value}).config
+    assert [(p.path, p.message) for p in unsupported(script)] == [
+        (path, "is for trial classes; a script decides by itself")
+    ]
+    trial = {**RUN, "entrypoint": "model:Trial", "searcher": {"name": "single", "max_length": {"epochs": 2}}}
+    assert unsupported(assemble(trial, {path: value}).config) == []
+
+
+def test_a_trial_class_without_a_length_is_incomplete() -> None:
+    assert "a trial class requires it" in problems({**RUN, "entrypoint": "a:B"}, {})["searcher.max_length"]
 
 
 def test_an_unsupported_field_says_who_gave_it() -> None:

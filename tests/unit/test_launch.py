@@ -73,6 +73,7 @@ def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
         *("protocol", "run", "store", "token", "host", "group_rank", "group_world_size", "world_size", "ranks", "argv"),
         *("python", "env", "payload", "library", "context", "port_range", "master_local", "grace_s"),
         *("orphan_timeout_s", "prepare_timeout_s", "timeout_s", "log_limit_bytes", "cpu_slots"),
+        "sampling_interval_s",
     }
     assert [rank["device"] for rank in plan["ranks"]] == ["GPU-4", "GPU-6"]
     assert (plan["python"], plan["port_range"], plan["world_size"]) == ("/usr/bin/python3.11", [4000, 4010], 2)

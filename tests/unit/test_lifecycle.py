@@ -150,7 +150,7 @@ def test_a_gang_that_ended_well_has_no_failure():
         (ended(0, 1.0, IN_USE, has_stepped=True), "user"),
         (ended(0, 1.0, "OSError: [Errno 98] Address already in use"), "user"),
         (ended(0, 1.0, "psycopg.OperationalError: connection refused", has_stepped=True), "user"),
-        (ended(0, 1.0, "RuntimeError: CUDA error: uncorrectable ECC error encountered", has_stepped=True), "infra"),
+        (ended(0, 1.0, "RuntimeError: CUDA error: GPU is lost", has_stepped=True), "infra"),
         (ended(0, 1.0, exit_code=-6, log_tail="CUDA error: uncorrectable NVLink error detected"), "infra"),
         (ended(0, 1.0, "torch.OutOfMemoryError: CUDA out of memory"), "user"),
         (ended(0, 1.0, exit_code=-15, sent_signal=True), "platform"),

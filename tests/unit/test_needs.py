@@ -40,6 +40,8 @@ def code(tmp_path: Path) -> bytes:
         (["python", "broken.py"], ()),
         (["python", "loop_a.py"], ()),
         (["python", "not_there.py"], ()),
+        (["python", "-m", "airflow_provider_dtrain.train.harness", "plain:Trial"], ("torch",)),
+        (["python", "-m", "runner", "through:Trial"], ("torch",)),
         (["/bin/true"], ()),
     ],
 )

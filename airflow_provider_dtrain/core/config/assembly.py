@@ -117,6 +117,8 @@ def _incomplete_search(config: ExperimentConfig) -> list[tuple[str, str]]:
     has_limit = searcher.max_length is not None or searcher.max_time is not None
     if searcher.name in ("async_halving", "adaptive_asha") and not has_limit:
         found.append(("searcher.max_length", f"missing; {searcher.name} requires it, or max_time and time_metric"))
+    elif config.trial_class is not None and not has_limit:
+        found.append(("searcher.max_length", "missing; a trial class requires it, or max_time and time_metric"))
     if searcher.max_time is not None and searcher.time_metric is None:
         found.append(("searcher.time_metric", "missing; max_time requires it"))
     if searcher.name == "grid":

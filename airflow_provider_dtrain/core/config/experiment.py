@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -48,6 +48,9 @@ from airflow_provider_dtrain.core.documents import load_yaml
 from airflow_provider_dtrain.core.merge import merge_config
 from airflow_provider_dtrain.core.search_space import check_space
 from airflow_provider_dtrain.errors import ConfigError, Problem
+
+#: Runs a trial class, in the interpreter of the host.
+HARNESS: Final = ("python", "-m", "airflow_provider_dtrain.train.harness")
 
 
 class ForeignFieldWarning(UserWarning):
@@ -180,9 +183,11 @@ class ExperimentConfig(Section):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of the entrypoint's command, run without a shell; empty for a trial class or none."""
-        if self.entrypoint is None or self.trial_class:
+        """The words of the command that a rank runs, without a shell; empty without an entrypoint."""
+        if self.entrypoint is None:
             return ()
+        if self.trial_class:
+            return (*HARNESS, self.trial_class)
         return tuple(split_command(self.entrypoint))
 
     @property

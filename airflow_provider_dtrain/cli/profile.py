@@ -1,0 +1,107 @@
+"""``airflow dtrain trial profile``: how long the parts of a batch took, and what the hosts did meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import cell, command, dump, note, show, size
+from airflow_provider_dtrain.core.events import CorruptEventError, parse_events
+from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS, system_ranges, total_timings
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records import AttemptView
+    from airflow_provider_dtrain.store.repository import Store
+
+CHUNK_BYTES = 2**20
+CALL_TIMEOUT_S = 30.0
+
+
+@command
+def profile(args: Namespace) -> None:
+    """Show timings of batches and system metrics of an attempt."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    view = _chosen(hook.store, args)
+    timings, system = _timings(hook.store, view), _system(hook, view)
+    if args.output != "table":
+        dump(args.output, {"trial": view.trial_id, "attempt": view.number, "timings": timings, "system": system})
+        return
+    show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has told no timings yet.")
+    print()
+    show(args, [_system_row(row) for row in system], empty="No system metrics could be read.")
+
+
+def _chosen(store: Store, args: Namespace) -> AttemptView:
+    trial = store.trial(args.trial_id)
+    if args.attempt is None:
+        return store.attempt(trial.attempt_id)
+    for view in store.trial_attempts(trial.trial_id):
+        if view.number == args.attempt:
+            return view
+    raise NotFoundError(f"Trial {trial.trial_id} has no attempt {args.attempt}; it has {trial.attempts}.")
+
+
+def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
+    """Return a row per rank and name, from what the ranks told the store."""
+    by_rank: dict[int, list[Any]] = {}
+    for event in store.events(view.attempt_id, kinds=("timings",)):
+        rank = event.stream.removeprefix("rank").partition(".")[0]
+        by_rank.setdefault(int(rank) if rank.isdigit() else -1, []).append(event.body)
+    return [
+        {"rank": rank, "timing": name, **sums}
+        for rank, bodies in sorted(by_rank.items())
+        for name, sums in total_timings(bodies).items()
+    ]
+
+
+def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
+    """Return a row per host, device and metric, from the hosts themselves."""
+    rows = []
+    for host in view.placement if view.run else ():
+        try:
+            ranges = system_ranges(line for line in parse_events(_samples(hook, host, str(view.run))))
+        except (DtrainError, CorruptEventError, TimeoutError) as error:
+            note(f"The system metrics of host '{host}' cannot be read: {error}")
+            continue
+        rows += [
+            {"host": host, "gpu": device or None, "metric": name, "unit": SYSTEM_METRICS[name], **found}
+            for (device, name), found in sorted(ranges.items(), key=lambda pair: pair[0][0])
+        ]
+    return rows
+
+
+def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
+    """Return the whole lines of the samples that a host has of a run."""
+    link, data = hook.link(hook.store.get_host(host)), bytearray()
+    while True:
+        call = link.call("read", run=run, stream="samples", offset=len(data), length=CHUNK_BYTES)
+        answer = call.result(CALL_TIMEOUT_S)
+        data += answer.get("data", b"")
+        if not answer.get("data") or len(data) >= int(answer.get("size", 0)):
+            return bytes(data[: data.rfind(b"\n") + 1])
+
+
+def _timing_row(row: dict[str, Any]) -> dict[str, Any]:
+    times = {name: f"{1e3 * row[name]:.3f} ms" for name in ("mean_s", "max_s")}
+    return {
+        "rank": row["rank"], "timing": row["timing"], "count": int(row["count"]), "mean": times["mean_s"],
+        "max": times["max_s"], "total": f"{row['total_s']:.3f} s",
+    }  # fmt: skip
+
+
+def _system_row(row: dict[str, Any]) -> dict[str, Any]:
+    in_bytes = row["unit"].startswith("bytes")
+    after = row["unit"].removeprefix("bytes") if in_bytes else f" {row['unit']}"
+
+    def shown(value: float) -> str:
+        return (size(value) if in_bytes else cell(round(float(value), 1))) + after
+
+    return {
+        "host": row["host"], "gpu": row["gpu"], "metric": row["metric"],
+        **{name: shown(row[name]) for name in ("min", "mean", "max")}, "samples": int(row["count"]),
+    }  # fmt: skip

@@ -1,0 +1,64 @@
+"""Which checkpoints of an experiment are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """How many checkpoints an experiment keeps."""
+
+    #: Among all trials of the experiment.
+    experiment_best: int = 0
+    #: Of each trial.
+    trial_best: int = 1
+    trial_latest: int = 1
+    smaller_is_better: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One checkpoint, as far as keeping it is concerned."""
+
+    checkpoint_id: int
+    trial_id: int
+    #: Number of the attempt that wrote it; a later attempt's is later than any of an earlier one.
+    attempt: int
+    step: int
+    #: The searcher's metric; None or not finite: never among the best.
+    metric: float | None
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Sorts the checkpoints of a trial by time."""
+        return self.attempt, self.step, self.checkpoint_id
+
+
+def unkept(checkpoints: Sequence[Saved], kept: Kept) -> list[Saved]:
+    """Return the checkpoints to delete, in the order given.
+
+    A checkpoint is deleted iff it is not among the ``experiment_best`` best of the experiment, not among the
+    ``trial_best`` best of its trial, and not among the ``trial_latest`` latest of its trial. Of equal metrics the
+    checkpoint that was reported later (the larger id) is the better one.
+
+    What is deleted while an experiment still runs would be deleted at its end as well: more checkpoints only push
+    others down.
+
+    :param checkpoints: everything that the experiment still has
+    """
+    stay = set(_best(checkpoints, kept.experiment_best, smaller_is_better=kept.smaller_is_better))
+    for trial_id in {one.trial_id for one in checkpoints}:
+        own = [one for one in checkpoints if one.trial_id == trial_id]
+        stay |= set(_best(own, kept.trial_best, smaller_is_better=kept.smaller_is_better))
+        stay |= set(sorted(own, key=lambda one: one.age, reverse=True)[: kept.trial_latest])
+    return [one for one in checkpoints if one not in stay]
+
+
+def _best(checkpoints: Iterable[Saved], count: int, *, smaller_is_better: bool) -> list[Saved]:
+    ranked = [(one.metric, one) for one in checkpoints if one.metric is not None and math.isfinite(one.metric)]
+    sign = 1 if smaller_is_better else -1
+    ranked.sort(key=lambda pair: (sign * pair[0], -pair[1].checkpoint_id))
+    return [one for _, one in ranked[:count]]

@@ -1,0 +1,96 @@
+"""What the end of a gang means for its trial."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle import first_failure
+from airflow_provider_dtrain.engine import finishing
+from airflow_provider_dtrain.engine.policies import apply_policies
+from airflow_provider_dtrain.errors import DtrainError, HostLostError, InvalidHPError, MetricMissingError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.following import GangEnd
+    from airflow_provider_dtrain.engine.plan import Job
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.store.records import AttemptView, MetricRow
+
+#: First and longest pause between two attempts of a trial.
+BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 60.0
+_INVALID_HP = "InvalidHP: "
+#: What differs in two reports of one error: run folders, addresses of objects.
+_PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
+
+
+def back_off_s(restarts: int) -> float:
+    """Return the pause before the next attempt: 1, 2, 4 ... at most 60 seconds.
+
+    :param restarts: counted so far
+    """
+    return min(BACK_OFF_FIRST_S * 2 ** min(restarts, 10), BACK_OFF_MOST_S)
+
+
+async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:
+    """Return why an attempt failed: refused hyperparameters, a line that a log policy is about, or the first exit."""
+    reason = await _invalid_hp(rt, view, end)
+    if reason is not None:
+        return InvalidHPError(
+            f"The training code refused its hyperparameters: {reason}\nThe trial is not started again. "
+            f"hyperparameters: {dict(view.hparams)}"
+        )
+    error = finishing.cause(end)
+    if isinstance(error, HostLostError):
+        return error
+    return await apply_policies(rt, view, job.config.log_policies, error)
+
+
+async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:
+    """Return why the code refused its hyperparameters, None when it did not."""
+    told = await rt.db(rt.store.events, view.attempt_id, kinds=("invalid_hp",))
+    if told:
+        return str(told[0].body.get("reason") or "no reason was given")
+    found = first_failure(end.exits)
+    message = found.message if found is not None else ""
+    return message.removeprefix(_INVALID_HP) if message.startswith(_INVALID_HP) else None
+
+
+async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError | None:
+    """Return the error of a trial that completed without the searcher's metric; for ``single`` it is a warning."""
+    wanted = job.config.searcher.metric
+    if not wanted:
+        return None
+    rows = await rt.db(rt.store.metrics, view.trial_id, "validation", rank=None)
+    if any(wanted in row.metrics for row in rows):
+        return None
+    message = missing_metric(wanted, rows, await rt.db(rt.store.metrics, view.trial_id, "training", rank=None))
+    if job.config.searcher.name == "single":
+        rt.log.warning("%s", message)
+        return None
+    return MetricMissingError(message)
+
+
+def missing_metric(wanted: str, validations: Sequence[MetricRow], trainings: Sequence[MetricRow]) -> str:
+    """Return what to say when no validation had the metric."""
+
+    def names(rows: Sequence[MetricRow]) -> str:
+        return ", ".join(sorted({name for row in rows for name in row.metrics})) or "nothing"
+
+    return (
+        f"searcher.metric is '{wanted}', and no validation of this trial reported it. Reported in validation: "
+        f"{names(validations)}; in training: {names(trainings)}. Report it with report_validation, or name one of "
+        "these in searcher.metric."
+    )
+
+
+def shortened(message: str, earlier: Mapping[int, Mapping[str, Any] | None]) -> str:
+    """Return the message of a failure without a traceback that an earlier attempt has shown already.
+
+    :param earlier: number of an attempt -> its failure
+    """
+    same = _PASSING.sub("", message)
+    for number, failure in sorted(earlier.items()):
+        if failure and _PASSING.sub("", str(failure.get("message"))) == same:
+            return f"{message.splitlines()[0]} (same error as attempt {number})"
+    return message

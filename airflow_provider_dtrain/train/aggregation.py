@@ -1,0 +1,186 @@
+"""Groups of batches whose gradients become one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+
+#: Gradients are exchanged by hand in pieces of at most this many numbers.
+PIECE_NUMBERS = 8 * 1024 * 1024
+
+
+class Group:
+    """The unfinished group of one optimizer: how many batches are in its gradients."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.count = 0
+        #: DistributedDataParallel models that hold parameters of the optimizer.
+        self.models: list[Any] = []
+        #: The announced last batch of training was stepped.
+        self.closed = False
+        self._seen = -1
+        self._probe: Any = None
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the optimizer's parameters."""
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+
+    def link(self, models: Sequence[Any]) -> None:
+        """Find the models that exchange gradients for this optimizer."""
+        mine = {id(parameter) for parameter in self.parameters()}
+        self.models = [model for model in models if any(id(parameter) in mine for parameter in model.parameters())]
+
+    def is_fresh(self, backwards: int) -> bool:
+        """Return whether there was a backward pass since the optimizer's batch was counted.
+
+        :param backwards: backward passes so far
+        """
+        return self._seen != backwards
+
+    def count_batch(self, backwards: int) -> None:
+        """Count a batch, unless nothing was computed since the last one."""
+        if self.is_fresh(backwards):
+            self._seen = backwards
+            self.count += 1
+
+    def close(self, *, last: bool) -> None:
+        """Begin a new group."""
+        self.count, self._probe, self.closed = 0, None, last
+
+    def remember_probe(self) -> None:
+        """Remember a parameter whose gradient must still be there when the group goes on."""
+        if self._probe is None and self.count:
+            self._probe = next((parameter for parameter in self.parameters() if parameter.grad is not None), None)
+
+    def check_not_cleared(self) -> None:
+        """Fail when somebody cleared the gradients of the unfinished group.
+
+        :raises SetupError: with what to do about it
+        """
+        if self.count and self._probe is not None and self._probe.grad is None:
+            raise SetupError(
+                f"The gradients of {self.count} batches were cleared before their step: with aggregation_frequency "
+                "above 1 the program must not call zero_grad() itself. Remove the call; ctx.step clears after each "
+                "step."
+            )
+
+    def has_gradients(self) -> bool:
+        """Return whether any parameter has a gradient."""
+        return any(parameter.grad is not None for parameter in self.parameters())
+
+    def divide(self) -> None:
+        """Turn sums over the group's batches into means."""
+        if self.count < 2:
+            return
+        import torch
+
+        dense = [p.grad for p in self.parameters() if p.grad is not None and not p.grad.is_sparse]
+        if dense:
+            torch._foreach_div_(dense, float(self.count))
+        for parameter in self.parameters():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad.div_(self.count)
+
+    def exchange(self, models: Sequence[Any], all_reduce: Callable[[Any], Any]) -> None:
+        """Average the gradients over the ranks by hand, as a DistributedDataParallel model would have done.
+
+        :param models: those that have several ranks behind them
+        :param all_reduce: flat tensor -> its mean over the ranks
+        """
+        import torch
+
+        shared = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
+        mine = [parameter for parameter in self.parameters() if id(parameter) in shared]
+        if not mine:
+            return
+        used = torch.tensor([float(p.grad is not None) for p in mine], device=mine[0].device)
+        torch.distributed.all_reduce(used)
+        wanted = [parameter for parameter, count in zip(mine, used.tolist()) if count]
+        for piece in _pieces(wanted):
+            flat = torch.cat([_dense(parameter).reshape(-1) for parameter in piece])
+            mean = all_reduce(flat)
+            for parameter, part in zip(piece, mean.split([parameter.numel() for parameter in piece])):
+                parameter.grad = part.view_as(parameter).clone()
+
+    def gradients(self) -> list[Any]:
+        """Return copies of the gradients on the CPU, None where there is none, in the optimizer's order."""
+        return [None if p.grad is None else p.grad.detach().cpu().clone() for p in self.parameters()]
+
+    def take(self, count: int, gradients: Sequence[Any]) -> None:
+        """Go on with a group that a checkpoint holds.
+
+        :raises CheckpointError: the optimizer has other parameters now
+        """
+        parameters = list(self.parameters())
+        fits = len(parameters) == len(gradients) and all(
+            gradient is None or gradient.shape == parameter.shape for parameter, gradient in zip(parameters, gradients)
+        )
+        if not fits:
+            raise CheckpointError(
+                f"The checkpoint holds an unfinished group of {count} batches for {type(self.optimizer).__name__} with "
+                f"{len(gradients)} gradients, which do not fit its {len(parameters)} parameters. Prepare the same "
+                "optimizers in the same order."
+            )
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+        self.count = count
+        self.remember_probe()
+
+
+class Waiting:
+    """Groups of a checkpoint until the optimizer that they belong to is there."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.gradients: list[Any] = []
+
+    def give(self, index: int, group: Group) -> None:
+        """Give the optimizer with this index what was saved for it, once both parts are known."""
+        if index >= min(len(self.counts), len(self.gradients)):
+            return
+        count, gradients = self.counts[index], self.gradients[index]
+        if count and gradients:
+            group.take(count, gradients)
+            self.counts[index] = 0
+
+
+def mean_over_ranks(states: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    """Return the mean gradient of each parameter over ranks; a rank without one counts as zero.
+
+    :param states: rank -> optimizer -> parameter -> gradient or None
+    """
+    merged = []
+    for optimizers in zip(*states):
+        gradients = []
+        for parts in zip(*optimizers):
+            held = [part for part in parts if part is not None]
+            gradients.append(sum(held[1:], held[0]) / len(parts) if held else None)
+        merged.append(gradients)
+    return merged
+
+
+def _dense(parameter: Any) -> Any:
+    import torch
+
+    if parameter.grad is None:
+        return torch.zeros_like(parameter, memory_format=torch.contiguous_format).detach()
+    gradient = parameter.grad.detach()
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _pieces(parameters: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield runs of parameters of one type and of a limited size together."""
+    piece: list[Any] = []
+    size = 0
+    for parameter in parameters:
+        if piece and (parameter.dtype != piece[0].dtype or size + parameter.numel() > PIECE_NUMBERS):
+            yield piece
+            piece, size = [], 0
+        piece.append(parameter)
+        size += parameter.numel()
+    if piece:
+        yield piece

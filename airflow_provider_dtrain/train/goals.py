@@ -1,0 +1,108 @@
+"""What the searcher wants of a trial: a metric, and an end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.data import Progress
+from airflow_provider_dtrain.train.errors import MissingMetricError, SetupError
+from airflow_provider_dtrain.train.lengths import UNITS, Geometry, Length, Position
+
+log = logging.getLogger(__name__)
+
+
+class Goal:
+    """The section ``searcher`` of the configuration, as far as a trial obeys it.
+
+    :param searcher: the section; empty off-cluster
+    """
+
+    def __init__(self, searcher: Mapping[str, Any]) -> None:
+        self.metric: str | None = searcher.get("metric")
+        self.smaller_is_better: bool = searcher.get("smaller_is_better", True)
+        self._decides = searcher.get("name", "single") != "single"
+        self._warned = False
+        #: Whether :meth:`reached` looks at the length; False: who trains looks at it.
+        self.counts = True
+        #: How long the trial trains at most; None when ``time_metric`` or nobody says it.
+        self.max_length = Length.parse(searcher.get("max_length"), "searcher.max_length")
+        self.max_time: float | None = searcher.get("max_time")
+        self.time_metric: str | None = searcher.get("time_metric")
+        if self.max_time is not None and self.time_metric in UNITS:
+            self.max_length = Length(str(self.time_metric), int(self.max_time), "searcher.max_time")
+            self.max_time = None
+
+    def check(self, metrics: Mapping[str, Any]) -> None:
+        """Look whether validation reports what the searcher decides by.
+
+        :raises MissingMetricError: it does not, and the searcher compares trials; ``single`` only warns, once
+        """
+        if self.metric is None or self.metric in metrics:
+            return
+        words = (
+            f"searcher.metric is {self.metric!r}, but validation reports {', '.join(sorted(metrics)) or 'nothing'}. "
+            "Report a metric of that name, or change searcher.metric."
+        )
+        if self._decides:
+            raise MissingMetricError(words)
+        if not self._warned:
+            self._warned = True
+            log.warning("%s Without it no checkpoint is the best one.", words)
+
+    def time_is_up(self, metrics: Mapping[str, Any]) -> bool:
+        """Return whether ``time_metric`` has reached ``max_time``.
+
+        :raises MissingMetricError: validation does not report it
+        """
+        if self.max_time is None:
+            return False
+        if self.time_metric is None:
+            raise SetupError("searcher.max_time is given without searcher.time_metric; name the metric that it limits.")
+        if self.time_metric not in metrics:
+            raise MissingMetricError(
+                f"searcher.time_metric is {self.time_metric!r}, but validation reports "
+                f"{', '.join(sorted(metrics)) or 'nothing'}. Report it, or use searcher.max_length."
+            )
+        value = metrics[self.time_metric]
+        return value is not None and value >= self.max_time
+
+    def epochs(self) -> int:
+        """Return the length of training in epochs.
+
+        :raises SetupError: it is not given in epochs
+        """
+        length = self.max_length
+        if length is None or length.unit != "epochs":
+            given = f"in {length.unit}" if length else "not given"
+            raise SetupError(
+                f"ctx.epochs() without a count takes searcher.max_length in epochs, which is {given}. Give a count, "
+                "or set searcher.max_length: {epochs: 10}."
+            )
+        return length.count
+
+    def reached(self, step: int, metrics: Mapping[str, Any], epochs: int, global_batch: int | None) -> bool:
+        """Return whether a script that has come this far is to end.
+
+        :param step: batches
+        :param epochs: complete ones
+        :param global_batch: samples per batch, all ranks together
+        """
+        if self.counts and self.max_length is not None:
+            position = Position(batches=step, records=step * (global_batch or 0), epoch=epochs)
+            if self.max_length.distance(position, Geometry(global_batch, 1)) <= 0:
+                return True
+        return self.time_is_up(metrics)
+
+    def improves(self, value: float | None, best: float | None) -> bool:
+        """Return whether a value of the metric is better than the best so far."""
+        if value is None or value != value:
+            return False
+        return best is None or (value < best if self.smaller_is_better else value > best)
+
+
+def epochs_done(progress: Progress) -> int:
+    """Return the complete epochs: the current one counts when every pass through its data is finished."""
+    whole = bool(progress.passes) and all(item.finished for item in progress.passes)
+    return progress.epoch + (1 if whole else 0)

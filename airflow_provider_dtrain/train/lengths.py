@@ -1,0 +1,124 @@
+"""Lengths of training: how many batches lie between here and there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import SetupError
+
+UNITS = ("batches", "records", "epochs")
+
+
+@dataclass
+class Position:
+    """How far training has come; part of a trial class's checkpoints."""
+
+    #: Batches trained, each of all ranks together.
+    batches: int = 0
+    records: int = 0
+    #: Epochs that are complete, and so the index of the current one.
+    epoch: int = 0
+    #: Batches trained in the current epoch.
+    epoch_batches: int = 0
+    #: Where in the data of this epoch the next batch begins, in units of the data's own.
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What turns records and epochs into batches."""
+
+    #: Records per batch, all ranks together; None when the trial has no ``global_batch_size``.
+    global_batch: int | None
+    #: Batches per epoch; None while a stream without a length has not ended yet.
+    epoch_batches: int | None
+    #: ``records_per_epoch`` of the configuration: what an epoch means in lengths and periods.
+    records_per_epoch: int | None = None
+
+    def batch_records(self, what: str) -> int:
+        """Return the records of one batch.
+
+        :param what: the field that needs it, for the error message
+        :raises SetupError: nobody said it
+        """
+        if self.global_batch is None:
+            raise SetupError(
+                f"{what} is given in records, but there is no hyperparameter global_batch_size. Add it, or give "
+                f"{what} in batches."
+            )
+        return self.global_batch
+
+
+@dataclass(frozen=True)
+class Length:
+    """A distance in training, as ``searcher.max_length`` or a period gives it."""
+
+    unit: str
+    count: int
+    #: The field it comes from, for error messages.
+    name: str = "max_length"
+
+    @classmethod
+    def parse(cls, value: Any, name: str = "max_length") -> Length | None:
+        """Return the length that a value says; None for none and for 0.
+
+        :param value: ``{"epochs": 3}``, ``"epochs=3"``, a number of batches, a Length, or None
+        :raises SetupError: it says something else
+        """
+        if value is None or isinstance(value, Length):
+            return value
+        if isinstance(value, str):
+            unit, _, number = value.partition("=")
+            value = {unit.strip(): int(number)} if number.strip().isdigit() else {value: None}
+        if type(value) is int:
+            value = {"batches": value}
+        given = {unit: n for unit, n in value.items() if n is not None} if isinstance(value, Mapping) else {}
+        if len(given) != 1 or not set(given) <= set(UNITS) or not _counts(*given.values()):
+            raise SetupError(
+                f"{name} is {value!r}; exactly one of batches, records, epochs with a whole number is accepted, e.g. "
+                "{'batches': 100} or batches=100."
+            )
+        ((unit, count),) = given.items()
+        return cls(unit, count, name) if count else None
+
+    def distance(self, position: Position, geometry: Geometry) -> int:
+        """Return the batches from a position until this length is reached; 0 or less when it is.
+
+        :raises SetupError: the length is in epochs and nobody knows how long one is
+        """
+        if self.unit == "batches":
+            return self.count - position.batches
+        if self.unit == "records":
+            return _ceil(self.count - position.records, geometry.batch_records(self.name))
+        if geometry.records_per_epoch is not None:
+            goal = self.count * geometry.records_per_epoch
+            return _ceil(goal - position.records, geometry.batch_records(self.name))
+        return (self.count - position.epoch) * self._epoch(geometry) - position.epoch_batches
+
+    def next(self, position: Position, geometry: Geometry) -> int:
+        """Return the batches from a position to the next multiple of this length; at least 1."""
+        if self.unit == "batches":
+            return self.count - position.batches % self.count
+        if self.unit == "records" or geometry.records_per_epoch is not None:
+            period = self.count * (1 if self.unit == "records" else geometry.records_per_epoch or 1)
+            return _ceil(period - position.records % period, geometry.batch_records(self.name))
+        ahead = self.count - position.epoch % self.count
+        return ahead * self._epoch(geometry) - position.epoch_batches
+
+    def _epoch(self, geometry: Geometry) -> int:
+        if geometry.epoch_batches is None:
+            raise SetupError(
+                f"{self.name} is given in epochs, but the training data has no length. Set records_per_epoch, or give "
+                f"{self.name} in batches or records."
+            )
+        return geometry.epoch_batches
+
+
+def _counts(*numbers: Any) -> bool:
+    return all(type(number) is int and number >= 0 for number in numbers)
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)

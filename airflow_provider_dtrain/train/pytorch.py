@@ -1,0 +1,181 @@
+"""The trial-class door under the names of ``determined.pytorch``: such code changes its import line.
+
+::
+
+    from airflow_provider_dtrain.train import pytorch
+
+    class MnistTrial(pytorch.PyTorchTrial): ...
+
+    with pytorch.init(hparams={"lr": 0.1, "global_batch_size": 64}) as context:
+        pytorch.Trainer(MnistTrial(context), context).fit(max_length=pytorch.Epoch(3))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train import startup
+from airflow_provider_dtrain.train.callbacks import PyTorchCallback
+from airflow_provider_dtrain.train.dataloader import DataLoader, to_device
+from airflow_provider_dtrain.train.dataloader import batch_length as data_length
+from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
+from airflow_provider_dtrain.train.lengths import Length
+from airflow_provider_dtrain.train.reducers import MetricReducer, Reducer, SimpleMetricReducer
+from airflow_provider_dtrain.train.running import load_models, plan_of
+from airflow_provider_dtrain.train.trainer import Trainer as _Loop
+from airflow_provider_dtrain.train.trial import PyTorchTrial
+from airflow_provider_dtrain.train.trial_context import Experimental as PyTorchExperimentalContext
+from airflow_provider_dtrain.train.trial_context import LRScheduler, PyTorchTrialContext
+
+__all__ = [
+    "Batch",
+    "DataLoader",
+    "Epoch",
+    "InvalidHP",
+    "LRScheduler",
+    "MetricReducer",
+    "PyTorchCallback",
+    "PyTorchExperimentalContext",
+    "PyTorchTrial",
+    "PyTorchTrialContext",
+    "Record",
+    "Reducer",
+    "SimpleMetricReducer",
+    "TorchData",
+    "TrainUnit",
+    "Trainer",
+    "data_length",
+    "init",
+    "load_trial_from_checkpoint_path",
+    "to_device",
+]
+
+log = logging.getLogger(__name__)
+
+#: A batch: a tensor, or tensors in dicts, lists and tuples.
+TorchData = Any
+
+
+class TrainUnit:
+    """A length of training.
+
+    :param value: how many
+    """
+
+    unit = "batches"
+
+    def __init__(self, value: int) -> None:
+        if type(value) is not int:
+            raise SetupError(f"{type(self).__name__}({value!r}): a whole number is accepted, no list of steps.")
+        self.value = value
+
+    def length(self, name: str) -> Length | None:
+        """Return the length; None for 0."""
+        return Length.parse({self.unit: self.value}, name)
+
+
+class Batch(TrainUnit):
+    """Batches, each of all ranks together."""
+
+
+class Record(TrainUnit):
+    """Samples, of all ranks together."""
+
+    unit = "records"
+
+
+class Epoch(TrainUnit):
+    """Passes through the training data."""
+
+    unit = "epochs"
+
+
+@contextlib.contextmanager
+def init(
+    *, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None,
+    distributed: None = None, aggregation_frequency: int = 1, enable_tensorboard_logging: bool = True,
+) -> Iterator[PyTorchTrialContext]:  # fmt: skip
+    """Yield a context for a trial class. As a trial, what the configuration says wins.
+
+    :param exp_conf: an experiment configuration
+    :param distributed: None: the ranks come from the environment, as torchrun sets it
+    :param enable_tensorboard_logging: has no effect
+    """
+    if distributed is not None:
+        raise SetupError("init(distributed=...) is not needed: start the script with torchrun, or as a trial.")
+    config = dict(exp_conf or {})
+    if aggregation_frequency != 1:
+        optimizations = {**(config.get("optimizations") or {}), "aggregation_frequency": aggregation_frequency}
+        config["optimizations"] = optimizations
+    with startup.init(hparams=hparams, config=config or None) as ctx:
+        yield PyTorchTrialContext(ctx)
+
+
+class Trainer:
+    """Trains a trial that a script made itself.
+
+    :param context: the one that the trial was made with
+    """
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        self._loop, self._context = _Loop(trial, context), context
+
+    def configure_profiler(self, **settings: Any) -> None:
+        """Do nothing but say so: ``profiling`` of the configuration says what is measured."""
+        log.warning("configure_profiler has no effect; see profiling in the configuration.")
+
+    def fit(
+        self, checkpoint_period: TrainUnit | None = None, validation_period: TrainUnit | None = None,
+        max_length: TrainUnit | None = None, reporting_period: TrainUnit | None = None,
+        checkpoint_policy: str | None = None, latest_checkpoint: str | Path | None = None,
+        step_zero_validation: bool = False, test_mode: bool = False, profiling_enabled: bool = False,
+    ) -> dict[str, float]:  # fmt: skip
+        """Train to the end; return the metrics of the last validation. What is not given comes from the configuration.
+
+        :param reporting_period: batches between reports; default: ``scheduling_unit``
+        :param latest_checkpoint: folder of the checkpoint to go on from
+        :param test_mode: train one batch, validate, and end
+        """
+        ctx = self._context._ctx
+        plan = plan_of(ctx.config)
+        for field, unit in (
+            ("checkpoint_period", checkpoint_period), ("validation_period", validation_period),
+            ("max_length", Batch(1) if test_mode else max_length),
+        ):  # fmt: skip
+            if unit is not None:
+                given: dict[str, Any] = {field: unit.length(field)}
+                plan = replace(plan, **given)
+        if reporting_period is not None:
+            if not isinstance(reporting_period, Batch) or reporting_period.value < 1:
+                raise SetupError("reporting_period is a number of batches, e.g. Batch(100).")
+            plan = replace(plan, scheduling_unit=reporting_period.value)
+        if checkpoint_policy is not None:
+            plan = replace(plan, checkpoint_policy=checkpoint_policy)
+        if step_zero_validation:
+            plan = replace(plan, perform_initial_validation=True)
+        if latest_checkpoint is not None:
+            place = str(latest_checkpoint) if "://" in str(latest_checkpoint) else Path(latest_checkpoint).absolute()
+            ctx._saver._env = replace(ctx._saver._env, latest_checkpoint=place)
+        return self._loop.run(plan)
+
+
+def load_trial_from_checkpoint_path(
+    path: str | Path, trial_class: type[PyTorchTrial], *, hparams: Mapping[str, Any] | None = None,
+    exp_conf: Mapping[str, Any] | None = None, trial_kwargs: Mapping[str, Any] | None = None,
+) -> PyTorchTrial:  # fmt: skip
+    """Return a trial whose models have the weights of a checkpoint, for inference in this process.
+
+    :param path: folder of one checkpoint
+    :param trial_kwargs: more arguments of the class
+    """
+    context = PyTorchTrialContext(startup.init(hparams=hparams, config=exp_conf))
+    trial = trial_class(context, **(trial_kwargs or {}))
+    load_models(context.models, Path(path))
+    for model in context.models:
+        model.eval()
+    return trial

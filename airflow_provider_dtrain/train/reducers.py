@@ -1,0 +1,236 @@
+"""From the metrics of batches to the metrics of a data set, over all ranks."""
+
+from __future__ import annotations
+
+import enum
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import MetricError, SetupError, TrialClassError
+
+
+class Reducer(enum.Enum):
+    """How the values of batches become one value."""
+
+    #: Mean, each batch weighted by its number of records.
+    AVG = 1
+    SUM = 2
+    MAX = 3
+    MIN = 4
+
+
+class MetricReducer(ABC):
+    """A metric that cannot be computed from the values of single batches, e.g. the area under a ROC curve.
+
+    Collect in a method of your own what ``train_batch`` or ``evaluate_batch`` see; the library calls these three.
+    """
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything; called before each unit of training and each validation."""
+
+    @abstractmethod
+    def per_slot_reduce(self) -> Any:
+        """Return what this rank has seen: anything that pickles, the smaller the better."""
+
+    @abstractmethod
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """Return the metric, or a dict of metrics, from all ranks' answers in order of rank."""
+
+
+class SimpleMetricReducer(MetricReducer):
+    """A reducer made of one function that gets every value of all ranks.
+
+    :param function: takes the list of everything that :meth:`update` was given, rank after rank
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self.function = function
+        self._values: list[Any] = []
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self._values = []
+
+    def update(self, value: Any) -> None:
+        """Remember one value; tensors are taken off the graph and the device."""
+        self._values.append(_plain(value))
+
+    def per_slot_reduce(self) -> Any:
+        """Return this rank's values."""
+        return self._values
+
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """Return what the function makes of all values."""
+        return self.function([value for values in per_slot_metrics for value in values])
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A reducer that was handed to ``context.wrap_reducer``."""
+
+    reducer: MetricReducer
+    #: None: it returns a dict of metrics.
+    name: str | None
+    for_training: bool
+    for_validation: bool
+
+    def metrics(self, value: Any) -> Mapping[str, Any]:
+        """Return the metrics that a reduced value stands for.
+
+        :raises TrialClassError: a dict although there is a name, or no dict although there is none
+        """
+        is_dict = isinstance(value, Mapping)
+        if is_dict == (self.name is None):
+            return value if is_dict else {str(self.name): value}
+        what = getattr(self.reducer, "function", type(self.reducer))
+        raise TrialClassError(
+            f"The reducer {getattr(what, '__name__', what)} was wrapped with name={self.name!r} and returned "
+            f"{type(value).__name__}. With a name it returns one number, without one a dict of numbers."
+        )
+
+
+class Reducers:
+    """All reducers of a trial."""
+
+    def __init__(self) -> None:
+        self._wrapped: list[Wrapped] = []
+
+    def wrap(self, reducer: Any, name: str | None, *, for_training: bool, for_validation: bool) -> MetricReducer:
+        """Keep a reducer, or make one of a function; return it.
+
+        :raises SetupError: it is neither, or was wrapped before
+        """
+        if not isinstance(reducer, MetricReducer):
+            if not callable(reducer):
+                raise SetupError(
+                    f"wrap_reducer was given {type(reducer).__name__}; a function or a MetricReducer is accepted."
+                )
+            reducer = SimpleMetricReducer(reducer)
+        if any(wrapped.reducer is reducer for wrapped in self._wrapped):
+            raise SetupError(f"The same {type(reducer).__name__} was wrapped twice; make one for each name.")
+        self._wrapped.append(Wrapped(reducer, name, for_training, for_validation))
+        return reducer
+
+    def chosen(self, *, training: bool) -> list[Wrapped]:
+        """Return the reducers that work in training, or in validation."""
+        return [item for item in self._wrapped if (item.for_training if training else item.for_validation)]
+
+    def reset(self, *, training: bool) -> None:
+        """Let the reducers of training, or of validation, forget everything."""
+        for item in self.chosen(training=training):
+            item.reducer.reset()
+
+    def reduce(self, allgather: Callable[[Any], list[Any]], *, training: bool) -> dict[str, Any]:
+        """Return the metrics of all reducers, with one exchange between the ranks; called by all ranks."""
+        chosen = self.chosen(training=training)
+        if not chosen:
+            return {}
+        answers = allgather([item.reducer.per_slot_reduce() for item in chosen])
+        found: dict[str, Any] = {}
+        for index, item in enumerate(chosen):
+            merge(found, item.metrics(item.reducer.cross_slot_reduce([answer[index] for answer in answers])))
+        return found
+
+
+def merge(metrics: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add metrics to others.
+
+    :raises TrialClassError: a name is there already
+    """
+    for name, value in more.items():
+        if name in metrics:
+            raise TrialClassError(f"Two reducers or batch metrics are named {name!r}; give one of them another name.")
+        metrics[name] = value
+
+
+def partial(reducer: Reducer, values: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
+    """Return what one rank sends of a metric: a value and its weight.
+
+    :param values: one per batch, at least one
+    :param weights: records of each batch
+    """
+    if reducer is Reducer.AVG:
+        return math.fsum(w * x for w, x in zip(weights, values) if w), math.fsum(weights)
+    if reducer is Reducer.SUM:
+        return math.fsum(values), 1.0
+    # max() keeps or loses a NaN depending on where it stands.
+    if any(value != value for value in values):
+        return math.nan, 1.0
+    return (max if reducer is Reducer.MAX else min)(values), 1.0
+
+
+def combine(reducer: Reducer, parts: Sequence[tuple[float, float]]) -> float:
+    """Return the metric from the parts of the ranks that have it."""
+    values = [value for value, _ in parts]
+    if reducer is Reducer.AVG:
+        weight = math.fsum(weight for _, weight in parts)
+        return math.fsum(values) / weight if weight else math.nan
+    return partial(reducer, values, ())[0]
+
+
+def reducers_of(choice: Any, names: Sequence[str]) -> dict[str, Reducer]:
+    """Return the reducer of each metric.
+
+    :param choice: what ``evaluation_reducer()`` returned: one Reducer, or a dict with one per metric
+    :raises TrialClassError: it returned something else, or left a metric out
+    """
+    if isinstance(choice, Reducer):
+        return dict.fromkeys(names, choice)
+    if not isinstance(choice, Mapping) or not all(isinstance(item, Reducer) for item in choice.values()):
+        raise TrialClassError(
+            f"evaluation_reducer() returned {choice!r}; a Reducer, or a dict of metric name -> Reducer, is accepted. "
+            "For reducers of your own use context.wrap_reducer."
+        )
+    missing, unknown = sorted(set(names) - set(choice)), sorted(set(choice) - set(names))
+    if missing or unknown:
+        raise TrialClassError(
+            f"evaluation_reducer() and evaluate_batch() differ: without a reducer: {missing or 'none'}; without a "
+            f"metric: {unknown or 'none'}. Return one Reducer, or one per metric."
+        )
+    return dict(choice)
+
+
+def number(name: str, value: Any) -> float:
+    """Return a metric as a float.
+
+    :raises MetricError: it is no number
+    """
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise MetricError(
+            f"Metric {name!r} is {type(value).__name__} {str(value)[:80]}; return one number (int, float, or a tensor "
+            "of one element) per metric."
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        return value.detach().cpu()
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value)) if not hasattr(value, "_fields") else value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def reduce_over_ranks(
+    allgather: Callable[[Any], list[Any]], metrics: Mapping[str, Any], weight: float, reducer: str
+) -> dict[str, float]:
+    """Return each metric over the ranks that have it; called by all ranks.
+
+    :param weight: of this rank in a mean
+    :param reducer: name of a :class:`Reducer`, in any case
+    """
+    try:
+        chosen = Reducer[reducer.upper()]
+    except KeyError:
+        raise SetupError(f"reducer is {reducer!r}; avg, sum, max or min is accepted.") from None
+    mine = {name: partial(chosen, [number(name, value)], [weight]) for name, value in metrics.items()}
+    answers = allgather(mine)
+    names = {name: None for answer in answers for name in answer}
+    return {name: combine(chosen, [answer[name] for answer in answers if name in answer]) for name in names}

@@ -1,0 +1,110 @@
+"""Running a trial class: training to its end, or an evaluation alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train import checkpoint as disk
+from airflow_provider_dtrain.train import seeding
+from airflow_provider_dtrain.train.callbacks import Callbacks
+from airflow_provider_dtrain.train.context import Context
+from airflow_provider_dtrain.train.distributed import load_bytes
+from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+from airflow_provider_dtrain.train.lengths import Length
+from airflow_provider_dtrain.train.startup import init
+from airflow_provider_dtrain.train.state import unwrap
+from airflow_provider_dtrain.train.trainer import Plan, Trainer
+from airflow_provider_dtrain.train.trial import PyTorchTrial
+from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
+from airflow_provider_dtrain.train.validation import Validator
+
+
+def run_trial(
+    trial_class: type[PyTorchTrial], *, hparams: Mapping[str, Any] | None = None, max_length: Any = None,
+    config: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
+    checkpoint_dir: str | Path | None = None, fail_on_nan: bool = True,
+) -> dict[str, float]:  # fmt: skip
+    """Train a trial class, off-cluster or under torchrun; return the metrics of its last validation.
+
+    :param hparams: hyperparameters; they win over those of ``config``
+    :param max_length: ``{"epochs": 3}``, ``"batches=100"`` or a number of batches; wins over ``config``
+    :param config: an experiment configuration: periods, ``searcher``, ``optimizations``, ``data``
+    :param seed: of the trial; default: 0
+    :param checkpoint_dir: where checkpoints go and where training goes on from; default: a new folder
+    """
+    with init(
+        hparams=hparams, seed=seed, device=device, checkpoint_dir=checkpoint_dir, config=config, fail_on_nan=fail_on_nan
+    ) as ctx:
+        return train(trial_class, ctx, max_length=max_length)
+
+
+def train(trial_class: Any, ctx: Context, *, max_length: Any = None) -> dict[str, float]:
+    """Train a trial class on a rank's context; return the metrics of its last validation."""
+    if not (isinstance(trial_class, type) and issubclass(trial_class, PyTorchTrial)):
+        raise SetupError(f"{trial_class!r} is no subclass of PyTorchTrial.")
+    context = PyTorchTrialContext(ctx)
+    return Trainer(trial_class(context), context).run(plan_of(ctx.config, max_length))
+
+
+def plan_of(config: Mapping[str, Any], max_length: Any = None) -> Plan:
+    """Return how long to train and what to do how often, as a configuration says.
+
+    :param max_length: instead of ``searcher.max_length``
+    """
+    searcher = config.get("searcher") or {}
+    length = Length.parse(max_length)
+    time, unit = searcher.get("max_time"), searcher.get("time_metric")
+    if length is None and time is not None and unit in {"batches", "records", "epochs"}:
+        length = Length(unit, int(time), "searcher.max_time")
+    return Plan(
+        max_length=length or Length.parse(searcher.get("max_length"), "searcher.max_length"),
+        scheduling_unit=int(config.get("scheduling_unit") or 100),
+        validation_period=Length.parse(config.get("min_validation_period"), "min_validation_period"),
+        checkpoint_period=Length.parse(config.get("min_checkpoint_period"), "min_checkpoint_period"),
+        records_per_epoch=config.get("records_per_epoch"),
+        perform_initial_validation=bool(config.get("perform_initial_validation")),
+        checkpoint_policy=config.get("checkpoint_policy") or "best",
+    )
+
+
+def evaluate_trial(
+    trial_class: type[PyTorchTrial], *, hparams: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
+    checkpoint: str | Path | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Evaluate a trial class on its validation data; return the metrics. It needs nothing that only training needs.
+
+    :param checkpoint: folder of a checkpoint whose weights the models get; None: as ``__init__`` left them
+    """
+    with init(hparams=hparams, seed=seed, device=device, config=config) as ctx:
+        return evaluate(trial_class, ctx, checkpoint=checkpoint)
+
+
+def evaluate(trial_class: Any, ctx: Context, *, checkpoint: str | Path | None = None) -> dict[str, float]:
+    """Evaluate a trial class on a rank's context; return the metrics, the same on all ranks."""
+    context = PyTorchTrialContext(ctx)
+    trial = trial_class(context)
+    if checkpoint is not None:
+        load_models(context.models, Path(checkpoint))
+    seeding.seed_everything(seeding.derive(ctx.seed, "rank", ctx.distributed.get_rank()))
+    return Validator(trial, context, Callbacks(trial.build_callbacks())).run()
+
+
+def load_models(models: list[Any], path: Path) -> None:
+    """Give models the weights of a checkpoint.
+
+    :param path: folder of one checkpoint
+    :raises CheckpointError: it is damaged, or holds other models
+    """
+    found = disk.read(path)
+    disk.verify(found)
+    saved = load_bytes((path / disk.STATE).read_bytes())["models"]
+    if len(saved) != len(models):
+        raise CheckpointError(f"{path} holds {len(saved)} models, but the trial wrapped {len(models)}.")
+    for model, state in zip(models, saved):
+        try:
+            unwrap(model).load_state_dict(state)
+        except RuntimeError as error:
+            raise CheckpointError(f"{path} does not fit {type(unwrap(model)).__name__}: {error}") from error

@@ -1,0 +1,87 @@
+"""From ``checkpoint_storage`` of a configuration to the options of an fsspec file system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import SetupError
+
+#: type -> (protocol of fsspec, module that brings it)
+PROTOCOLS = {"s3": ("s3", "s3fs"), "gcs": ("gcs", "gcsfs"), "azure": ("abfs", "adlfs")}
+#: What a server may be busy or away without failing a save.
+S3_RETRIES = {"max_attempts": 8, "mode": "standard"}
+
+
+def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of ``fsspec.filesystem(protocol, ...)``.
+
+    :param config: ``checkpoint_storage`` with its secrets; one of another type gives no credentials
+    """
+    kind = str(config.get("type") or "")
+    if PROTOCOLS.get(kind, ("", ""))[0] != protocol:
+        return {}
+    return {"s3": _s3, "gcs": _gcs, "azure": _azure}[kind](config)
+
+
+def root_of(config: Mapping[str, Any]) -> str | None:
+    """Return the URL below which checkpoints go; None for storage that is no bucket."""
+    kind = str(config.get("type") or "")
+    if kind not in PROTOCOLS:
+        return None
+    bucket = str(config.get("bucket") or config.get("container") or "").strip("/")
+    prefix = str(config.get("prefix") or "").strip("/")
+    return f"{PROTOCOLS[kind][0]}://{bucket}" + (f"/{prefix}" if prefix else "")
+
+
+def file_system(url: str, config: Mapping[str, Any]) -> Any:
+    """Return the fsspec file system that reaches a URL.
+
+    :raises SetupError: fsspec, or the module for this kind of storage, is not installed
+    """
+    protocol = url.partition("://")[0]
+    protocol = {"s3a": "s3", "gs": "gcs", "az": "abfs"}.get(protocol, protocol)
+    module = next((module for name, module in PROTOCOLS.values() if name == protocol), "fsspec")
+    try:
+        import fsspec
+
+        # An instance of its own: nobody else changes or sees its credentials.
+        return fsspec.filesystem(protocol, **options_for(protocol, config), skip_instance_cache=True)
+    except ImportError as error:
+        raise SetupError(
+            f"Checkpoints at {url} need the module {module}, which is not installed ({error}). "
+            f"Install it where the ranks run: python -m pip install {module}"
+        ) from error
+    except ValueError as error:
+        raise SetupError(f"Checkpoints at {url} cannot be reached: {error}") from error
+
+
+def _s3(config: Mapping[str, Any]) -> dict[str, Any]:
+    named = {
+        "key": config.get("access_key"),
+        "secret": config.get("secret_key"),
+        "token": config.get("session_token"),
+        "endpoint_url": config.get("endpoint_url"),
+    }
+    options = {name: value for name, value in named.items() if value}
+    region = config.get("region_name")
+    client = {"client_kwargs": {"region_name": region}} if region else {}
+    # A listing that was cached would hide what another process wrote.
+    return {**options, **client, "use_listings_cache": False, "config_kwargs": {"retries": dict(S3_RETRIES)}}
+
+
+def _gcs(config: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"token": config.get("token"), "project": config.get("project"), "endpoint_url": config.get("endpoint_url")}
+    return {**{name: value for name, value in named.items() if value}, "use_listings_cache": False}
+
+
+def _azure(config: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if config.get("connection_string"):
+        options["connection_string"] = config["connection_string"]
+    else:
+        host = str(config.get("account_url") or "").partition("://")[2].partition("/")[0]
+        options["account_name"] = host.partition(".")[0] or None
+        options["account_host"] = host or None
+        options["credential"] = config.get("credential")
+    return {**{name: value for name, value in options.items() if value}, "use_listings_cache": False}

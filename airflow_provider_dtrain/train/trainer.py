@@ -1,0 +1,339 @@
+"""The loop of a trial class."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from airflow_provider_dtrain.train import seeding
+from airflow_provider_dtrain.train.callbacks import Callbacks
+from airflow_provider_dtrain.train.dataloader import Shares, on_cpu, to_device
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.lengths import Geometry, Length, Position
+from airflow_provider_dtrain.train.reducers import number
+from airflow_provider_dtrain.train.trial import PyTorchTrial, check_training
+from airflow_provider_dtrain.train.trial_context import LRScheduler, PyTorchTrialContext
+from airflow_provider_dtrain.train.trial_metrics import BatchMetrics, means
+from airflow_provider_dtrain.train.trial_state import TrialState
+from airflow_provider_dtrain.train.validation import Validator
+
+log = logging.getLogger(__name__)
+
+STEP_MODE = LRScheduler.StepMode
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to train, and what to do how often."""
+
+    #: None: until ``time_metric`` reaches ``max_time``.
+    max_length: Length | None
+    #: Batches between reports and looks for stop or pause.
+    scheduling_unit: int = 100
+    validation_period: Length | None = None
+    checkpoint_period: Length | None = None
+    records_per_epoch: int | None = None
+    perform_initial_validation: bool = False
+    #: Also after a validation: ``best`` if it was the best so far, ``all`` always.
+    checkpoint_policy: str = "best"
+
+
+class Trainer:
+    """Trains one trial on this rank, from the latest checkpoint to the end.
+
+    :param trial: made with ``context``
+    """
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        check_training(trial)
+        self._trial, self._context, self._ctx = trial, context, context._ctx
+        self._rank = context.distributed.get_rank()
+        self._callbacks = Callbacks(trial.build_callbacks())
+        self._position = context._position = Position()
+        self._state = TrialState(self._position, self._callbacks, context)
+        self._metrics = BatchMetrics()
+        self._goal = self._ctx._goal
+        self._goal.counts = False
+        self._last_metrics: dict[str, float] = {}
+        self._searcher_stopped = False
+        #: Batches at the latest validation and checkpoint.
+        self._validated = self._saved = -1
+        self._move: Any = to_device if context.experimental.auto_to_device else None
+        self._by_batch = [s for s in context.lr_schedulers if s.step_mode is STEP_MODE.STEP_EVERY_BATCH]
+        self._by_epoch = [s for s in context.lr_schedulers if s.step_mode is STEP_MODE.STEP_EVERY_EPOCH]
+
+    def run(self, plan: Plan) -> dict[str, float]:
+        """Train; return the metrics of the last validation of this attempt, empty when there was none."""
+        self._plan = plan
+        try:
+            self._prepare()
+            self._train()
+        finally:
+            self._callbacks.call("on_trial_shutdown")
+        return self._last_metrics
+
+    # -- before the first batch ------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        trial, ctx, context = self._trial, self._ctx, self._context
+        seed = context.get_trial_seed()
+        self._shares = Shares(trial.build_training_data_loader(), context.distributed, seed, "training")
+        self._validator = Validator(trial, context, self._callbacks)
+        self._geometry = self._measure()
+        ctx._prepared.watch(self._on_save, self._on_load)
+        ctx.prepare(self._state)
+        seeding.seed_everything(seeding.derive(ctx.seed, "rank", self._rank))
+        for model in context.models:
+            model.train()
+        ctx.restore()
+        # With another batch size the same samples are another number of batches.
+        self._position.epoch_batches = self._position.offset // self._shares.stride
+        self._saved = self._position.batches if self._position.batches else -1
+        context._initial = context._batch = self._position.batches
+        ctx._progress.epoch, ctx._progress.in_epochs = self._position.epoch, True
+        ctx._reporter.meets = True
+        context._reducers.reset(training=True)
+        self._callbacks.call("on_trial_startup", self._position.batches, ctx._saver.shown_latest())
+
+    def _measure(self) -> Geometry:
+        context, plan = self._context, self._plan
+        batches = self._shares.length()
+        has_batch = "global_batch_size" in context.get_hparams()
+        size = context.get_global_batch_size() if has_batch else None
+        geometry = Geometry(size, batches, plan.records_per_epoch)
+        if batches is None and plan.records_per_epoch:
+            batches = max(1, plan.records_per_epoch // geometry.batch_records("records_per_epoch"))
+            geometry = Geometry(size, batches, plan.records_per_epoch)
+        if batches is None and plan.max_length is None and plan.validation_period is None:
+            raise SetupError(
+                "searcher.max_time is looked at in validations, and nothing says when to validate: the training data "
+                "has no length. Set min_validation_period, e.g. {batches: 1000}."
+            )
+        if batches is None and context.distributed.get_size() > 1:
+            raise SetupError(
+                "The training data has no length, so the ranks cannot agree on where an epoch ends. Give the data set "
+                "a __len__, or set records_per_epoch."
+            )
+        context._epoch_length = geometry.epoch_batches
+        if plan.max_length is None and self._goal.max_time is None:
+            raise SetupError("Nobody says how long to train: set searcher.max_length, e.g. {epochs: 10}.")
+        return geometry
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _train(self) -> None:
+        self._callbacks.call("on_training_start")
+        if self._plan.perform_initial_validation and not self._position.batches:
+            self._validate()
+        if self._state.owes_validation:
+            self._state.owes_validation = False
+            self._validate()
+        while not self._ends() and not self._stops():
+            self._epoch()
+        if self._ctx.stop_requested and not self._searcher_stopped:
+            self._checkpoint()
+            return
+        if self._validated != self._position.batches:
+            self._validate()
+        self._checkpoint()
+
+    def _epoch(self) -> None:
+        """Train to the end of an epoch, or of training."""
+        position = self._position
+        self._ctx._progress.epoch = position.epoch
+        if not position.epoch_batches:
+            self._callbacks.call("on_training_epoch_start", position.epoch)
+        length = self._geometry.epoch_batches
+        batches = self._shares.training(position.epoch, position.offset, length)
+        while True:
+            count = self._until_something()
+            ended = self._batches(batches, count)
+            self._report()
+            if ended:
+                self._due = [False, False]
+            if ended or position.epoch_batches == length:
+                self._end_epoch()
+                ended = True
+            self._look()
+            if ended or self._ends() or self._stops():
+                return
+
+    def _until_something(self) -> int:
+        """Return the batches until the next thing that is not a batch."""
+        plan, position, geometry = self._plan, self._position, self._geometry
+        distances = [plan.scheduling_unit - position.batches % plan.scheduling_unit]
+        if geometry.epoch_batches is not None:
+            distances.append(geometry.epoch_batches - position.epoch_batches)
+        if plan.max_length is not None:
+            distances.append(plan.max_length.distance(position, geometry))
+        distances += [
+            period.next(position, geometry) for period in (plan.validation_period, plan.checkpoint_period) if period
+        ]
+        self._due = [
+            period is not None and period.next(position, geometry) == min(distances)
+            for period in (plan.validation_period, plan.checkpoint_period)
+        ]
+        return max(1, min(distances))
+
+    def _batches(self, batches: Iterator[Any], count: int) -> bool:
+        """Train on some batches; return whether the data ended before."""
+        last = self._plan.max_length is not None and (
+            self._plan.max_length.distance(self._position, self._geometry) <= count
+        )
+        if not last:
+            return self._run(batches, count)
+        ended = self._run(batches, count - 1) if count > 1 else False
+        if not ended:
+            # The optimizer takes its step with this batch, whatever the aggregation.
+            self._ctx._gradients.announce_last()
+            ended = self._run(batches, 1)
+        return ended
+
+    def _run(self, batches: Iterator[Any], count: int) -> bool:
+        context, position, timings = self._context, self._position, self._ctx._timings
+        train_batch, collect, move, device = self._trial.train_batch, self._metrics.add, self._move, context.device
+        timed, clock, after, end = timings.enabled, perf_counter, self._by_batch, object()
+        add_next, add_move, add_train = map(timings.adder, ("dataloader_next", "to_device", "train_batch"))
+        epoch, first, done, began = position.epoch, position.batches, 0, clock()
+        for index in range(first, first + count):
+            batch = next(batches, end)
+            if batch is end:
+                break
+            if timed:
+                loaded = clock()
+                add_next(loaded - began)
+            if move is not None:
+                if index == context._initial:
+                    move = self._move = self._mover(batch)
+                batch = batch if move is None else move(batch, device)
+            if timed:
+                moved = clock()
+                add_move(moved - loaded)
+            context._batch = index
+            collect(train_batch(batch, epoch, index))
+            if timed:
+                began = clock()
+                add_train(began - moved)
+                timings.batch_done(began)
+            done += 1
+            if after:
+                self._advance(after, index + 1)
+            if index == context._initial:
+                self._first_step()
+        self._went(done)
+        return done < count
+
+    def _mover(self, batch: Any) -> Any:
+        """Return what moves batches to the device; None on the CPU when they are there already."""
+        return None if self._context.device.type == "cpu" and on_cpu(batch) else self._move
+
+    def _first_step(self) -> None:
+        self._ctx._stepped = True
+        self._ctx._writer.write("first_step", {})
+
+    def _went(self, batches: int) -> None:
+        position = self._position
+        position.batches += batches
+        position.epoch_batches += batches
+        position.offset += batches * self._shares.stride
+        position.records += batches * (self._geometry.global_batch or 0)
+        self._ctx._batches = position.batches
+
+    def _advance(self, schedulers: list[LRScheduler], count: int) -> None:
+        before = perf_counter()
+        for scheduler in schedulers:
+            if count % scheduler.frequency == 0:
+                scheduler.scheduler.step()
+        self._ctx._timings.add("step_lr_schedulers", perf_counter() - before)
+
+    def _end_epoch(self) -> None:
+        position = self._position
+        if not position.epoch_batches:
+            raise self._shares.nothing()
+        self._callbacks.call("on_training_epoch_end", position.epoch)
+        position.epoch, position.epoch_batches, position.offset = position.epoch + 1, 0, 0
+        if self._by_epoch:
+            self._advance(self._by_epoch, position.epoch)
+        if self._plan.max_length is None and self._plan.validation_period is None:
+            self._due[0] = True
+
+    def _look(self) -> None:
+        """Validate, save and stop, where it is time."""
+        validate, save = self._due
+        if self._ends():
+            return
+        if self._stops():
+            self._state.owes_validation = validate
+            return
+        if validate:
+            self._validate()
+        if save:
+            self._checkpoint()
+
+    def _ends(self) -> bool:
+        length = self._plan.max_length
+        return self._searcher_stopped or (length is not None and length.distance(self._position, self._geometry) <= 0)
+
+    def _stops(self) -> bool:
+        return self._ctx.stop_requested or self._searcher_stopped
+
+    # -- between the batches ---------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Report the means of the unit's batches, and meet the other ranks."""
+        step, ctx, context = self._position.batches, self._ctx, self._context
+        count, before = self._metrics.count, perf_counter()
+        first = step - count + 1
+        columns = self._metrics.settle(first, self._rank, fail_on_nan=ctx._reporter._fail_on_nan)
+        ctx._timings.add("from_device", perf_counter() - before)
+        metrics: dict[str, Any] = means(columns)
+        reduced = context._reducers.reduce(context.distributed.allgather, training=True)
+        context._reducers.reset(training=True)
+        metrics.update((name, number(name, value)) for name, value in reduced.items())
+        if metrics:
+            ctx.report(step, metrics)
+        ctx._meet()
+        if self._callbacks.has("on_training_workload_end"):
+            averages = ctx._reporter.mean(step, metrics, 1.0) if ctx._reporter._average else metrics
+            rows = [{name: values[i] for name, values in columns.items()} for i in range(count)]
+            self._callbacks.call("on_training_workload_end", averages, rows)
+
+    def _validate(self) -> None:
+        step = self._position.batches
+        metrics = self._validator.run()
+        self._validated, self._last_metrics = step, metrics
+        verdict = self._ctx.report_validation(step, metrics, average=False)
+        self._searcher_stopped = self._goal_reached(verdict)
+        value = metrics.get(self._goal.metric or "")
+        improved = self._goal.improves(value, self._state.best)
+        if improved:
+            self._state.best = value
+        policy = self._plan.checkpoint_policy
+        if step and not self._ends() and (policy == "all" or (policy == "best" and improved)):
+            self._checkpoint()
+
+    def _goal_reached(self, verdict: str) -> bool:
+        return bool(self._context.distributed.broadcast(verdict == "stop"))
+
+    def _checkpoint(self) -> None:
+        step = self._position.batches
+        if self._saved == step:
+            return
+        self._saved = step
+        path = self._ctx.save_checkpoint(step)
+        if path is not None and self._callbacks.has(
+            "on_checkpoint_write_end", "on_checkpoint_end", "on_checkpoint_upload_end"
+        ):
+            self._ctx._saver.finish()
+            self._callbacks.call("on_checkpoint_write_end", str(path))
+            self._callbacks.call("on_checkpoint_end", str(path))
+            self._callbacks.call("on_checkpoint_upload_end", str(path))
+
+    def _on_save(self, state: dict[str, Any]) -> None:
+        self._callbacks.call("on_checkpoint_save_start", state)
+
+    def _on_load(self, state: dict[str, Any]) -> None:
+        self._callbacks.call("on_checkpoint_load_start", state)

@@ -1,0 +1,96 @@
+"""The trial-class door: a class with methods for training and validation; the library runs the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_dtrain.train.callbacks import PyTorchCallback
+from airflow_provider_dtrain.train.dataloader import batch_length
+from airflow_provider_dtrain.train.errors import TrialClassError
+from airflow_provider_dtrain.train.reducers import Reducer
+from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
+
+
+class PyTorchTrial:
+    """One trial. Build model, optimizer and scheduler in ``__init__`` and wrap them with the context.
+
+    Training needs all of ``build_training_data_loader``, ``build_validation_data_loader``, ``train_batch`` and one of
+    ``evaluate_batch`` and ``evaluate_full_dataset``; evaluation alone needs only the last two of these.
+    """
+
+    def __init__(self, context: PyTorchTrialContext) -> None:
+        self.context = context
+
+    def build_training_data_loader(self) -> Any:
+        """Return a ``DataLoader``; batches of ``context.get_per_slot_batch_size()``."""
+        raise self._missing("build_training_data_loader")
+
+    def build_validation_data_loader(self) -> Any:
+        """Return a ``DataLoader``; each sample is evaluated once, on one rank."""
+        raise self._missing("build_validation_data_loader")
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        """Train on one batch; return its loss, or a dict of metrics.
+
+        Call ``context.backward(loss)`` and ``context.step_optimizer(optimizer)`` in it.
+
+        :param batch: of the training loader, on the device
+        :param batch_idx: counts all batches of the trial, from 0
+        """
+        raise self._missing("train_batch")
+
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """Return the metrics of one batch; the parameter ``batch_idx`` may be left out.
+
+        Models are in evaluation mode and no gradients are recorded.
+        """
+        raise self._missing("evaluate_batch")
+
+    def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
+        """Return the metrics of the whole validation data; runs on rank 0, the others wait."""
+        raise self._missing("evaluate_full_dataset")
+
+    def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
+        """Return how metrics of batches become those of the data set: one reducer, or one per metric."""
+        return Reducer.AVG
+
+    def build_callbacks(self) -> dict[str, PyTorchCallback]:
+        """Return callbacks by name; their states are part of checkpoints."""
+        return {}
+
+    def get_batch_length(self, batch: Any) -> int:
+        """Return the records of a batch; default: the length of the first tensor in it."""
+        return batch_length(batch)
+
+    def _missing(self, method: str) -> TrialClassError:
+        return TrialClassError(f"{type(self).__name__} has no {method}, which is needed here. Define it.")
+
+
+def evaluates_batches(trial: PyTorchTrial) -> bool:
+    """Return True when the trial evaluates batches, False when it evaluates the data set at once.
+
+    :raises TrialClassError: it defines neither or both
+    """
+    kind = type(trial)
+    defined = [
+        name for name in ("evaluate_batch", "evaluate_full_dataset")
+        if getattr(kind, name) is not getattr(PyTorchTrial, name)
+    ]  # fmt: skip
+    if len(defined) != 1:
+        raise TrialClassError(
+            f"{kind.__name__} defines {' and '.join(defined) or 'neither evaluate_batch nor evaluate_full_dataset'}; "
+            "define exactly one of evaluate_batch (sharded over the ranks) and evaluate_full_dataset (rank 0 alone)."
+        )
+    return defined == ["evaluate_batch"]
+
+
+def check_training(trial: PyTorchTrial) -> None:
+    """Look whether a class has what training needs.
+
+    :raises TrialClassError: with every missing method
+    """
+    kind = type(trial)
+    needed = ("build_training_data_loader", "build_validation_data_loader", "train_batch")
+    missing = [name for name in needed if getattr(kind, name) is getattr(PyTorchTrial, name)]
+    if missing:
+        raise TrialClassError(f"{kind.__name__} has no {', '.join(missing)}; training needs it. Define it.")

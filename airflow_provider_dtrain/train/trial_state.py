@@ -1,0 +1,46 @@
+"""What a checkpoint holds of a trial class beyond models, optimizers and schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from airflow_provider_dtrain.train.callbacks import Callbacks
+from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.lengths import Position
+from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
+
+
+class TrialState:
+    """Position, callbacks and counters; an object that ``ctx.prepare`` takes."""
+
+    def __init__(self, position: Position, callbacks: Callbacks, context: PyTorchTrialContext) -> None:
+        self._position, self._callbacks, self._context = position, callbacks, context
+        #: Best value of ``searcher.metric`` so far.
+        self.best: float | None = None
+        #: Training stopped where a validation was due.
+        self.owes_validation = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers, texts, lists and dicts."""
+        return {
+            "position": asdict(self._position),
+            "optimizer_steps": list(self._context.optimizer_steps),
+            "callbacks": self._callbacks.state_dict(),
+            "best": self.best,
+            "owes_validation": self.owes_validation,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what :meth:`state_dict` returned.
+
+        :raises CheckpointError: a plain script wrote it
+        """
+        if "position" not in state:
+            raise CheckpointError("The checkpoint was not written by a trial class: it has no position.")
+        for name, value in state["position"].items():
+            setattr(self._position, name, value)
+        self._context.optimizer_steps[:] = state["optimizer_steps"]
+        self._callbacks.load_state_dict(state["callbacks"])
+        self.best, self.owes_validation = state["best"], state["owes_validation"]

@@ -1,0 +1,158 @@
+"""Validation of a trial class: over all ranks, correct to the last sample."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from airflow_provider_dtrain.train import reducers
+from airflow_provider_dtrain.train.callbacks import Callbacks
+from airflow_provider_dtrain.train.dataloader import DataLoader, Shares, to_device
+from airflow_provider_dtrain.train.errors import MetricError, TrialClassError
+from airflow_provider_dtrain.train.reducers import number
+from airflow_provider_dtrain.train.trial import PyTorchTrial, evaluates_batches
+from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
+from airflow_provider_dtrain.train.trial_metrics import read_column
+
+
+class Validator:
+    """Evaluates a trial on its validation data."""
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, callbacks: Callbacks) -> None:
+        self._trial, self._context, self._callbacks = trial, context, callbacks
+        self._by_batch = evaluates_batches(trial)
+        self._loader = trial.build_validation_data_loader()
+        self._shares = None
+        if self._by_batch:
+            seed = context.get_trial_seed()
+            self._shares = Shares(self._loader, context.distributed, seed, "validation")
+            self._shares.length()
+            self._with_index = _takes_index(trial.evaluate_batch)
+
+    def run(self) -> dict[str, float]:
+        """Return the metrics of the whole data set, the same on all ranks. Called by all ranks."""
+        self._callbacks.call("on_validation_start")
+        with evaluating(self._context.models), torch.no_grad():
+            metrics = self._evaluate_batches() if self._by_batch else self._evaluate_whole()
+        found = {name: number(name, value) for name, value in metrics.items()}
+        self._callbacks.call("on_validation_end", found)
+        return found
+
+    def _evaluate_batches(self) -> dict[str, Any]:
+        context = self._context
+        context._reducers.reset(training=False)
+        self._callbacks.call("on_validation_epoch_start")
+        outputs, weights = self._outputs()
+        self._callbacks.call("on_validation_epoch_end", outputs)
+        mine = _columns(outputs, weights)
+        answers = context.distributed.allgather((self._partials(mine), sum(weights)))
+        if not sum(count for _, count in answers):
+            assert self._shares is not None
+            raise self._shares.nothing()
+        # Ranks without a batch do not know the metrics; the others must agree on them.
+        names = {name: reducer for parts, _ in answers for name, (reducer, _) in parts.items()}
+        metrics: dict[str, Any] = {
+            name: reducers.combine(reducer, [parts[name][1] for parts, _ in answers if name in parts])
+            for name, reducer in names.items()
+        }
+        reducers.merge(metrics, context._reducers.reduce(context.distributed.allgather, training=False))
+        return metrics
+
+    def _outputs(self) -> tuple[list[dict[str, Any]], list[int]]:
+        assert self._shares is not None
+        trial, context = self._trial, self._context
+        outputs: list[dict[str, Any]] = []
+        weights: list[int] = []
+        for index, batch in enumerate(self._shares.validation()):
+            weights.append(trial.get_batch_length(batch))
+            if context.experimental.auto_to_device:
+                batch = to_device(batch, context.device)
+            metrics = trial.evaluate_batch(batch, index) if self._with_index else trial.evaluate_batch(batch)  # type: ignore[call-arg]
+            if not isinstance(metrics, dict):
+                raise MetricError(
+                    f"evaluate_batch returned {type(metrics).__name__}; a dict of metric name -> number is expected "
+                    "(an empty one when reducers do it all)."
+                )
+            outputs.append(metrics)
+        return outputs, weights
+
+    def _partials(self, columns: dict[str, tuple[list[float], list[int]]]) -> dict[str, Any]:
+        if not columns:
+            return {}
+        chosen = reducers.reducers_of(self._trial.evaluation_reducer(), list(columns))
+        return {
+            name: (chosen[name], reducers.partial(chosen[name], values, weights))
+            for name, (values, weights) in columns.items()
+        }
+
+    def _evaluate_whole(self) -> dict[str, Any]:
+        """Return what rank 0 finds alone; the others wait for as long as it takes."""
+        loader = self._loader.torch_loader if isinstance(self._loader, DataLoader) else self._loader
+
+        def evaluate() -> dict[str, float]:
+            metrics = self._trial.evaluate_full_dataset(loader)
+            if not isinstance(metrics, dict):
+                raise MetricError(f"evaluate_full_dataset returned {type(metrics).__name__}; a dict is expected.")
+            return {name: number(name, value) for name, value in metrics.items()}
+
+        self._context._reducers.reset(training=False)
+        metrics = self._context.distributed.on_chief(evaluate)
+        reduced = self._context._reducers.reduce(self._context.distributed.allgather, training=False)
+        reducers.merge(metrics, reduced)
+        return metrics
+
+
+@contextlib.contextmanager
+def evaluating(models: list[Any]) -> Iterator[None]:
+    """Put models into evaluation mode, each module back into its own mode afterwards.
+
+    DistributedDataParallel exchanges buffers (batch norm) in every forward pass, in evaluation too, and would wait for
+    a rank that has no batch left. So rank 0's buffers go to all ranks once, and no pass exchanges any.
+    """
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    apart = [model for model in models if getattr(model, "broadcast_buffers", False) and hasattr(model, "module")]
+    for model in apart:
+        for buffer in model.module.buffers():
+            torch.distributed.broadcast(buffer, 0, group=model.process_group)
+        model.broadcast_buffers = False
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for model in apart:
+            model.broadcast_buffers = True
+
+
+def _takes_index(method: Any) -> bool:
+    """Return whether ``evaluate_batch`` takes the index of the batch."""
+    parameters = list(inspect.signature(method).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters) or len(positional) == 2:
+        return True
+    if len(positional) != 1:
+        raise TrialClassError(
+            f"evaluate_batch takes {len(positional)} arguments besides self; batch, or batch and batch_idx, are passed."
+        )
+    return False
+
+
+def _columns(outputs: list[dict[str, Any]], weights: list[int]) -> dict[str, tuple[list[float], list[int]]]:
+    """Return each metric's values and their weights.
+
+    :raises MetricError: batches differ in their metrics
+    """
+    names = list(outputs[0]) if outputs else []
+    for index, output in enumerate(outputs):
+        if output.keys() != outputs[0].keys():
+            raise MetricError(
+                f"evaluate_batch returned {sorted(output)} for batch {index}, but {sorted(names)} for batch 0; return "
+                "the same metrics for every batch."
+            )
+    return {name: (read_column(name, [output[name] for output in outputs]), weights) for name in names}

@@ -1,0 +1,58 @@
+"""Weights of another checkpoint: whether they fit, and loading them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.state import unwrap
+
+
+def load_weights(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Give the prepared models the parameters and buffers of a checkpoint; nothing else of it is used.
+
+    :param saved: one state per model
+    :param source: the checkpoint, for messages
+    :raises CheckpointError: the checkpoint is of other models; nothing was loaded
+    """
+    refuse_other_models(models, saved, source)
+    for model, values in zip(models, saved):
+        unwrap(model).load_state_dict(values)
+
+
+def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Raise when states were not saved from models like these; looks at names and shapes, changes nothing.
+
+    :raises CheckpointError: names the first parameter that differs
+    """
+    if len(saved) != len(models):
+        raise CheckpointError(
+            f"The checkpoint ({source}) holds {len(saved)} models, but ctx.prepare was given {len(models)}. Prepare "
+            "the same models in the same order before ctx.restore()."
+        )
+    for index, (model, values) in enumerate(zip(models, saved)):
+        difference = _first_difference(unwrap(model).state_dict(), values)
+        if difference:
+            raise CheckpointError(
+                f"The checkpoint ({source}) is of another model: models[{index}] ({type(unwrap(model)).__name__}), "
+                f"{difference}. Nothing was loaded, and no checkpoint is lost. Build the model with the "
+                "hyperparameters that it was trained with, or start without this checkpoint."
+            )
+
+
+def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
+    """Return in words what differs first, in the order of the model."""
+    for name, value in mine.items():
+        if name not in saved:
+            return f"parameter {name} has shape {_shape(value)} here and is not in the checkpoint"
+        if _shape(value) != _shape(saved[name]):
+            return f"parameter {name} has shape {_shape(value)} here and {_shape(saved[name])} in the checkpoint"
+    for name, value in saved.items():
+        if name not in mine:
+            return f"parameter {name} has shape {_shape(value)} in the checkpoint and is not in the model"
+    return None
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.shape) if hasattr(value, "shape") else None

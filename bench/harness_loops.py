@@ -1,0 +1,308 @@
+"""One training loop per harness, each beside the bare loop in one process; started by bench_harness.py.
+
+    python bench/harness_loops.py NAME --batches 2000
+
+Prints one line of JSON. Every loop sees the same samples in the same order (no shuffling, one process) and starts from
+the same weights. Bare loop and harness take turns of 20 batches, in two threads of which one waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+BATCH, BLOCK = 64, 20
+
+
+class Samples(Dataset):
+    """Random samples, fetched a batch at a time."""
+
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(count, 64, generator=generator)
+        self.labels = torch.randint(0, 2, (count,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple:
+        return self.inputs[index], self.labels[index]
+
+    def __getitems__(self, indices: list) -> tuple:
+        return self.inputs[indices], self.labels[indices]
+
+
+def whole(batch: tuple) -> tuple:
+    """Return what ``__getitems__`` made: no collation."""
+    return batch
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+class Relay:
+    """Lets two threads run in turn, so that both meet the same neighbours on the machine."""
+
+    def __init__(self) -> None:
+        self.turns = [threading.Semaphore(1), threading.Semaphore(0)]
+
+    def wait(self, side: int) -> None:
+        self.turns[side].acquire()
+
+    def pass_on(self, side: int) -> None:
+        self.turns[1 - side].release()
+
+
+class Meter:
+    """Keeps every loss and the time of each block of batches; passes the turn on after each block."""
+
+    def __init__(self, batches: int, relay: Relay, side: int) -> None:
+        self.batches, self.relay, self.side = batches, relay, side
+        self.losses, self.blocks, self.started = [], [], 0.0
+
+    def batch(self, loss: torch.Tensor) -> None:
+        self.losses.append(loss.detach())
+        if len(self.losses) % BLOCK == 0:
+            self.blocks.append((time.perf_counter() - self.started) / BLOCK * 1e6)
+            self.relay.pass_on(self.side)
+            if len(self.losses) < self.batches:
+                self.relay.wait(self.side)
+            self.started = time.perf_counter()
+
+    def digest(self) -> str:
+        assert len(self.losses) == self.batches, f"{len(self.losses)} batches instead of {self.batches}"
+        return hashlib.sha256(torch.stack(self.losses).numpy().tobytes()).hexdigest()
+
+
+def race(loop: Callable, data: Samples, batches: int) -> dict:
+    """Run the bare loop and another one in turn; return microseconds per batch of each block and both digests."""
+    relay = Relay()
+    meters = [Meter(batches, relay, side) for side in (0, 1)]
+
+    def other_side() -> None:
+        relay.wait(0)
+        bare(data, meters[0])
+
+    thread = threading.Thread(target=other_side, daemon=True)
+    thread.start()
+    relay.wait(1)
+    loop(data, meters[1])  # in the main thread: harnesses install signal handlers
+    thread.join()
+    # The first block holds the start of the loop.
+    return {
+        "bare": meters[0].blocks[1:], "loop": meters[1].blocks[1:], "equal": meters[0].digest() == meters[1].digest()
+    }  # fmt: skip
+
+
+def bare(data: Samples, meter: Meter) -> None:
+    model = network()
+    optimizer = sgd(model)
+    for inputs, labels in DataLoader(data, batch_size=BATCH, collate_fn=whole):
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        meter.batch(loss)
+
+
+def script(data: Samples, meter: Meter, *, report: bool = False) -> None:
+    import airflow_provider_dtrain.train as dtrain
+
+    with dtrain.init(hparams={"global_batch_size": BATCH}) as ctx:
+        model = network()
+        model, optimizer = ctx.prepare(model, sgd(model))
+        for step, batch in enumerate(ctx.loader(data, shuffle=False, collate_fn=whole), start=1):
+            inputs, labels = ctx.to_device(batch)
+            loss = cross_entropy(model(inputs), labels)
+            ctx.backward(loss)
+            ctx.step(optimizer)
+            if report:
+                ctx.report(step, {"loss": loss})
+            meter.batch(loss)
+
+
+def script_reports(data: Samples, meter: Meter) -> None:
+    """The plain script with an events file, as a trial has one, and a report in every batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DTRAIN_EVENTS"] = f"{folder}/events"
+        try:
+            script(data, meter, report=True)
+        finally:
+            del os.environ["DTRAIN_EVENTS"]
+
+
+def accelerate(data: Samples, meter: Meter) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = network()
+    loader = DataLoader(data, batch_size=BATCH, collate_fn=whole)
+    model, optimizer, loader = accelerator.prepare(model, sgd(model), loader)
+    for inputs, labels in loader:
+        loss = cross_entropy(model(inputs), labels)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        meter.batch(loss)
+
+
+def lightning(data: Samples, meter: Meter) -> None:
+    import lightning as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = network()
+
+        def training_step(self, batch: tuple, index: int) -> torch.Tensor:
+            inputs, labels = batch
+            loss = cross_entropy(self.model(inputs), labels)
+            # Lightning steps after this, so a turn holds 20 steps here too.
+            meter.batch(loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return sgd(self.model)
+
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Module(), DataLoader(data, batch_size=BATCH, collate_fn=whole))
+
+
+def trial_of(pytorch: object, data: Samples, meter: Meter) -> type:
+    """Return a trial class; ``pytorch`` is determined.pytorch or ours."""
+
+    class Trial(pytorch.PyTorchTrial):  # type: ignore[name-defined]
+        def __init__(self, context: object) -> None:
+            self.context = context
+            model = network()
+            self.model = context.wrap_model(model)
+            self.optimizer = context.wrap_optimizer(sgd(model))
+
+        def train_batch(self, batch: tuple, epoch_idx: int, batch_idx: int) -> dict:
+            inputs, labels = batch
+            loss = cross_entropy(self.model(inputs), labels)
+            self.context.backward(loss)
+            self.context.step_optimizer(self.optimizer)
+            meter.batch(loss)
+            return {"loss": loss}
+
+        def evaluate_batch(self, batch: tuple) -> dict:
+            return {"loss": 0.0}
+
+        def build_training_data_loader(self) -> object:
+            return pytorch.DataLoader(data, batch_size=BATCH, shuffle=False, collate_fn=whole)
+
+        def build_validation_data_loader(self) -> object:
+            return pytorch.DataLoader(torch.utils.data.Subset(data, range(BATCH)), batch_size=BATCH, collate_fn=whole)
+
+    return Trial
+
+
+def determined(data: Samples, meter: Meter) -> None:
+    from determined import pytorch
+
+    with pytorch.init(hparams={"global_batch_size": BATCH}) as context:
+        trainer = pytorch.Trainer(trial_of(pytorch, data, meter)(context), context)
+        trainer.fit(max_length=pytorch.Batch(meter.batches), checkpoint_policy="none")
+
+
+def trial(data: Samples, meter: Meter) -> None:
+    from airflow_provider_dtrain.train import pytorch
+
+    with pytorch.init(hparams={"global_batch_size": BATCH}) as context:
+        trainer = pytorch.Trainer(trial_of(pytorch, data, meter)(context), context)
+        trainer.fit(max_length=pytorch.Batch(meter.batches), checkpoint_policy="none")
+
+
+def ddp() -> dict:
+    """Run bare DDP and the plain script in turn on this rank; same process group, same weights, same samples."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    import airflow_provider_dtrain.train as dtrain
+
+    def large() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(64, 384), torch.nn.ReLU(), torch.nn.Linear(384, 384), torch.nn.ReLU()]
+        return torch.nn.Sequential(*layers, torch.nn.Linear(384, 2))
+
+    with dtrain.init(hparams={"global_batch_size": 1024}) as ctx:
+        plain = DistributedDataParallel(large())
+        model = large()
+        model, optimizer = ctx.prepare(model, sgd(model))
+        plain_optimizer = sgd(plain)
+        torch.manual_seed(ctx.distributed.get_rank())
+        batches = [(torch.randn(512, 64), torch.randint(0, 2, (512,))) for _ in range(5)]
+
+        def bare_turn() -> None:
+            for inputs, labels in batches:
+                cross_entropy(plain(inputs), labels).backward()
+                plain_optimizer.step()
+                plain_optimizer.zero_grad(set_to_none=True)
+
+        def our_turn() -> None:
+            for batch in batches:
+                inputs, labels = ctx.to_device(batch)
+                ctx.backward(cross_entropy(model(inputs), labels))
+                ctx.step(optimizer)
+
+        blocks: list = [[], []]
+        for _ in range(60):
+            for kept, turn in zip(blocks, (bare_turn, our_turn), strict=True):
+                ctx.distributed.barrier()
+                started = time.perf_counter()
+                turn()
+                kept.append((time.perf_counter() - started) / len(batches) * 1e6)
+        equal = dtrain.parameters_sha256(plain) == dtrain.parameters_sha256(model)
+    return {"bare": blocks[0][5:], "loop": blocks[1][5:], "equal": equal}
+
+
+LOOPS = {
+    loop.__name__: loop for loop in (bare, script, script_reports, trial, determined, accelerate, lightning)
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=[*LOOPS, "ddp"])
+    parser.add_argument("--batches", type=int, default=2000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    if arguments.name == "ddp":
+        print(json.dumps(ddp()), flush=True)
+        return
+    data = Samples(BATCH * arguments.batches)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        os.chdir(folder)
+        result = race(LOOPS[arguments.name], data, arguments.batches)
+        os.chdir("/")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

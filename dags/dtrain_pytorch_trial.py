@@ -1,0 +1,45 @@
+"""Trains a PyTorchTrial class: lengths, periods and checkpoints come from the configuration, and a failure is resumed.
+
+See a resume: ``airflow dags trigger dtrain_pytorch_trial --conf '{"fail_at_batch": 60}'``. The first attempt raises in
+that batch, the second one goes on from the latest checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_dtrain.operators.config import RenderConfigOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+with DAG(
+    "dtrain_pytorch_trial",
+    description="A trial class on handwritten digits, with checkpoints and restarts",
+    schedule=None,
+    tags=["dtrain", "example"],
+    params={
+        "slots_per_trial": Param(2, type="integer", minimum=0, description="processes that train together"),
+        "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
+        "epochs": Param(10, type="integer", minimum=1),
+        "fail_at_batch": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            description="the first attempt fails here; 23 batches per epoch",
+        ),
+    },
+):
+    config = RenderConfigOperator(
+        task_id="config",
+        config=Path(__file__).with_name("pytorch_trial").joinpath("experiment.yaml").read_text(),
+        template="pytorch_trial/template.yaml",
+    )
+    trained = TrialOperator(task_id="train", config=config.output, deferrable=True)
+
+    @task
+    def show(result: dict) -> float:
+        print(f"Accuracy {result['metric']:.4f} after {result['steps']} batches; checkpoint: {result['checkpoint']}")
+        return result["metric"]
+
+    show(trained.output)

@@ -1,0 +1,193 @@
+"""What a supervisor measures of its host while ranks run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.core.events import parse_events
+from airflow_provider_dtrain.hosts.supervisor import Sampler
+from tests.contract.supervisor_host import SLEEP, Channel, Host, interpreters, is_alive, make_plan, start, until
+
+FAKE = Path(__file__).parents[1] / "support" / "fake_nvml.c"
+RUN = "t1.1.7"
+#: Writes and sends what the test can find again in the figures.
+BUSY = (
+    "python", "-c",
+    "import os, socket, time\n"
+    "end = time.monotonic() + 60\n"
+    "while time.monotonic() < end: sum(range(10000))\n",
+)  # fmt: skip
+
+
+@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
+def host(request: Any, tmp_path: Path) -> Iterator[Host]:
+    found = Host(tmp_path / "host", request.param)
+    yield found
+    found.clean()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library that answers like NVIDIA's."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler is here to build the stand-in for NVIDIA's library")
+    folder = tmp_path_factory.mktemp("nvml")
+    done = subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(FAKE)], capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def plan(*argv: str, **changes: Any) -> dict[str, Any]:
+    found = make_plan(RUN, *argv, **{"sampling_interval_s": 0.1, **changes})
+    if device := changes.get("device"):
+        found["ranks"][0]["device"] = device
+        del found["device"]
+    return found
+
+
+def samples(host: Host, kind: str = "system") -> list[dict[str, Any]]:
+    path = host.run_dir(RUN) / "samples"
+    data = path.read_bytes() if path.exists() else b""
+    return [line for line in parse_events(data[: data.rfind(b"\n") + 1]) if line["kind"] == kind]
+
+
+def children(host: Host, run: str = RUN) -> list[int]:
+    supervisor = host.supervisor_pid(run)
+    return [int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
+
+
+def sampler_of(host: Host) -> int:
+    """Return the pid of the one child of the supervisor that is no rank; it measures already."""
+    until(lambda: samples(host), "a sample")
+    (found,) = set(children(host)) - set(host.processes(RUN))
+    return found
+
+
+def stop(channel: Channel) -> str:
+    channel.call("stop", run=RUN, grace_s=5)
+    return str(channel.wait_event(RUN, "ended")["reason"])
+
+
+def test_the_host_is_measured_while_any_program_runs(host: Host) -> None:
+    channel = host.channel()
+    start(channel, plan(*BUSY))
+    until(lambda: len(samples(host)) >= 5, "five samples")
+    found = samples(host)
+    assert [line["seq"] for line in found] == list(range(1, len(found) + 1))
+    for line in found:
+        assert {"cpu_util", "memory_available", "net_sent", "net_recv"} <= set(line)
+        assert 0 <= line["cpu_util"] <= 100
+        assert "gpus" not in line
+    assert max(line["cpu_util"] for line in found) > 100 / (os.cpu_count() or 1) / 2, "one CPU was busy all the time"
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert 0 < found[0]["memory_available"] <= total
+    gaps = [later["at"] - sooner["at"] for sooner, later in zip(found, found[1:], strict=False)]
+    assert min(gaps) >= 0.09
+    answer = channel.call("read", run=RUN, stream="samples", offset=0, length=1 << 20)
+    assert parse_events(answer["raw"][: answer["raw"].rfind(b"\n") + 1])[:5] == found[:5]
+    assert stop(channel) == "stopped"
+
+
+def test_nothing_is_measured_when_the_plan_does_not_ask_for_it(host: Host) -> None:
+    channel = host.channel()
+    start(channel, plan("python", "-c", "import time; time.sleep(0.5)", sampling_interval_s=0))
+    assert channel.wait_event(RUN, "ended")["reason"] == "completed"
+    assert not (host.run_dir(RUN) / "samples").exists()
+
+
+def test_the_gpus_of_the_run_are_measured(host: Host, library: Path) -> None:
+    host.env["LD_LIBRARY_PATH"] = str(library)
+    channel = host.channel()
+    start(channel, plan(*SLEEP, device="GPU-fake"))
+    until(lambda: any("gpus" in line for line in samples(host)), "a sample with a GPU")
+    (gpu,) = next(line["gpus"] for line in samples(host) if "gpus" in line)
+    assert gpu == {"uuid": "GPU-fake", "gpu_util": 87, "gpu_free_memory": 30 << 30}
+    assert stop(channel) == "stopped"
+
+
+@pytest.mark.parametrize("mood", ["hang", "crash"])
+def test_a_driver_that_hangs_or_crashes_neither_stops_the_run_nor_its_end(host: Host, library: Path, mood: str) -> None:
+    host.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=mood)
+    channel = host.channel()
+    start(channel, plan(*SLEEP, device="GPU-fake"))
+    if mood == "hang":
+        until(lambda: len(samples(host)) >= 3, "samples of the rest")
+        assert not any("gpus" in line for line in samples(host))
+    else:
+        log = host.run_dir(RUN) / "supervisor.log"
+        until(lambda: len(children(host)) == 1 and (host.run_dir(RUN) / "samples").exists(), "the end of the sampler")
+        assert log.exists()
+    assert len(host.processes(RUN)) == 1, "the rank goes on"
+    assert stop(channel) == "stopped"
+
+
+def test_the_sampler_ends_with_the_run_and_with_its_supervisor(host: Host) -> None:
+    channel = host.channel()
+    start(channel, plan(*SLEEP))
+    first = sampler_of(host)
+    assert stop(channel) == "stopped"
+    assert not is_alive(first)
+    other = "t1.2.8"
+    start(channel, make_plan(other, *SLEEP, sampling_interval_s=0.1))
+    until(lambda: len(children(host, other)) == 2, "rank and sampler")
+    pids, supervisor = children(host, other), host.supervisor_pid(other)
+    os.kill(supervisor, 9)
+    until(lambda: not any(map(is_alive, pids)), "the end of rank and sampler")
+
+
+def test_the_sampler_holds_no_lock(host: Host) -> None:
+    channel = host.channel()
+    start(channel, plan(*SLEEP))
+    held = [os.readlink(entry) for entry in Path(f"/proc/{sampler_of(host)}/fd").iterdir()]
+    assert not any(path.endswith("lock") for path in held), held
+    assert stop(channel) == "stopped"
+
+
+def test_the_file_is_written_less_and_less_often_and_stays_below_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "samples"
+    limit = 64 << 10
+    sampler = Sampler(str(path), 1.0, [], limit)
+    for number in range(2000):
+        if sampler.has_room() and number % sampler.interval_s == 0:
+            sampler._write("system", {"cpu_util": number * 1.0, "filler": "x" * 200})
+            sampler._thin()
+    lines = parse_events(path.read_bytes())
+    marks = [line["interval_s"] for line in lines if line["kind"] == "interval"]
+    assert marks[:3] == [2, 4, 8]
+    kept = [int(line["cpu_util"]) for line in lines if line["kind"] == "system"]
+    assert kept[:100] == list(range(100))
+    assert kept[-1] > 500, "the end of a long run is there as well"
+    assert path.stat().st_size < limit
+    assert len(lines) == lines[-1]["seq"]
+
+
+def test_rates_are_per_second_between_two_readings(tmp_path: Path) -> None:
+    sampler = Sampler(str(tmp_path / "samples"), 1.0, [])
+    before: dict[str, float] = {
+        "cpu_all": 1000,
+        "cpu_idle": 500,
+        "net_sent": 100,
+        "disk_iops": 50,
+        "disk_read": 1 << 20,
+    }
+    after: dict[str, float] = {
+        "cpu_all": 1400,
+        "cpu_idle": 600,
+        "net_sent": 4100,
+        "disk_iops": 40,
+        "disk_read": 3 << 20,
+    }
+    found = sampler.sample(before, {**after, "memory_available": 7}, 2.0)
+    assert found == {
+        "cpu_util": 75.0, "memory_available": 7, "net_sent": 2000.0, "disk_iops": 0.0, "disk_read": float(1 << 20),
+    }  # fmt: skip

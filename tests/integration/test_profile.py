@@ -1,0 +1,72 @@
+"""Measurements of a run on this machine, from its ranks and its supervisor to what the command shows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.cli import profile
+from airflow_provider_dtrain.errors import NotFoundError
+from tests.integration.test_engine_local import Engine, config, engine
+
+__all__ = ["engine"]
+
+
+def measured(**profiling: Any) -> dict[str, Any]:
+    return {**config("", slots=2), "entrypoint": "python measured.py", "profiling": profiling}
+
+
+async def test_timings_and_system_metrics_reach_the_command(
+    engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
+    ticket = engine.submit(measured(sampling_interval_s=0.2))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    view = engine.hook.store.attempt(ticket.attempt_id)
+
+    timings = profile._timings(engine.hook.store, view)
+    assert [(row["rank"], row["timing"]) for row in timings] == [
+        (rank, name) for rank in (0, 1) for name in ("dataloader_next", "train_batch", "backward")
+    ]
+    assert all(row["count"] == 12 for row in timings)
+    assert timings[1]["mean_s"] == pytest.approx(0.1, abs=0.05)
+    assert timings[2]["total_s"] == pytest.approx(0.6)
+
+    system = profile._system(engine.hook, view)
+    rows = {row["metric"]: row for row in system}
+    assert {"cpu_util", "memory_available", "net_sent", "net_recv"} <= set(rows)
+    assert rows["cpu_util"]["count"] >= 4
+    for row in rows.values():
+        assert row["host"] == "local"
+        assert 0 <= row["min"] <= row["mean"] <= row["max"]
+
+    command = profile.profile.__wrapped__  # type: ignore[attr-defined]
+    capsys.readouterr()
+    command(argparse.Namespace(output="table", trial_id=ticket.trial_id, attempt=None))
+    shown = capsys.readouterr().out
+    assert "train_batch" in shown
+    assert "memory_available" in shown
+    assert "GiB" in shown
+    command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=1))
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["timings"]) == 6
+    assert {row["host"] for row in document["system"]} == {"local"}
+    with pytest.raises(NotFoundError, match="no attempt 2"):
+        command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=2))
+
+
+@pytest.mark.parametrize("profiling", [{"enabled": False}, {"enabled": False, "sampling_interval_s": 0.2}])
+async def test_without_profiling_the_supervisor_samples_nothing(
+    engine: Engine, profiling: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticket = engine.submit({**measured(**profiling), "entrypoint": "python ranks.py facts"})
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert profile._system(engine.hook, engine.hook.store.attempt(ticket.attempt_id)) == []
+    assert "cannot be read" in capsys.readouterr().err

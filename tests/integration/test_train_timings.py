@@ -1,0 +1,72 @@
+"""Timings of real ranks: what each part of a batch takes, and the switch that turns them off."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.test_train_ranks import run_ranks, script
+from tests.unit.test_train_events import lines_of
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+BODY = """
+    import time
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self): return 40
+        def __getitem__(self, index):
+            time.sleep(0.001)
+            return torch.full((4,), float(index)), torch.tensor([1.0])
+    with dtrain.init() as ctx:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        model, optimizer, schedule = ctx.prepare(model, optimizer, schedule)
+        step = 0
+        for epoch in ctx.epochs(2):
+            for batch in ctx.loader(Slow()):
+                inputs, targets = ctx.to_device(batch)
+                loss = torch.nn.functional.mse_loss(model(inputs), targets)
+                ctx.backward(loss)
+                ctx.step(optimizer)
+                step += 1
+                ctx.report(step, {"loss": loss})
+            ctx.report_validation(step, {"accuracy": 0.5})
+"""
+PER_BATCH = {"dataloader_next", "to_device", "train_batch", "backward", "step_optimizer", "step_lr_schedulers"}
+
+
+def summed(events):
+    found = {}
+    for event in events:
+        for name, sums in event["names"].items() if event["kind"] == "timings" else ():
+            count, total = found.get(name, (0, 0.0))
+            found[name] = (count + sums["count"], total + sums["total_s"])
+    return found
+
+
+def test_every_part_of_every_batch_is_measured_on_every_rank(tmp_path):
+    ranks = run_ranks(script(tmp_path, BODY), tmp_path / "run", 2)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    for rank in ranks:
+        found = summed(rank.events)
+        assert {name: found[name][0] for name in PER_BATCH} == dict.fromkeys(PER_BATCH, 10)
+        assert found["dataloader_next"][1] >= 0.038, "4 samples of 1 ms in each of 10 batches"
+        parts = sum(found[name][1] for name in ("to_device", "backward", "step_optimizer"))
+        assert found["train_batch"][1] >= parts
+        assert found["gradient_exchange"][0] >= 1
+        assert 0 < found["gradient_exchange"][1] < 60
+        assert found["reduce_metrics"][0] >= 4, "two epochs begin, two validations"
+        lines = lines_of(rank.folder / "samples")
+        values = {name: [v for line in lines for v in line["us"].get(name, ())] for name in PER_BATCH}
+        assert {name: len(found) for name, found in values.items()} == dict.fromkeys(PER_BATCH, 10)
+        assert all(type(value) is int and value >= 0 for found in values.values() for value in found)
+
+
+@pytest.mark.parametrize("profiling", [{"enabled": False}, {"timings": False}])
+def test_profiling_switches_timings_off(tmp_path, profiling):
+    (rank,) = run_ranks(script(tmp_path, BODY), tmp_path / "run", 1, context={"config": {"profiling": profiling}})
+    assert rank.exit_code == 0, rank.output
+    assert not (rank.folder / "samples").exists()
+    assert "timings" not in {event["kind"] for event in rank.events}
+    assert {"report", "validation", "result"} <= {event["kind"] for event in rank.events}

@@ -1,0 +1,159 @@
+"""Durations of a rank on their way into its files."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_provider_dtrain.train import samples as samples_module
+from airflow_provider_dtrain.train import timings as timings_module
+from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.samples import MOST_VALUES, SampleFile
+from airflow_provider_dtrain.train.timings import Timings, open_timings
+from tests.unit.test_train_events import lines_of
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test turns."""
+
+    class Clock:
+        now = 1000.0
+
+        def __call__(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(timings_module, "perf_counter", clock)
+    monkeypatch.setattr(samples_module.time, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def timings(tmp_path, clock):
+    return Timings(EventWriter(tmp_path / "events"), SampleFile(tmp_path / "samples"))
+
+
+def batch(timings, clock, backward_s=0.002):
+    timings.add("backward", backward_s)
+    clock.now += 0.25
+    timings.batch_done(clock.now)
+
+
+def test_each_second_has_a_line_with_every_value_in_microseconds(timings, clock, tmp_path):
+    for number in range(10):
+        batch(timings, clock, 0.001 * (number + 1))
+    timings.close()
+    lines = lines_of(tmp_path / "samples")
+    assert [line["seq"] for line in lines] == [1, 2, 3]
+    assert [line["first"] for line in lines] == [0, 5, 9]
+    assert [line["batches"] for line in lines] == [5, 4, 1]
+    assert [value for line in lines for value in line["us"]["backward"]] == [1000 * (n + 1) for n in range(10)]
+    assert {line["kind"] for line in lines} == {"batches"}
+
+
+def test_a_summary_goes_to_the_events_every_ten_seconds_and_at_the_end(timings, clock, tmp_path):
+    for number in range(50):
+        batch(timings, clock, 0.5 if number == 7 else 0.1)
+    before = [event for event in lines_of(tmp_path / "events") if event["kind"] == "timings"]
+    assert len(before) == 1
+    timings.close()
+    found = lines_of(tmp_path / "events")
+    assert len(found) == 2
+    assert sum(event["names"]["backward"]["count"] for event in found) == 50
+    assert sum(event["names"]["backward"]["total_s"] for event in found) == pytest.approx(5.4)
+    assert [event["names"]["backward"]["max_s"] for event in found] == [0.5, 0.1]
+    assert found[-1]["batches"] == 50
+
+
+def test_a_loader_is_timed_and_a_batch_ends_with_its_last_step(timings, clock, tmp_path):
+    def slow():
+        for number in range(3):
+            clock.now += 0.03
+            yield number
+
+    seen = []
+    for number in timings.batches(slow()):
+        seen.append(number)
+        clock.now += 0.01
+        timings.batch_done(clock.now)
+        clock.now += 0.01
+        timings.batch_done(clock.now)
+        clock.now += 5.0  # what the script does after its steps
+    timings.close()
+    assert seen == [0, 1, 2]
+    names = {}
+    for line in lines_of(tmp_path / "samples"):
+        for name, values in line["us"].items():
+            names.setdefault(name, []).extend(values)
+    assert names == {"dataloader_next": [30000] * 3, "train_batch": [20000] * 3}
+    assert lines_of(tmp_path / "events")[-1]["batches"] == 3
+
+
+def test_values_are_thinned_when_batches_are_very_short(timings, clock, tmp_path):
+    add = timings.adder("backward")
+    for number in range(10 * MOST_VALUES):
+        add(number / 1e6)
+    clock.now += 2
+    timings.close()
+    (line,) = lines_of(tmp_path / "samples")
+    assert line["every"] == {"backward": 10}
+    assert line["us"]["backward"] == list(range(0, 10 * MOST_VALUES, 10))
+    (event,) = lines_of(tmp_path / "events")
+    assert event["names"]["backward"]["count"] == 10 * MOST_VALUES, "the summary has them all"
+
+
+def test_the_file_stays_below_its_limit_and_says_when_it_gets_sparser(tmp_path, clock):
+    path = tmp_path / "samples"
+    found = SampleFile(path, limit_bytes=64 << 10)
+    for number in range(2000):
+        found.write(number, 1, {"backward": [0.1] * 50})
+        clock.now += 1.0
+    assert path.stat().st_size < 64 << 10
+    lines = lines_of(path)
+    assert [line["interval_s"] for line in lines if line["kind"] == "interval"][:3] == [2, 4, 8]
+    firsts = [line["first"] for line in lines if line["kind"] == "batches"]
+    assert firsts[:50] == list(range(50))
+    assert firsts[-1] > 300
+    again = SampleFile(path, limit_bytes=64 << 10)
+    again.write(0, 1, {"backward": [0.1]})
+    assert path.stat().st_size < 64 << 10
+
+
+@pytest.mark.parametrize(
+    ("profiling", "measures"),
+    [({}, True), (None, True), ({"enabled": False}, False), ({"timings": False}, False), ({"timings": True}, True)],
+)
+def test_profiling_switches_it_on_and_off(tmp_path, profiling, measures):
+    writer = EventWriter(tmp_path / "events")
+    timings = open_timings(tmp_path / "events", {"profiling": profiling}, writer, 0)
+    timings.add("backward", 1.0)
+    timings.adder("to_device")(1.0)
+    assert list(timings.batches([1, 2])) == [1, 2]
+    timings.batch_done(time.perf_counter())
+    timings.close()
+    assert timings.enabled is measures
+    assert (tmp_path / "samples").exists() is measures
+    assert bool(lines_of(tmp_path / "events")) is measures
+
+
+def test_off_cluster_nothing_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    timings = open_timings(None, {}, EventWriter(None), 0)
+    timings.add("backward", 1.0)
+    timings.close()
+    assert not timings.enabled
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_loses_measurements_and_nothing_else(tmp_path):
+    writer = EventWriter(tmp_path / "events")
+    samples = SampleFile(tmp_path / "samples")
+    samples._writer._fd = open("/dev/full", "wb", buffering=0).fileno()  # noqa: SIM115 - closed with the test
+    timings = Timings(writer, samples)
+    timings.add("backward", 1.0)
+    timings._flush()
+    timings._summarize()
+    (event,) = lines_of(tmp_path / "events")
+    assert event["names"]["backward"]["count"] == 1
