@@ -108,12 +108,14 @@ def interpreter(options: argparse.Namespace) -> Path:
 def commands(python: Path, further: Sequence[str], *, only_tests: bool) -> dict[str, list[str]]:
     """Return the checks by name, in their order."""
     module = [str(python), "-m"]
+    # Many tests wait for processes that they started: a few at a time keep the machine busy.
+    together = ["-n", "3", "--dist", "loadfile"]
     tests = {"pytest": [*module, "pytest", *further]}
     if not further:
         # They wait for Airflow most of the time: the others run beside them.
         tests = {
             BESIDE: [*module, "pytest", SCHEDULER_TESTS],
-            "pytest": [*module, "pytest", f"--ignore={SCHEDULER_TESTS}"],
+            "pytest": [*module, "pytest", *together, f"--ignore={SCHEDULER_TESTS}"],
         }
     if only_tests:
         return tests
