@@ -141,29 +141,25 @@ def test_digits_trains_on_one_two_and_three_hosts(cluster: Cluster, slots: int, 
 
 @pytest.mark.torch
 @OWN_HOMES
-def test_a_trial_class_goes_on_from_its_checkpoint_after_a_failure(cluster: Cluster) -> None:
+def test_a_trial_class_resumes_after_a_failure_beside_a_small_and_a_large_batch(cluster: Cluster) -> None:
+    pytest.importorskip("pytorch_optimizer")
     conf = {"pool": "gpus", "epochs": 6, "fail_at_batch": 60}
-    state, run_id = cluster.run("dtrain_pytorch_trial", conf, timeout_s=400)
-    log = cluster.airflow.log("dtrain_pytorch_trial", run_id, "train")
+    resumed = cluster.airflow.trigger("dtrain_pytorch_trial", conf)
+    state, compared = cluster.run("dtrain_large_batch", {"pool": "gpus"}, timeout_s=500)
+    logs = [cluster.airflow.log("dtrain_large_batch", compared, f"train_{name}") for name in ("small", "large")]
+    assert state == "success", "".join(log[-3000:] for log in logs)
+    accuracies = cluster.airflow.xcom("dtrain_large_batch", compared, "compare")
+    assert sorted(accuracies) == ["large", "small"]
+    assert min(accuracies.values()) > 0.95
+    state = cluster.airflow.wait("dtrain_pytorch_trial", resumed, timeout_s=400)
+    log = cluster.airflow.log("dtrain_pytorch_trial", resumed, "train")
     assert state == "success", log[-6000:]
     assert "Batch 60 fails in an attempt from scratch" in log
-    result = cluster.airflow.xcom("dtrain_pytorch_trial", run_id, "train")
+    result = cluster.airflow.xcom("dtrain_pytorch_trial", resumed, "train")
     assert (result["state"], result["steps"]) == ("completed", 6 * 23)
     assert result["metric"] > 0.95
     assert Path(result["checkpoint"]).is_dir()
     assert cluster.held() == []
-
-
-@pytest.mark.torch
-@OWN_HOMES
-def test_a_large_batch_learns_as_well_as_a_small_one(cluster: Cluster) -> None:
-    pytest.importorskip("pytorch_optimizer")
-    state, run_id = cluster.run("dtrain_large_batch", {"pool": "gpus"}, timeout_s=400)
-    logs = [cluster.airflow.log("dtrain_large_batch", run_id, f"train_{name}") for name in ("small", "large")]
-    assert state == "success", "".join(log[-3000:] for log in logs)
-    accuracies = cluster.airflow.xcom("dtrain_large_batch", run_id, "compare")
-    assert sorted(accuracies) == ["large", "small"]
-    assert min(accuracies.values()) > 0.95
 
 
 @OWN_HOMES
