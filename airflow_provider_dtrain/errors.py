@@ -11,6 +11,7 @@
     │   ├── NotFoundError              a template, pool, host, trial ... that does not exist
     │   ├── ConflictError              the thing exists already, or is in use
     │   ├── RankFailedError            the training code failed; carries rank, host, traceback
+    │   │   └── TrainingRefusedError   the training library refused its use or configuration: a restart would, too
     │   ├── InvalidHPError             the training code refused its hyperparameters
     │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
     │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
@@ -140,6 +141,10 @@ class RankFailedError(UserError):
         how = f"exit code {exit_code}" if (exit_code or 0) >= 0 else f"signal {-(exit_code or 0)}"
         text, first = traceback.rstrip(), (message.strip().splitlines() or [""])[0]
         super().__init__(f"Rank {rank} on host '{host}' failed first ({how}){f': {first}' if first else '.'}\n{text}")
+
+
+class TrainingRefusedError(RankFailedError):
+    """The training library refused how it was used or configured; another attempt would end the same."""
 
 
 class StoreError(DtrainError):

@@ -32,7 +32,8 @@ with DAG(
 
     @task
     def show(result: dict) -> float:
-        print(f"Accuracy {result['metric']:.4f} after {result['steps']} steps; checkpoint: {result['checkpoint']}")
+        print(f"Best accuracy {result['metric']:.4f} at step {result['best_step']} of {result['steps']}")
+        print(f"Checkpoint: {result['checkpoint']}")
         for host in result["hosts"]:
             print(f"Host {host['host']}: ranks {[rank['rank'] for rank in host['ranks']]}")
         return result["metric"]

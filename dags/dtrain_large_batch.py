@@ -27,7 +27,8 @@ with DAG(
     @task
     def compare(small: dict, large: dict) -> dict:
         for name, result in (("small", small), ("large", large)):
-            print(f"{name} batch: accuracy {result['metric']:.4f} after {result['steps']} batches")
+            place = f"at batch {result['best_step']} of {result['steps']}"
+            print(f"{name} batch: best accuracy {result['metric']:.4f} {place}")
         return {"small": small["metric"], "large": large["metric"]}
 
     results = []

@@ -39,7 +39,8 @@ with DAG(
 
     @task
     def show(result: dict) -> float:
-        print(f"Accuracy {result['metric']:.4f} after {result['steps']} batches; checkpoint: {result['checkpoint']}")
+        print(f"Best accuracy {result['metric']:.4f} at batch {result['best_step']} of {result['steps']}")
+        print(f"Checkpoint: {result['checkpoint']}")
         return result["metric"]
 
     show(trained.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ def render(args: Namespace) -> None:
         note(f"Warning: {problem}")
     document = mask(effective.document)
     if args.origins:
-        show(args, [_origin(path, value, effective.origins) for path, value in leaves(document)])
+        rows = [_origin(path, value, effective.origins) for path, value in leaves(document)]
+        show(args, [{**row, "value": _written(row["value"])} for row in rows] if args.output == "table" else rows)
     else:
         dump("yaml" if args.output == "table" else args.output, document)
     hint("airflow dtrain explain " + args.config)
@@ -72,6 +74,11 @@ def _validate_config(args: Namespace, path: str, template: str | None) -> None:
 
 def _origin(path: str, value: Any, origins: Mapping[str, str]) -> dict[str, Any]:
     return {"path": path, "value": value, "origin": origins.get(path, "default")}
+
+
+def _written(value: Any) -> str:
+    """Return a value as a configuration says it, so that it can be copied back."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import cell, command, dump, note, show, size
 from airflow_provider_dtrain.core.events import CorruptEventError, parse_events
-from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS, system_ranges, total_timings
+from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def profile(args: Namespace) -> None:
         dump(args.output, {"trial": view.trial_id, "attempt": view.number, "timings": timings, "system": system})
         return
     show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has told no timings yet.")
+    _explain(timings)
     print()
     show(args, [_system_row(row) for row in system], empty="No system metrics could be read.")
 
@@ -52,11 +53,26 @@ def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
     for event in store.events(view.attempt_id, kinds=("timings",)):
         rank = event.stream.removeprefix("rank").partition(".")[0]
         by_rank.setdefault(int(rank) if rank.isdigit() else -1, []).append(event.body)
-    return [
-        {"rank": rank, "timing": name, **sums}
-        for rank, bodies in sorted(by_rank.items())
-        for name, sums in total_timings(bodies).items()
-    ]
+    return [row for rank, bodies in sorted(by_rank.items()) for row in _rank_timings(rank, bodies)]
+
+
+def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
+    """Return a row per name; what was only sampled has no total."""
+    rows = []
+    for name, sums in total_timings(summaries).items():
+        sampled = name in SAMPLED_TIMINGS
+        total = {"total_s": None} if sampled else {}
+        rows.append({"rank": rank, "timing": name, **sums, **total, "sampled": sampled})
+    return rows
+
+
+def _explain(timings: list[dict[str, Any]]) -> None:
+    """Say how the rows are to be read."""
+    names = {row["timing"] for row in timings}
+    if "train_batch" in names:
+        note("train_batch contains backward and step_optimizer: the rows do not add up to the time of a batch.")
+    for name in sorted(names & SAMPLED_TIMINGS):
+        note(f"{name} is sampled, one batch out of many: it has no total.")
 
 
 def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
@@ -90,7 +106,7 @@ def _timing_row(row: dict[str, Any]) -> dict[str, Any]:
     times = {name: f"{1e3 * row[name]:.3f} ms" for name in ("mean_s", "max_s")}
     return {
         "rank": row["rank"], "timing": row["timing"], "count": int(row["count"]), "mean": times["mean_s"],
-        "max": times["max_s"], "total": f"{row['total_s']:.3f} s",
+        "max": times["max_s"], "total": "sampled" if row["sampled"] else f"{row['total_s']:.3f} s",
     }  # fmt: skip
 
 

@@ -23,6 +23,9 @@ TIMINGS = (
     "step_lr_schedulers", "from_device", "reduce_metrics", "checkpoint",
 )  # fmt: skip
 
+#: Timings of which a summary holds one value: they have a mean, but their sum says nothing.
+SAMPLED_TIMINGS = frozenset({"gradient_exchange"})
+
 
 class Report(Protocol):
     """What of a report decides whether it counts."""

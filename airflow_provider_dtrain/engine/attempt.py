@@ -30,6 +30,7 @@ from airflow_provider_dtrain.errors import (
     InvalidHPError,
     LogPolicyError,
     StaleWatchError,
+    TrainingRefusedError,
     TrialKilledError,
 )
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView
 
 #: Failures of kind ``user`` that another attempt would repeat.
-FINAL = (InvalidHPError, LogPolicyError)
+FINAL = (InvalidHPError, LogPolicyError, TrainingRefusedError)
 #: Between two attempts to fence a host that does not answer.
 FENCE_AGAIN_S = 10.0
 

@@ -89,7 +89,7 @@ class CheckpointCopier:
             await in_thread(fetch_copy, link, checkpoint, target)
         except HostRefusedError:
             # The library removes what the policy does not keep, also while it is being fetched.
-            self.rt.log.info("Checkpoint of step %d made room for a later one before it was copied", checkpoint.step)
+            self.rt.log.debug("Checkpoint of step %d was replaced by a newer one before it was copied", checkpoint.step)
             return
         except (HostError, OSError, tarfile.TarError, DamagedCopyError) as error:
             self.rt.log.warning("Checkpoint %s was not copied: %s", checkpoint.path, error)

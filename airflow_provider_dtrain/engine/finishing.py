@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle import classify, first_failure
-from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, RankFailedError
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    HostError,
+    HostLostError,
+    RankFailedError,
+    TrainingRefusedError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle import RankExit
@@ -15,6 +22,12 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, Proof
 
 FENCE_WAIT_S = 10.0
+#: Last line of a traceback that the training library ended on purpose; see train/errors.py.
+_REFUSED = re.compile(
+    r"^airflow_provider_dtrain\.train\.errors\."
+    r"(SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError): ",
+    re.MULTILINE,
+)
 
 
 async def fence(rt: Runtime, view: AttemptView) -> list[str]:
@@ -72,7 +85,8 @@ def cause(end: GangEnd) -> DtrainError:
 def _exit_error(found: RankExit) -> DtrainError:
     error = found.error or {}
     text = str(error.get("traceback") or error.get("message") or found.log_tail or "It wrote nothing.")
-    failed = RankFailedError(
+    refused = _REFUSED.search(text) is not None
+    failed = (TrainingRefusedError if refused else RankFailedError)(
         rank=found.rank, host=found.host, exit_code=found.exit_code, traceback=text,
         message=str(error.get("message") or ""),
     )  # fmt: skip

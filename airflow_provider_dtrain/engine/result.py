@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def trial_result(store: Store, view: AttemptView, state: str) -> dict[str, Any]:
-    """Return ids, state, best metric and its metrics, steps, checkpoint and where each rank ran. Blocks.
+    """Return ids, state, the best validation, steps, checkpoint and where each rank ran. Blocks.
 
     :param state: how the trial ended
     """
@@ -30,6 +30,7 @@ def trial_result(store: Store, view: AttemptView, state: str) -> dict[str, Any]:
         "state": state,
         "metric": best.metrics.get(metric) if best and metric else None,
         "metrics": dict(best.metrics) if best else {},
+        "best_step": best.step if best else None,
         "steps": max(steps, default=0),
         "checkpoint": checkpoint_url(best_checkpoint(checkpoints, metric, smaller) if checkpoints else None),
         "hosts": _hosts(store, view),

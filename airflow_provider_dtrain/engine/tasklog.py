@@ -10,6 +10,9 @@ from typing import Any
 MAX_LINE_CHARS = 8192
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+#: What torch puts before the lines of a failed rank, and before warnings of its own.
+_TORCH_PREFIX = re.compile(r"^\[rank0\]: ?")
+
 
 def clean(line: str) -> str:
     """Return a line without terminal escapes and control characters; a carriage return keeps its last part."""
@@ -24,7 +27,7 @@ class TaskLog:
     """
 
     def __init__(self, logger: logging.Logger | Any, rate_bytes_per_s: int) -> None:
-        self.info, self.warning, self.error = logger.info, logger.warning, logger.error
+        self.debug, self.info, self.warning, self.error = logger.debug, logger.info, logger.warning, logger.error
         self._rate = rate_bytes_per_s
         self._rest = b""
         self._second, self._spent, self._left_out = 0, 0, 0
@@ -53,7 +56,7 @@ class TaskLog:
             self._left_out += len(line) + 1
             return
         self._spent += len(line) + 1
-        self.info("[rank 0] %s", clean(line.decode("utf-8", "replace")))
+        self.info("[rank 0] %s", _TORCH_PREFIX.sub("", clean(line.decode("utf-8", "replace"))))
 
     def _say_left_out(self) -> None:
         if self._left_out:

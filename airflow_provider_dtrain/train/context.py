@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
-from airflow_provider_dtrain.train import batch_size, failure, seeding
+from airflow_provider_dtrain.train import batch_size, seeding, telling
 from airflow_provider_dtrain.train.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader
 from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.ending import Ending
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import InvalidHP
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.goals import Goal, epochs_done
 from airflow_provider_dtrain.train.gradients import Gradients
+from airflow_provider_dtrain.train.known_fields import scheduling_unit
 from airflow_provider_dtrain.train.metrics import Reporter
-from airflow_provider_dtrain.train.moving import move
+from airflow_provider_dtrain.train.moving import mover
 from airflow_provider_dtrain.train.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.state import Prepared
 from airflow_provider_dtrain.train.timings import Timings
 
-DEFAULT_SCHEDULING_UNIT = 100
 
-
-class Context:
+class Context(Ending):
     """One rank of a trial. Made by :func:`airflow_provider_dtrain.train.init`.
 
     "Called by all ranks" below means: every rank makes the call, at the same point of the program.
@@ -41,26 +38,22 @@ class Context:
         self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
         self._prepared, self._progress = prepared, progress
         self._gradients, self._timings, self._clock = gradients, timings, timings.clock
+        self._timed, self._move = timings.enabled, mover(device)
         self._time_to_device, self._time_backward = timings.adder("to_device"), timings.adder("backward")
         self._time_step, self._time_schedulers = timings.adder("step_optimizer"), timings.adder("step_lr_schedulers")
         #: Ranks, and small messages between them.
         self.distributed = distributed
-        #: The trial's hyperparameters.
-        self.hparams = hparams
-        #: The trial's seed, the same on all ranks.
-        self.seed = seed
+        #: The trial's hyperparameters and its seed, the same on all ranks.
+        self.hparams, self.seed = hparams, seed
         #: torch.device of this rank.
         self.device = device
         #: The effective experiment configuration; empty off-cluster.
         self.config: Mapping[str, Any] = env.config
         self._goal = Goal(env.config.get("searcher") or {})
         self._batch_sizes: BatchSizes | None = None
-        self._unit = int(env.config.get("scheduling_unit") or DEFAULT_SCHEDULING_UNIT)
+        self._unit = scheduling_unit(env.config)
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
-        self._stop = self._closed = self._streams_apart = self._stepped = self._together = False
-        self._batches = self._last_step = 0
-        self._validated: tuple[int, Mapping[str, Any]] | None = None
-        self._result: Any = None
+        self._streams_apart = self._stepped = False
         self._schedules = Schedules()
 
     # -- the trial -------------------------------------------------------------------------------------------------
@@ -129,8 +122,10 @@ class Context:
 
     def to_device(self, batch: Any) -> Any:
         """Return the batch on this rank's device: tensors, also inside lists, tuples and dicts."""
+        if not self._timed:
+            return self._move(batch)
         before = self._clock()
-        ready = move(batch, self.device)
+        ready = self._move(batch)
         self._time_to_device(self._clock() - before)
         return ready
 
@@ -173,6 +168,7 @@ class Context:
         :param count: default: ``searcher.max_length``, when it is given in epochs
         """
         count = self._goal.epochs() if count is None else count
+        telling.say_done(self._env, self._progress.epoch, count)
         for epoch in range(self._progress.epoch, count):
             self._progress.begin_epoch(epoch)
             self._progress.last_epoch = epoch == count - 1
@@ -187,6 +183,9 @@ class Context:
         With ``optimizations.aggregation_frequency`` k they are added up, and averaged on every k-th batch only. With
         ``mixed_precision: fp16`` the loss is scaled first.
         """
+        if not self._timed:
+            self._gradients.backward(loss)
+            return
         before = self._clock()
         self._gradients.backward(loss)
         self._time_backward(self._clock() - before)
@@ -208,17 +207,21 @@ class Context:
         :param flush: finish the group here, after the last batch of a loop of your own
         :return: the norm before clipping (a tensor), None without clipping and where no step was due
         """
-        clock = self._clock
-        before = clock()
-        stepped, norm = self._gradients.step(optimizer, clip_grad_norm=clip_grad_norm, flush=flush)
-        after = clock()
-        self._time_step(after - before)
-        if stepped and (schedulers := self._schedules.by_step.get(id(optimizer))):
-            for scheduler in schedulers:
-                scheduler.step()
-            before, after = after, clock()
-            self._time_schedulers(after - before)
-        self._timings.batch_done(after)
+        gradients = self._gradients
+        # What most batches are goes by without a further call: each costs about a microsecond.
+        if gradients.plain and self._stepped and clip_grad_norm is None and not (flush or self._timed):
+            optimizer.step()
+            optimizer.zero_grad()
+            stepped, norm, after = True, None, 0.0
+        else:
+            before = self._clock()
+            stepped, norm = gradients.step(optimizer, clip_grad_norm=clip_grad_norm, flush=flush)
+            after = self._clock()
+            self._time_step(after - before)
+        if stepped and self._schedules.by_step:
+            after = self._advance(optimizer, after)
+        if self._timed:
+            self._timings.batch_done(after)
         self._batches += 1
         if self._batches % self._unit == 0:
             self._meet()
@@ -262,6 +265,7 @@ class Context:
             values = self._reporter.numbers(step, metrics)
         safe = self._reporter.json_safe(values)
         self._validated = step, safe
+        telling.say_validation(self._env, step, safe)
         if self.distributed.get_rank() == 0:
             self._writer.write("validation", {"step": step, "metrics": safe})
             self._goal.check(safe)
@@ -297,10 +301,10 @@ class Context:
         metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
         facts = {"epoch": self._progress.epoch, "metrics": metrics,
                  "global_batch_size": self.hparams.get("global_batch_size")}  # fmt: skip
-        counters = {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}
-        before = self._clock()
-        path = self._saver.save(step, counters, facts)
-        self._timings.add("checkpoint", self._clock() - before)
+        with self._timings.of("checkpoint"):
+            path = self._saver.save(
+                step, {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}, facts
+            )
         return str(path) if path else None
 
     def restore(self) -> int:
@@ -320,83 +324,26 @@ class Context:
             batch_size.suggest_weak_scaling(metadata, self.distributed.get_size(), batch)
         return self._last_step
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None or (isinstance(error, SystemExit) and not error.code):
-            self.close()
-            return
-        if isinstance(error, InvalidHP):
-            self._writer.write("invalid_hp", {"reason": str(error)}, sync=True)
-        if isinstance(error, Exception):
-            failure.record(error)
-        self.abandon()
-
-    def close(self) -> None:
-        """Write the result and wait for the other ranks; the ``with`` block does it. Called by all ranks."""
-        if self._closed:
-            return
-        if not self._stop:
-            self._gradients.check_end(trained_before=self._batches > 0)
-        self._closed = True
-        self._meet()
-        self._saver.finish()
-        self._timings.close()
-        self._write_result()
-        self.distributed.barrier()
-        self._together = True
-
-    def leave(self) -> None:
-        """Let go of files and process group, at the end of the interpreter.
-
-        Without a ``with`` block it is not known whether the other ranks come this far, so nobody is waited for.
-        """
-        self.abandon(result=not failure.failed())
-        self._writer.close()
-        if self._together and not failure.failed():
-            self.distributed.leave()
-
-    def abandon(self, *, result: bool = False) -> None:
-        """Write what this rank has and ask nobody: other ranks may be gone, or somewhere else in the program.
-
-        :param result: write the result as well
-        """
-        if self._closed:
-            return
-        self._closed = True
-        # A broken device must not hide the error that broke it.
-        with contextlib.suppress(Exception):
-            self._reporter.flush()
-            self._timings.close()
-        self._saver.settle()
-        if result:
-            self._write_result()
-
-    @property
-    def closed(self) -> bool:
-        """True when the context is no longer in use."""
-        return self._closed
-
-    def _write_result(self) -> None:
-        if self.distributed.get_rank() == 0:
-            self._writer.write("result", {"value": self._final()}, sync=True)
-
-    def _final(self) -> Any:
-        if self._result is not None:
-            return self._result
-        metrics = dict(self._validated[1]) if self._validated else {}
-        return {"step": self._last_step, "metrics": metrics, "checkpoint": self._saver.shown_latest()}
-
     def _meet(self) -> None:
         """Agree with the other ranks on stopping, and write their reports."""
-        wanted = self._stop or (self._stop_path is not None and self._stop_path.exists())
-        self._stop = self._reporter.meet(wanted)
+        self._gradients.look()
+        self._stop = self._reporter.meet(self._stop or (self._stop_path is not None and self._stop_path.exists()))
+
+    def _advance(self, optimizer: Any, since: float) -> float:
+        """Advance the schedulers of an optimizer; return the time after."""
+        for scheduler in self._schedules.by_step.get(id(optimizer), ()):
+            scheduler.step()
+        now = self._clock()
+        self._time_schedulers(now - since)
+        return now
 
     def _sizes(self) -> BatchSizes:
         if self._batch_sizes is None:
-            size, rank = self.distributed.get_size(), self.distributed.get_rank()
-            self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=rank == 0)
+            size, warn = self.distributed.get_size(), self.distributed.get_rank() == 0
+            self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=warn)
         return self._batch_sizes

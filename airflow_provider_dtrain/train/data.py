@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
 from airflow_provider_dtrain.train.seeding import derive, seed_everything
 from airflow_provider_dtrain.train.timings import Timings
 
@@ -121,12 +121,18 @@ class Loader:
                 f"{type(dataset).__name__} has no length, so it cannot be sharded by index. Use a map-style dataset, "
                 "or shard an iterable one by ctx.distributed.get_rank() in a loader of your own."
             )
+        refuse_empty(dataset, "training")
         self.dataset, self._progress, self._seed = dataset, progress, seed
         self._rank, self._size, self._per_slot = rank, size, per_slot
         self._shuffle, self._drop_last, self._max_batches = shuffle, drop_last, max_batches
         self._options, self._timings = options, timings or Timings()
         #: Called before the last batch of the last epoch is handed out.
         self._on_last = on_last
+        if not len(self):
+            raise EmptyLoaderError(
+                f"The training data has {len(dataset)} samples, a global batch takes {per_slot * size}, and drop_last "
+                f"leaves smaller ones out: no batch is left (max_batches: {max_batches})."
+            )
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
@@ -161,6 +167,18 @@ class Loader:
             self.dataset, list(batches), derive(self._seed, "loader", epoch, self._rank),
             start // (self._per_slot * self._size), self._options,
         )  # fmt: skip
+
+
+def refuse_empty(dataset: Any, what: str) -> None:
+    """Raise when a data set has no samples.
+
+    :param what: ``training`` or ``validation``
+    :raises EmptyLoaderError: with what to look at
+    """
+    if hasattr(dataset, "__len__") and not len(dataset):
+        raise EmptyLoaderError(
+            f"The {what} data has no samples: len({type(dataset).__name__}) is 0. Look at its path or its filter."
+        )
 
 
 class SeededBatches:
@@ -212,6 +230,7 @@ def torch_loader(dataset: Any, batches: list[list[Any]], seed: int, first: int, 
 
 def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:
     """Return a DataLoader over this rank's samples: in order, each sample on exactly one rank."""
+    refuse_empty(dataset, "validation")
     import torch
     from torch.utils.data import DataLoader, Subset
 

@@ -11,7 +11,7 @@ from torch.utils import data as torch_data
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from airflow_provider_dtrain.train.data import permutation, rank_batches, torch_loader
+from airflow_provider_dtrain.train.data import permutation, rank_batches, refuse_empty, torch_loader
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
 from airflow_provider_dtrain.train.seeding import derive
@@ -45,6 +45,7 @@ class DataLoader:
                 f"{type(dataset).__name__} has no indices to shard by. Return a torch.utils.data.DataLoader of it, and "
                 "let the data set give each rank its own part (context.distributed.rank)."
             )
+        refuse_empty(dataset, "training or validation")
         if batch_size is None and batch_sampler is None:
             raise SetupError("DataLoader needs batch_size or batch_sampler; None for both would not make batches.")
         self.torch_loader = torch_data.DataLoader(

@@ -57,9 +57,9 @@ class Gradients:
         self._models: list[Any] = []
         self._groups: dict[int, Group] = {}
         self._waiting = aggregation.Waiting()
-        self._backwards, self._stepped = 0, False
+        self._backwards, self._stepped, self._warned = 0, False, False
         self._last = self._boundary = False
-        self._plain = self._is_plain()
+        self.plain = self._is_plain()
 
     # -- one batch -------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Gradients:
         :raises SetupError: the gradients of an unfinished group were cleared
         """
         self._backwards += 1
-        if self._plain:
+        if self.plain:
             if options:
                 loss.backward(**options)
             else:
@@ -131,7 +131,7 @@ class Gradients:
         """
         if not self._stepped:
             self._begin()
-        if self._plain and not flush:
+        if self.plain and not flush:
             norm = None
             if clip_grad_norm is not None or clip_grads is not None:
                 norm = self._clip(optimizer, clip_grad_norm, clip_grads)
@@ -144,7 +144,7 @@ class Gradients:
     @property
     def is_boundary(self) -> bool:
         """True when the batch of the latest :meth:`backward` is one whose step is taken."""
-        return self._plain or self._boundary
+        return self.plain or self._boundary
 
     def announce_last(self) -> None:
         """Say that the batch now beginning is the last of training: its group ends with it. Called by all ranks."""
@@ -205,6 +205,14 @@ class Gradients:
             self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
         self._give_restored()
 
+    def look(self) -> None:
+        """Warn, once, of a program that steps without the library; called now and then."""
+        if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
+            self._warned = True
+            log.warning("ctx.backward was called %d times and ctx.step never: gradients add up, nothing clears them, "
+                        "schedulers stand still. Call ctx.step(optimizer) instead of optimizer.step().",
+                        self._backwards)  # fmt: skip
+
     def check_end(self, *, trained_before: bool) -> None:
         """Look at the end of the program whether ``optimizations`` had their effect, and whether batches are left.
 
@@ -233,7 +241,7 @@ class Gradients:
     ) -> tuple[bool, Any]:  # fmt: skip
         self.add_optimizer(optimizer)
         group = self._groups[id(optimizer)]
-        if self._plain and not group.has_gradients():
+        if self.plain and not group.has_gradients():
             return False, None
         exchanged = self._is_due(group) and group.is_fresh(self._backwards)
         group.count_batch(self._backwards)
@@ -278,7 +286,7 @@ class Gradients:
             if not self._tuner.running:
                 self._tuner = None
         self._set_exchange()
-        self._plain = self._is_plain()
+        self.plain = self._is_plain()
 
     def _begin(self) -> None:
         """Look once, at the first step, whether the program goes the way that the configuration needs."""
@@ -316,7 +324,7 @@ class Gradients:
         for index, group in enumerate(self._groups.values()):
             self._waiting.give(index, group)
         self._set_exchange()
-        self._plain = self._is_plain()
+        self.plain = self._is_plain()
 
     @staticmethod
     def _clip(optimizer: Any, limit: float | None, clip_grads: Callable[[list[Any]], Any] | None) -> Any:

@@ -8,20 +8,44 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
+from airflow_provider_dtrain.train import failure
+from airflow_provider_dtrain.train.errors import (
+    CheckpointError,
+    InvalidHP,
+    LeaderFailedError,
+    NonFiniteLossError,
+    SetupError,
+    TrainError,
+)
+from airflow_provider_dtrain.train.lengths import Length
 from airflow_provider_dtrain.train.startup import init
 
 log = logging.getLogger("airflow_provider_dtrain.train.harness")  # run with -m, __name__ is "__main__"
 
 #: Exit status of a trial whose own verdict is that its hyperparameters cannot be trained.
 EXIT_INVALID_HP = 65
+#: Exit status when what was asked for cannot be done, as for a wrong option.
+EXIT_REFUSED = 2
+
+_LIBRARY = Path(__file__).resolve().parent
+#: What a message says -> how it is put right here; {} stands for the first group.
+_HINTS = (
+    (re.compile(r"here is no hyperparameter '?(\w+)"), "--hparam {}=..."),
+    (re.compile(r"^hyperparameters\.(\w+) is a range"), "--hparam {}=..."),
+    (re.compile(r"^hyperparameters\.(\w+)\.\S+ is a range"), '--hparam "{}={{...}}" with the whole group'),
+    (re.compile(r"^Nobody says how long to train"), "--max-length epochs=10"),
+    (re.compile(r"fail_on_nan=False"), "--keep-going-on-nan"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,19 +53,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     sys.path.insert(0, os.getcwd())
     try:
-        with init(
-            hparams=dict(map(_hparam, options.hparam)), config=_read(options.config) if options.config else None,
-            seed=options.seed, checkpoint_dir=options.checkpoint_dir, device=options.device,
-        ) as ctx:  # fmt: skip
-            from airflow_provider_dtrain.train.running import train
-
-            metrics = train(load_class(options.trial_class), ctx, max_length=options.max_length)
-            if ctx.distributed.get_rank() == 0:
-                log.info("Trained to step %d; last validation: %s", ctx._last_step, _shown(metrics))
+        _train(options)
     except InvalidHP:
         traceback.print_exc()
         return EXIT_INVALID_HP
+    except TrainError as error:
+        if os.environ.get("DTRAIN_RUN"):
+            raise
+        if isinstance(error, NonFiniteLossError):
+            error.args = (_with_hint(error),)
+        if not _explains_itself(error):
+            raise
+        failure.record(error)
+        rank = f"rank {os.environ.get('RANK', 0)}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        print(f"dtrain: {rank}{_with_hint(error)}", file=sys.stderr, flush=True)
+        return EXIT_REFUSED
     return 0
+
+
+def _train(options: argparse.Namespace) -> None:
+    with init(
+        hparams=dict(map(_hparam, options.hparam)), config=_read(options.config) if options.config else None,
+        seed=options.seed, checkpoint_dir=options.checkpoint_dir, device=options.device,
+        fail_on_nan=not options.keep_going_on_nan,
+    ) as ctx:  # fmt: skip
+        from airflow_provider_dtrain.train.running import train
+
+        metrics = train(load_class(options.trial_class), ctx, max_length=options.max_length)
+        if ctx.distributed.get_rank() == 0:
+            log.info("Trained to step %d; last validation: %s", ctx._last_step, _shown(metrics))
+
+
+def _explains_itself(error: TrainError) -> bool:
+    """Return whether the library refused what it was asked for, so that its message says more than a traceback."""
+    if isinstance(error, (NonFiniteLossError, CheckpointError, LeaderFailedError)):
+        return False
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return _LIBRARY in Path(frame.f_code.co_filename).resolve().parents
+
+
+def _with_hint(error: TrainError) -> str:
+    """Return the message, and how it is put right on this command line."""
+    text = str(error)
+    for pattern, hint in _HINTS:
+        found = pattern.search(text)
+        if found and hint.format(*found.groups()) not in text:
+            return f"{text} Here: {hint.format(*found.groups())}"
+    return text
 
 
 def load_class(name: str) -> Any:
@@ -70,11 +128,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("trial_class", metavar="module:TrialClass")
     parser.add_argument("--config", metavar="FILE", help="experiment configuration (YAML or JSON)")
     parser.add_argument("--hparam", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")
-    parser.add_argument("--max-length", metavar="UNIT=N", help="batches=100, records=5000 or epochs=3")
+    parser.add_argument("--max-length", metavar="UNIT=N", type=_length, help="batches=100, records=5000 or epochs=3")
     parser.add_argument("--checkpoint-dir", metavar="DIR", help="where checkpoints go and training goes on from")
     parser.add_argument("--seed", type=int, help="of the trial; default: 0")
     parser.add_argument("--device", help="e.g. cpu; default: a GPU when one is visible")
+    parser.add_argument("--keep-going-on-nan", action="store_true", help="do not end when a reported loss is NaN")
     return parser
+
+
+def _length(text: str) -> Length | None:
+    try:
+        return Length.parse(text, "max_length")
+    except SetupError:
+        wrong = f"{text!r} is not accepted; batches=N, records=N or epochs=N is, N being 1 or more, e.g. epochs=10"
+        raise argparse.ArgumentTypeError(wrong) from None
 
 
 def _hparam(text: str) -> tuple[str, Any]:
@@ -88,21 +155,26 @@ def _hparam(text: str) -> tuple[str, Any]:
 
 
 def _read(path: str) -> Mapping[str, Any]:
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    if path.endswith(".json"):
-        import json
-
-        document = json.loads(text)
-    else:
-        try:
-            import yaml
-        except ImportError:
-            raise SetupError(f"--config {path} needs PyYAML: pip install pyyaml, or give a .json file.") from None
-        document = yaml.safe_load(text)
+    try:
+        document = _parse(path, Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SetupError(f"--config {path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise SetupError(f"--config {path} cannot be understood: {' '.join(str(error).split())}.") from error
     if not isinstance(document, Mapping):
         raise SetupError(f"--config {path} holds {type(document).__name__}; a mapping is expected.")
     return document
+
+
+def _parse(path: str, text: str) -> Any:
+    if path.endswith(".json"):
+        return json.loads(text)
+    try:
+        from airflow_provider_dtrain.train import yaml12
+    except ImportError:
+        raise SetupError(f"--config {path} needs PyYAML: pip install pyyaml, or give a .json file.") from None
+    document = yaml12.load(text)
+    return {} if document is None else document
 
 
 def _shown(metrics: Mapping[str, float]) -> str:

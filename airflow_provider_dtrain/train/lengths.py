@@ -9,6 +9,8 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import SetupError
 
 UNITS = ("batches", "records", "epochs")
+#: How long to train; 0 would train nothing. Elsewhere 0 switches a period off.
+_GOALS = ("max_length", "searcher.max_length")
 
 
 @dataclass
@@ -62,25 +64,29 @@ class Length:
 
     @classmethod
     def parse(cls, value: Any, name: str = "max_length") -> Length | None:
-        """Return the length that a value says; None for none and for 0.
+        """Return the length that a value says; None for none and for a period of 0.
 
         :param value: ``{"epochs": 3}``, ``"epochs=3"``, a number of batches, a Length, or None
-        :raises SetupError: it says something else
+        :param name: field that it comes from
+        :raises SetupError: it says something else, or not to train at all
         """
         if value is None or isinstance(value, Length):
             return value
+        typed = value
         if isinstance(value, str):
             unit, _, number = value.partition("=")
-            value = {unit.strip(): int(number)} if number.strip().isdigit() else {value: None}
+            value = {unit.strip(): int(number)} if number.strip().isdecimal() else {}
         if type(value) is int:
             value = {"batches": value}
         given = {unit: n for unit, n in value.items() if n is not None} if isinstance(value, Mapping) else {}
         if len(given) != 1 or not set(given) <= set(UNITS) or not _counts(*given.values()):
             raise SetupError(
-                f"{name} is {value!r}; exactly one of batches, records, epochs with a whole number is accepted, e.g. "
+                f"{name} is {typed!r}; exactly one of batches, records, epochs with a whole number is accepted, e.g. "
                 "{'batches': 100} or batches=100."
             )
         ((unit, count),) = given.items()
+        if count == 0 and name in _GOALS:
+            raise SetupError(f"{name} is {typed!r}, which trains nothing; 1 or more is accepted, e.g. {unit}=10.")
         return cls(unit, count, name) if count else None
 
     def distance(self, position: Position, geometry: Geometry) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -18,3 +18,23 @@ def move(batch: Any, device: Any) -> Any:
     if isinstance(batch, (list, tuple)):
         return type(batch)(move(value, device) for value in batch)
     return batch
+
+
+def mover(device: Any) -> Callable[[Any], Any]:
+    """Return :func:`move` for one device; on the CPU a flat batch that is there already stays as it is."""
+    if device.type != "cpu":
+        return lambda batch: move(batch, device)
+    import torch
+
+    tensor = torch.Tensor
+
+    def on_cpu(batch: Any) -> Any:
+        kind = type(batch)
+        if kind is list or kind is tuple:
+            for item in batch:
+                if type(item) is not tensor or not item.is_cpu:
+                    return move(batch, device)
+            return batch
+        return batch if kind is tensor and batch.is_cpu else move(batch, device)
+
+    return on_cpu

@@ -78,6 +78,17 @@ class Wrapped:
     for_training: bool
     for_validation: bool
 
+    def refuse_silence(self, *, training: bool) -> None:
+        """Raise when a function got no value in validation; in training it is only left out.
+
+        :raises TrialClassError: with the metric
+        """
+        if not training:
+            raise TrialClassError(
+                f"The reducer of metric {self.name!r} got no value in validation. Call its update(...) in "
+                "evaluate_batch, or wrap it with for_validation=False."
+            )
+
     def metrics(self, value: Any) -> Mapping[str, Any]:
         """Return the metrics that a reduced value stands for.
 
@@ -132,6 +143,9 @@ class Reducers:
         answers = allgather([item.reducer.per_slot_reduce() for item in chosen])
         found: dict[str, Any] = {}
         for index, item in enumerate(chosen):
+            if isinstance(item.reducer, SimpleMetricReducer) and not any(answer[index] for answer in answers):
+                item.refuse_silence(training=training)
+                continue
             merge(found, item.metrics(item.reducer.cross_slot_reduce([answer[index] for answer in answers])))
         return found
 

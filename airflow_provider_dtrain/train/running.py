@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.callbacks import Callbacks
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import load_bytes
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+from airflow_provider_dtrain.train.known_fields import scheduling_unit
 from airflow_provider_dtrain.train.lengths import Length
 from airflow_provider_dtrain.train.startup import init
 from airflow_provider_dtrain.train.state import unwrap
@@ -60,7 +61,7 @@ def plan_of(config: Mapping[str, Any], max_length: Any = None) -> Plan:
         length = Length(unit, int(time), "searcher.max_time")
     return Plan(
         max_length=length or Length.parse(searcher.get("max_length"), "searcher.max_length"),
-        scheduling_unit=int(config.get("scheduling_unit") or 100),
+        scheduling_unit=scheduling_unit(config),
         validation_period=Length.parse(config.get("min_validation_period"), "min_validation_period"),
         checkpoint_period=Length.parse(config.get("min_checkpoint_period"), "min_checkpoint_period"),
         records_per_epoch=config.get("records_per_epoch"),

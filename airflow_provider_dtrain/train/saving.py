@@ -140,6 +140,9 @@ class Saver:
             rng = self._everywhere(found, disk.RNG)
             pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
         warm_start.refuse_other_models(self._prepared.models, state.get("models", []), f"step {metadata['step']}")
+        warm_start.refuse_other_optimizers(
+            self._prepared.optimizers, state.get("optimizers", []), f"step {metadata['step']}"
+        )
         self._prepared.load(state)
         self._progress.load(state["progress"])
         if state.get("gradients") is not None:

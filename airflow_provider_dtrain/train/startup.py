@@ -7,12 +7,13 @@ import datetime
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train import failure, leaving, seeding
+from airflow_provider_dtrain.train import failure, known_fields, leaving, seeding
 from airflow_provider_dtrain.train.batch_size import Hparams, constants
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data import Progress
@@ -49,12 +50,15 @@ def init(
     :param checkpoint_dir: off-cluster only: where checkpoints go and where ``restore`` looks, a folder or a URL such
         as ``s3://bucket/prefix``. Default: a new folder below ``checkpoints/``, so that a second start begins anew
     :param fail_on_nan: raise when a reported loss is NaN
-    :param config: off-cluster only: an experiment configuration; its hyperparameters are constants
-    :raises SetupError: the environment does not fit, or the process has a context already
+    :param config: off-cluster only: an experiment configuration; its hyperparameters are constants, or are given
+        in ``hparams``
+    :raises SetupError: the environment or ``config`` does not fit, or the process has a context already
     """
     _log_to_stderr()
     env = Environment.read()
     if config and not env.on_cluster:
+        known_fields.check(config)
+        known_fields.check_ranges(config.get("hyperparameters") or {}, {**(hparams or {}), **env.hparams})
         env = replace(env, config=config)
         hparams = {**constants(config.get("hyperparameters") or {}), **(hparams or {})}
         seed = (config.get("reproducibility") or {}).get("experiment_seed") if seed is None else seed
@@ -106,9 +110,24 @@ def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | 
     if env.run_dir is not None:
         return env.run_dir / "checkpoints", True
     if wanted is not None:
-        return (str(wanted), True) if "://" in str(wanted) else (Path(wanted).absolute(), True)
+        return (str(wanted), True) if "://" in str(wanted) else (_writable(Path(wanted).absolute(), env.rank), True)
     started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return Path(distributed.broadcast(str(Path("checkpoints", f"{started}-{os.getpid()}").absolute()))), False
+
+
+def _writable(folder: Path, rank: int) -> Path:
+    """Return the folder; rank 0 makes it, so that a wrong one is told before training and not by the first save.
+
+    :raises SetupError: it cannot be made or written to
+    """
+    if rank == 0:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise SetupError(f"checkpoint_dir {folder} cannot be written to: {error}. Give another folder.") from error
+    return folder
 
 
 def _torch_version() -> str:

@@ -71,6 +71,13 @@ class Timings:
         except KeyError:
             self._values[name] = [duration_s]
 
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Note how long the block takes; for what happens rarely."""
+        before = self.clock()
+        yield
+        self.add(name, self.clock() - before)
+
     def adder(self, name: str) -> Callable[[float], None]:
         """Return what notes durations of one name with the least cost."""
         if not self.enabled:

@@ -207,7 +207,7 @@ class PyTorchTrialContext:
         self._scaler = WrappedScaler(scaler)
         if scaler.is_enabled():
             self._gradients._loss_scale = LossScale(scaler)
-            self._gradients._plain = self._gradients._is_plain()
+            self._gradients.plain = self._gradients._is_plain()
         return self._scaler
 
     def wrap_reducer(

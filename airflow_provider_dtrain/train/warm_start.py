@@ -8,6 +8,9 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.state import unwrap
 
+#: What schedulers and torch itself add to the groups of any optimizer.
+_OF_EVERY_KIND = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
+
 
 def load_weights(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
     """Give the prepared models the parameters and buffers of a checkpoint; nothing else of it is used.
@@ -38,6 +41,24 @@ def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]
                 f"The checkpoint ({source}) is of another model: models[{index}] ({type(unwrap(model)).__name__}), "
                 f"{difference}. Nothing was loaded, and no checkpoint is lost. Build the model with the "
                 "hyperparameters that it was trained with, or start without this checkpoint."
+            )
+
+
+def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Raise when states were saved from optimizers of another kind; torch would load them and fail in the next step.
+
+    :raises CheckpointError: names the optimizer and what it lacks
+    """
+    for index, (optimizer, values) in enumerate(zip(optimizers, saved)):
+        known = {name for group in values.get("param_groups", ()) for name in group}
+        missing, strange = set(optimizer.defaults) - known, known - set(optimizer.defaults) - _OF_EVERY_KIND
+        # One side alone: another version of torch.
+        if known and missing and strange:
+            raise CheckpointError(
+                f"The checkpoint ({source}) is of another optimizer: optimizers[{index}] is "
+                f"{type(optimizer).__name__}, and the checkpoint has {', '.join(sorted(strange))} "
+                f"instead of {', '.join(sorted(missing))}. No checkpoint is lost. Build the optimizer that it was "
+                "trained with, or take its weights alone with searcher.source_checkpoint."
             )
 
 

@@ -212,6 +212,17 @@ def test_the_effective_configuration_shows_origins_and_no_secret(world: World) -
     assert "hunter2" not in done.out + json.dumps(document)
 
 
+def test_values_with_their_origins_can_be_copied_back(world: World) -> None:
+    path = world.file(
+        "copy.yaml", "entrypoint: python train.py\nhyperparameters: {a: true, b: 0.123456789, c: 'yes'}\n"
+    )
+    done = world("config", "render", path, "--origins")
+    shown = {parts[0]: parts[1] for line in done.out.splitlines() if len(parts := line.split()) > 2}
+    assert [shown[f"hyperparameters.{name}"] for name in "abc"] == ["true", "0.123456789", "yes"]
+    assert shown["reproducibility.deterministic"] == "false"
+    assert shown["data"] == "{}"
+
+
 def test_validating_tells_a_template_from_a_configuration(world: World) -> None:
     part = world.file("part.yaml", "resources: {slots_per_trial: 2}\n")
     assert world("config", "validate", part).code == 1

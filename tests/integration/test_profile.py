@@ -48,7 +48,9 @@ async def test_timings_and_system_metrics_reach_the_command(
     command = profile.profile.__wrapped__  # type: ignore[attr-defined]
     capsys.readouterr()
     command(argparse.Namespace(output="table", trial_id=ticket.trial_id, attempt=None))
-    shown = capsys.readouterr().out
+    shown, explained = capsys.readouterr()
+    assert "train_batch contains backward" in explained
+    assert "gradient_exchange" not in explained
     assert "train_batch" in shown
     assert "memory_available" in shown
     assert "GiB" in shown
@@ -58,6 +60,18 @@ async def test_timings_and_system_metrics_reach_the_command(
     assert {row["host"] for row in document["system"]} == {"local"}
     with pytest.raises(NotFoundError, match="no attempt 2"):
         command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=2))
+
+
+def test_what_is_sampled_has_a_mean_and_no_total(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"count": 2, "total_s": 0.5, "max_s": 0.3}
+    rows = profile._rank_timings(0, [{"names": {"backward": found, "gradient_exchange": found}}])
+    assert [(row["timing"], row["total_s"], row["mean_s"], row["sampled"]) for row in rows] == [
+        ("backward", 0.5, 0.25, False),
+        ("gradient_exchange", None, 0.25, True),
+    ]
+    assert [profile._timing_row(row)["total"] for row in rows] == ["0.500 s", "sampled"]
+    profile._explain(rows)
+    assert "gradient_exchange is sampled" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("profiling", [{"enabled": False}, {"enabled": False, "sampling_interval_s": 0.2}])

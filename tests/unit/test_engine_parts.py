@@ -7,6 +7,9 @@ import logging
 import pytest
 
 from airflow_provider_dtrain import errors
+from airflow_provider_dtrain.core.lifecycle import RankExit
+from airflow_provider_dtrain.engine.finishing import cause
+from airflow_provider_dtrain.engine.following import GangEnd
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, plain
 from airflow_provider_dtrain.engine.tasklog import TaskLog, clean
 
@@ -36,6 +39,22 @@ def test_a_failure_cannot_name_a_class_outside_the_tree() -> None:
     assert type(forged) is errors.DtrainError
 
 
+@pytest.mark.parametrize(
+    ("last_line", "error"),
+    [
+        ("airflow_provider_dtrain.train.errors.OptimizerError: no 'addam'", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.NonFiniteLossError: loss is NaN", errors.RankFailedError),
+        ("mine.SetupError: no", errors.RankFailedError),
+    ],
+)
+def test_what_the_library_refused_is_told_from_what_may_pass(last_line: str, error: type) -> None:
+    left = RankExit(
+        rank=0, host="a", exit_code=1, at=1.0, error={"message": "no", "traceback": f"Traceback\n{last_line}\n"}
+    )
+    assert type(cause(GangEnd(exits=[left]))) is error
+    assert last_line in str(cause(GangEnd(exits=[left])))
+
+
 def test_values_for_xcom_have_no_nan_and_no_foreign_types() -> None:
     assert plain({"a": float("nan"), "b": [float("inf"), 1.5], 3: {"c": object}}) == {
         "a": None,
@@ -55,6 +74,25 @@ def test_lines_are_logged_whole_also_when_they_come_in_pieces(caplog: pytest.Log
             log.output(piece)
         log.flush()
     assert [record.getMessage() for record in caplog.records] == ["[rank 0] one", "[rank 0] two", "[rank 0] thré"]
+
+
+@pytest.mark.parametrize(
+    ("line", "logged"),
+    [
+        (b"[rank0]: Traceback (most recent call last):", "Traceback (most recent call last):"),
+        (b'[rank0]:   File "train.py", line 1', '  File "train.py", line 1'),
+        (b"[rank0]:[W1 ProcessGroup.cpp:1] Warning", "[W1 ProcessGroup.cpp:1] Warning"),
+        (b"[rank1]: another rank", "[rank1]: another rank"),
+        (b"see [rank0]: there", "see [rank0]: there"),
+    ],
+)
+def test_the_prefix_that_torch_gives_rank_0_is_not_repeated(
+    line: bytes, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = TaskLog(logging.getLogger("test"), 1000)
+    with caplog.at_level(logging.INFO):
+        log.output(line + b"\n")
+    assert [record.getMessage() for record in caplog.records] == ["[rank 0] " + logged]
 
 
 def test_a_flood_is_cut_and_the_cut_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -121,7 +121,7 @@ def test_a_length_in_units_that_nobody_knows_is_refused():
         Length.parse({"records": 5}).distance(Position(), Geometry(None, 3))
     with pytest.raises(dtrain.SetupError, match="training data has no length"):
         Length.parse({"epochs": 5}, "min_validation_period").next(Position(), Geometry(8, None))
-    assert Length.parse({"batches": 0}) is None
+    assert Length.parse({"batches": 0}, "min_validation_period") is None
     assert Length.parse({"batches": 4, "records": None}) == Length("batches", 4)
 
 

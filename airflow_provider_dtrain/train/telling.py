@@ -1,0 +1,34 @@
+"""What the library says to a person who runs a script outside of a trial; in a trial the task log says it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.environment import Environment
+
+log = logging.getLogger(__name__)
+
+
+def say_validation(env: Environment, step: int, metrics: Mapping[str, Any]) -> None:
+    """Say the metrics of a validation, all ranks together."""
+    if env.on_cluster or env.rank != 0:
+        return
+    pairs = metrics.items()
+    words = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in pairs]
+    log.info("Validation at step %d: %s", step, ", ".join(words))
+
+
+def say_where(env: Environment, checkpoint: str | None) -> None:
+    """Say at the end where the latest checkpoint is and how to go on from it."""
+    if env.on_cluster or env.rank != 0 or checkpoint is None:
+        return
+    folder = checkpoint.rpartition("/")[0]
+    log.info("The latest checkpoint is %s. To go on from it: checkpoint_dir=%r.", checkpoint, folder)
+
+
+def say_done(env: Environment, epoch: int, count: int) -> None:
+    """Say that a checkpoint left nothing to train."""
+    if env.rank == 0 and epoch >= count > 0:
+        log.info("Nothing is left to train: %d of %d epochs are done.", epoch, count)

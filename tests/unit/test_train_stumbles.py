@@ -1,0 +1,108 @@
+"""Mistakes that people make in their first hour: each is said early, in words, and nothing is lost."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from airflow_provider_dtrain.train import warm_start  # noqa: E402
+from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader  # noqa: E402
+from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
+from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.errors import (  # noqa: E402
+    CheckpointError,
+    EmptyLoaderError,
+    SetupError,
+    TrialClassError,
+)
+from airflow_provider_dtrain.train.gradients import Gradients  # noqa: E402
+from airflow_provider_dtrain.train.reducers import Reducers  # noqa: E402
+from airflow_provider_dtrain.train.startup import _checkpoint_place  # noqa: E402
+from airflow_provider_dtrain.train.telling import say_done, say_validation, say_where  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CPU = torch.device("cpu")
+
+
+def loader(dataset, **changes):
+    options = {"seed": 1, "rank": 0, "size": 1, "per_slot": 4, "shuffle": True, "drop_last": False, "max_batches": None}
+    return Loader(dataset, Progress(), **{**options, **changes}, options={})
+
+
+def test_data_without_samples_is_refused_before_training():
+    with pytest.raises(EmptyLoaderError, match=r"training data has no samples: len\(list\) is 0"):
+        loader([])
+    with pytest.raises(EmptyLoaderError, match="validation data has no samples"):
+        validation_loader([], rank=0, size=1, per_slot=4, options={})
+
+
+def test_data_smaller_than_a_batch_that_is_left_out_is_refused():
+    with pytest.raises(EmptyLoaderError, match="3 samples, a global batch takes 4, and drop_last"):
+        loader([1, 2, 3], drop_last=True)
+    assert len(loader([1, 2, 3])) == 1
+
+
+@pytest.mark.parametrize(("saved", "mine"), [("SGD", "Adam"), ("Adam", "SGD")])
+def test_a_checkpoint_of_another_optimizer_is_refused_with_what_differs(saved, mine):
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    state = getattr(torch.optim, saved)(parameters, lr=0.1).state_dict()
+    optimizer = getattr(torch.optim, mine)(parameters, lr=0.1)
+    with pytest.raises(CheckpointError, match=rf"optimizers\[0\] is {mine}.*(betas|momentum)"):
+        warm_start.refuse_other_optimizers([optimizer], [state], "step 3")
+
+
+def test_a_checkpoint_of_the_same_optimizer_with_a_scheduler_is_taken():
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    warm_start.refuse_other_optimizers([torch.optim.SGD(parameters, lr=0.1)], [optimizer.state_dict()], "step 3")
+    older = {"param_groups": [{"params": [0], "lr": 0.1, "momentum": 0}]}
+    warm_start.refuse_other_optimizers([optimizer], [older], "step 3")
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_at_the_start(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(SetupError, match=r"checkpoint_dir .*file.*Give another folder"):
+        _checkpoint_place(Environment(), Distributed(Environment()), file / "below")
+    place, look = _checkpoint_place(Environment(), Distributed(Environment()), tmp_path / "new")
+    assert (place, look) == (tmp_path / "new", True)
+    assert list(place.iterdir()) == []
+
+
+def test_a_program_that_steps_without_the_library_is_warned_once(caplog):
+    gradients = Gradients(Distributed(Environment()), CPU, {})
+    weight = torch.nn.Parameter(torch.ones(1))
+    with caplog.at_level(logging.WARNING):
+        gradients.look()
+        assert caplog.text == ""
+        for _ in range(3):
+            gradients.backward((weight * 2).sum())
+            gradients.look()
+    assert caplog.text.count("Call ctx.step(optimizer) instead of optimizer.step()") == 1
+
+
+def test_a_function_that_got_no_value_is_left_out_of_training_and_named_in_validation():
+    reducers = Reducers()
+    reducers.wrap(max, "largest", for_training=True, for_validation=True)
+    assert reducers.reduce(lambda value: [value], training=True) == {}
+    with pytest.raises(TrialClassError, match="'largest' got no value in validation"):
+        reducers.reduce(lambda value: [value], training=False)
+
+
+def test_a_person_outside_of_a_trial_is_told_metrics_and_where_the_checkpoint_is(caplog):
+    alone, in_trial = Environment(), Environment(run="t1.1.1")
+    with caplog.at_level(logging.INFO):
+        for env in (alone, in_trial):
+            say_validation(env, 8, {"error": 0.25})
+            say_where(env, "/tmp/kept/step-00000008")
+        say_done(alone, 5, 5)
+        say_done(alone, 4, 5)
+    assert caplog.messages == [
+        "Validation at step 8: error 0.25",
+        "The latest checkpoint is /tmp/kept/step-00000008. To go on from it: checkpoint_dir='/tmp/kept'.",
+        "Nothing is left to train: 5 of 5 epochs are done.",
+    ]
