@@ -250,20 +250,3 @@ def on_cpu(batch: Any) -> bool:
     if isinstance(batch, (list, tuple)):
         return all(map(on_cpu, batch))
     return isinstance(batch, (int, float, str, bytes, type(None)))
-
-
-def to_device(batch: Any, device: Any) -> Any:
-    """Return a batch on a device: tensors and numpy arrays, also inside lists, tuples and mappings."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if type(batch).__module__ == "numpy" and getattr(getattr(batch, "dtype", None), "kind", "O") in "biufc":
-        return torch.as_tensor(batch).to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return type(batch)((key, to_device(value, device)) for key, value in batch.items())
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch

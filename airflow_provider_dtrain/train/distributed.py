@@ -228,7 +228,10 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
     import torch
 
     if wanted is not None:
-        device = torch.device(wanted)
+        try:
+            device = torch.device(wanted)
+        except RuntimeError as error:
+            raise SetupError(f"device is {wanted!r}; cpu, cuda or cuda:1 is accepted.") from error
     elif not torch.cuda.is_available():
         device = torch.device("cpu")
     else:

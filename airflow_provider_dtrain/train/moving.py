@@ -7,10 +7,14 @@ from typing import Any
 
 
 def move(batch: Any, device: Any) -> Any:
-    """Return the batch on the device: tensors, also inside lists, tuples and mappings."""
+    """Return the batch on the device: tensors and arrays of numbers, also inside lists, tuples and mappings."""
     if hasattr(batch, "to"):
         # Asking first costs a tenth of a call of to() that has nothing to do.
         return batch if getattr(batch, "device", None) == device else batch.to(device, non_blocking=True)
+    if type(batch).__module__ == "numpy" and getattr(getattr(batch, "dtype", None), "kind", "O") in "biufc":
+        import torch
+
+        return torch.as_tensor(batch).to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {key: move(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

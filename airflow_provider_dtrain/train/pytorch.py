@@ -21,10 +21,11 @@ from typing import Any
 
 from airflow_provider_dtrain.train import startup
 from airflow_provider_dtrain.train.callbacks import PyTorchCallback
-from airflow_provider_dtrain.train.dataloader import DataLoader, to_device
+from airflow_provider_dtrain.train.dataloader import DataLoader
 from airflow_provider_dtrain.train.dataloader import batch_length as data_length
 from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
 from airflow_provider_dtrain.train.lengths import Length
+from airflow_provider_dtrain.train.moving import move as to_device
 from airflow_provider_dtrain.train.reducers import MetricReducer, Reducer, SimpleMetricReducer
 from airflow_provider_dtrain.train.running import load_models, plan_of
 from airflow_provider_dtrain.train.trainer import Trainer as _Loop

@@ -10,9 +10,10 @@ from typing import Any
 
 from airflow_provider_dtrain.train import seeding
 from airflow_provider_dtrain.train.callbacks import Callbacks
-from airflow_provider_dtrain.train.dataloader import Shares, on_cpu, to_device
+from airflow_provider_dtrain.train.dataloader import Shares, on_cpu
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.lengths import Geometry, Length, Position
+from airflow_provider_dtrain.train.moving import move as move_batch
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.trial import PyTorchTrial, check_training
 from airflow_provider_dtrain.train.trial_context import LRScheduler, PyTorchTrialContext
@@ -61,7 +62,7 @@ class Trainer:
         self._searcher_stopped = False
         #: Batches at the latest validation and checkpoint.
         self._validated = self._saved = -1
-        self._move: Any = to_device if context.experimental.auto_to_device else None
+        self._move: Any = move_batch if context.experimental.auto_to_device else None
         self._by_batch = [s for s in context.lr_schedulers if s.step_mode is STEP_MODE.STEP_EVERY_BATCH]
         self._by_epoch = [s for s in context.lr_schedulers if s.step_mode is STEP_MODE.STEP_EVERY_EPOCH]
 

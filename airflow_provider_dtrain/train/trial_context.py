@@ -12,9 +12,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from airflow_provider_dtrain.train.context import Context
-from airflow_provider_dtrain.train.dataloader import to_device
 from airflow_provider_dtrain.train.errors import HparamError, SetupError
 from airflow_provider_dtrain.train.lengths import Position
+from airflow_provider_dtrain.train.moving import move
 from airflow_provider_dtrain.train.precision import LossScale
 from airflow_provider_dtrain.train.reducers import MetricReducer, Reducers
 
@@ -250,7 +250,7 @@ class PyTorchTrialContext:
 
     def to_device(self, data: Any) -> Any:
         """Return tensors and numpy arrays, also inside lists, tuples and dicts, on the device."""
-        return to_device(data, self.device)
+        return move(data, self.device)
 
     # -- where training is -----------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import torch
 
 from airflow_provider_dtrain.train import reducers
 from airflow_provider_dtrain.train.callbacks import Callbacks
-from airflow_provider_dtrain.train.dataloader import DataLoader, Shares, to_device
+from airflow_provider_dtrain.train.dataloader import DataLoader, Shares
 from airflow_provider_dtrain.train.errors import MetricError, TrialClassError
+from airflow_provider_dtrain.train.moving import move
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.trial import PyTorchTrial, evaluates_batches
 from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
@@ -70,7 +71,7 @@ class Validator:
         for index, batch in enumerate(self._shares.validation()):
             weights.append(trial.get_batch_length(batch))
             if context.experimental.auto_to_device:
-                batch = to_device(batch, context.device)
+                batch = move(batch, context.device)
             metrics = trial.evaluate_batch(batch, index) if self._with_index else trial.evaluate_batch(batch)  # type: ignore[call-arg]
             if not isinstance(metrics, dict):
                 raise MetricError(

@@ -17,10 +17,11 @@ from torch.utils.data import DataLoader as TorchLoader  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.dataloader import DataLoader, Shares, batch_length, to_device  # noqa: E402
+from airflow_provider_dtrain.train.dataloader import DataLoader, Shares, batch_length  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.lengths import Geometry, Length, Position  # noqa: E402
+from airflow_provider_dtrain.train.moving import move  # noqa: E402
 from airflow_provider_dtrain.train.reducers import Reducer, combine, partial  # noqa: E402
 
 
@@ -154,7 +155,7 @@ def test_the_records_of_a_batch_are_seen_in_any_shape():
 
 def test_numpy_arrays_become_tensors_on_the_way_to_the_device():
     numpy = pytest.importorskip("numpy")
-    moved = to_device({"a": [numpy.ones(2)], "b": "text", "c": torch.zeros(1)}, torch.device("cpu"))
+    moved = move({"a": [numpy.ones(2)], "b": "text", "c": torch.zeros(1)}, torch.device("cpu"))
     assert torch.equal(moved["a"][0], torch.ones(2, dtype=torch.float64))
     assert moved["b"] == "text"
 

@@ -39,6 +39,8 @@ class _Search(Section):
     def _one_limit(self) -> _Search:
         if self.max_length is not None and self.max_time is not None:
             raise refuse("max_length and max_time are both given; one of them is accepted")
+        if self.max_length is not None and self.max_length.is_zero:
+            raise refuse("max_length is 0; a length of at least 1 is accepted")
         return self
 
 
