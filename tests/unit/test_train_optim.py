@@ -343,7 +343,7 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, name):
     assert train("broken", 8) == unbroken
 
 
-def test_a_trial_class_warms_up_in_optimizer_steps():
+def test_a_trial_class_warms_up_in_optimizer_steps(tmp_path):
     from airflow_provider_dtrain.train import pytorch
 
     seen = []
@@ -373,7 +373,7 @@ def test_a_trial_class_warms_up_in_optimizer_steps():
 
     dtrain.run_trial(
         Trial, hparams={"global_batch_size": 8}, max_length={"epochs": 1},
-        config={"optimizations": {"aggregation_frequency": 2}},
+        config={"optimizations": {"aggregation_frequency": 2}}, checkpoint_dir=tmp_path,
     )  # fmt: skip
     # factor 2 * 8 / 4
     assert seen == pytest.approx([0.1, 0.1, 0.25, 0.25, 0.4, 0.4])
