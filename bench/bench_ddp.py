@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = 16
-#: Name -> layer sizes, batch per rank: large enough that raw DDP on an idle machine keeps about 3/4 and 1/2.
+#: Name -> layer sizes, batch per rank: large enough that raw DDP on an idle machine keeps about 3/5 and 1/2.
 MODELS = {
     "1.3 M": ((512, 1024, 768, 10), 160),
     "4.7 M": ((512, 2048, 1760, 10), 64),
