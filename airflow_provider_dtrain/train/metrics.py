@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
+from airflow_provider_dtrain.train.errors import NonFiniteLossError
 from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.timings import Timings
 
 log = logging.getLogger(__name__)
@@ -144,18 +145,11 @@ class Reporter:
 
 def _hold(name: str, value: Any) -> Any:
     """Return a float, or a tensor of one element that nobody will change."""
-    kind = type(value)
-    if kind is float:
+    if type(value) is float:
         return value
     if getattr(value, "is_cuda", False) and value.numel() == 1:
         return value.detach().clone()
-    try:
-        return float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise MetricError(
-            f"Metric {name!r} is {kind.__name__} {str(value)[:80]}; report one number (int, float, or a tensor of one "
-            "element)."
-        ) from None
+    return number(name, value)
 
 
 def average_reports(per_rank: Sequence[Sequence[Report]]) -> list[Report]:

@@ -217,8 +217,8 @@ def number(name: str, value: Any) -> float:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):
         raise MetricError(
-            f"Metric {name!r} is {type(value).__name__} {str(value)[:80]}; return one number (int, float, or a tensor "
-            "of one element) per metric."
+            f"Metric {name!r} is {type(value).__name__} {str(value)[:80]}; one number is expected (int, float, or "
+            "a tensor of one element)."
         ) from None
 
 
