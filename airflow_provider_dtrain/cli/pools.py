@@ -99,7 +99,7 @@ def _options(pool: Pool) -> dict[str, object]:
     return {
         "fit": pool.options.fit,
         "heterogeneous": pool.options.allow_heterogeneous,
-        "preemption": pool.preemption,
+        "preemption": pool.options.preemption,
         "reservations": pool.options.reservations,
     }
 

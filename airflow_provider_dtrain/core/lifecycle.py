@@ -10,7 +10,7 @@ from typing import Any, Literal
 from airflow_provider_dtrain.errors import IllegalTransitionError, Kind
 
 StatefulKind = Literal["host", "allocation", "trial", "attempt"]
-AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost"]
+AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost", "preempted"]
 
 _HOST = {
     # A probe and a person may say again what is known already, with a new reason.
@@ -51,11 +51,13 @@ _ATTEMPT = {
     "waiting": "starting stopping completed failed",
     # A short program may have ended before its start was recorded.
     "starting": "running waiting stopping completed failed lost",
-    "running": "stopping completed failed lost",
-    "stopping": "completed failed lost",
+    "running": "stopping completed failed lost preempted",
+    "stopping": "completed failed lost preempted",
     "completed": "",
     "failed": "",
     "lost": "",
+    # It wrote its checkpoint and gave its gang back, for a more urgent one or because a person paused it.
+    "preempted": "",
 }
 
 #: kind -> state -> states that may follow. The only such table.

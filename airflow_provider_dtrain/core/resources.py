@@ -11,6 +11,7 @@ AllocationState = Literal["waiting", "granted", "starting", "running", "stopping
 TrialState = Literal["queued", "running", "paused", "completed", "stopped", "errored", "killed"]
 SlotType = Literal["cuda", "cpu"]
 Fit = Literal["best", "worst"]
+PreemptionRule = Literal["off", "priority", "slices"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,24 @@ class GangRequest:
     is_single_host: bool = False
     #: Hosts that this trial must not use again.
     excluded_hosts: frozenset[str] = frozenset()
-    #: Position in the order of submission; grows by one per request.
+    #: Position in the order of submission; grows by one per request, kept over preemption and restart.
     sequence: int = 0
+    #: Whose gangs share the pool by weight: the experiment.
+    group: str = ""
+    #: Share of the group beside other groups, > 0.
+    weight: float = 1.0
+    #: Most slots that all gangs of the group hold at one time; None = no cap.
+    max_slots: int | None = None
+    #: Wall seconds that its gangs have held slots; kept over preemption and restart.
+    held_s: float = 0.0
+    #: Seconds that it was eligible and held none, up to now; kept over preemption and restart.
+    waited_s: float = 0.0
+    #: Seconds after which a run of it is ended; None = it may run for ever.
+    max_runtime_s: float | None = None
+    #: Slots that are kept for it since an earlier pass ordered a preemption; they come free one by one.
+    claim: Placement | None = None
+    #: Hosts that an earlier pass reserved for it, () = none.
+    reserved_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,34 @@ class Placement:
     def size(self) -> int:
         """Number of slots over all hosts."""
         return sum(len(indices) for indices in self.slots.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningGang:
+    """One gang that holds slots."""
+
+    #: The request that it was granted to; the same after a preemption.
+    request_id: str
+    placement: Placement
+    #: In words for people, e.g. ``trial 7``.
+    who: str
+    priority: int = 42
+    sequence: int = 0
+    group: str = ""
+    weight: float = 1.0
+    #: As of a request, this grant included, up to now.
+    held_s: float = 0.0
+    waited_s: float = 0.0
+    #: Seconds since this grant.
+    ran_s: float = 0.0
+    #: It has written a checkpoint, or declared that it can.
+    is_preemptible: bool = False
+    #: Measured seconds of a checkpoint and a restart; 0 = not measured.
+    cost_s: float = 0.0
+    #: It was told to stop and its slots are coming: never chosen as a victim again.
+    is_ending: bool = False
+    #: Seconds until ``max_runtime`` ends it; None = it may run for ever.
+    ends_in_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +139,17 @@ class PoolOptions:
     allow_heterogeneous: bool = False
     #: How many requests that cannot start may keep hosts reserved.
     reservations: int = 2
+    #: Whom a request may interrupt: nobody, gangs of a worse priority, or also of a worse class.
+    preemption: PreemptionRule = "priority"
+    #: A request that waited so long is protected.
+    max_wait_s: float = 36 * 3600.0
+    #: Most of the pool's slots that protected requests take together.
+    protected_share: float = 0.6
+    #: A request whose gangs held slots for less is fresh, or else young.
+    fresh_s: float = 2 * 3600.0
+    young_s: float = 8 * 3600.0
+    #: A gang runs at least so long before it is interrupted; 20 times its ``cost_s`` if that is more.
+    min_run_s: float = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)

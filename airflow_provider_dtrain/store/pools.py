@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.resources import Fit, PoolOptions, SlotType
+from airflow_provider_dtrain.core.resources import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
 from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, Base, bump, lock_pool, reads, writes
-from airflow_provider_dtrain.store.records import Pool, Preemption
+from airflow_provider_dtrain.store.records import Pool
 from airflow_provider_dtrain.store.tables import allocations, hosts, pools
 
 
@@ -43,7 +44,7 @@ class Pools(Base):
         fit: Fit | None = None,
         allow_heterogeneous: bool | None = None,
         reservations: int | None = None,
-        preemption: Preemption | None = None,
+        preemption: PreemptionRule | None = None,
         defaults: Mapping[str, Any] | None = None,
         by: str = "",
     ) -> Pool:
@@ -105,7 +106,6 @@ def pool_of(row: Row[Any]) -> Pool:
         name=row.name,
         slot_type=row.slot_type,
         options=options_of(row),
-        preemption=row.preemption,
         defaults=row.defaults,
         version=row.version,
     )
@@ -113,4 +113,4 @@ def pool_of(row: Row[Any]) -> Pool:
 
 def options_of(row: Row[Any]) -> PoolOptions:
     """Return how a pool places and orders gangs."""
-    return PoolOptions(fit=row.fit, allow_heterogeneous=row.allow_heterogeneous, reservations=row.reservations)
+    return PoolOptions(**{field.name: getattr(row, field.name) for field in fields(PoolOptions)})

@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from airflow_provider_dtrain.core.resources import AllocationState, HostState, PoolOptions, SlotType, TrialState
+from airflow_provider_dtrain.core.resources import (
+    AllocationState,
+    HostState,
+    PoolOptions,
+    SlotType,
+    TrialState,
+)
 
 #: ``stuck``: a process there cannot be killed; ``busy_elsewhere``: somebody outside this store holds it.
 SlotState = Literal["ready", "stuck", "busy_elsewhere"]
-AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost"]
+AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost", "preempted"]
 EndState = Literal["completed", "errored", "killed", "stopped"]
 MetricGroup = Literal["training", "validation"]
 OnUnplaceable = Literal["fail", "wait"]
-Preemption = Literal["off", "priority", "slices"]
 #: Why a slot is free again; ``untaken``: no process was ever started under the grant.
 Proof = Literal["clear", "reboot", "removed", "untaken"]
 
@@ -68,7 +73,6 @@ class Pool:
     name: str
     slot_type: SlotType
     options: PoolOptions = field(default_factory=PoolOptions)
-    preemption: Preemption = "priority"
     #: Defaults of configurations that run here.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: Raised by everything that may change a scheduling decision.

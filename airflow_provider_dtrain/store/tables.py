@@ -36,6 +36,10 @@ def _int(name: str, default: int = 0) -> sa.Column[int]:
     return sa.Column(name, sa.Integer, nullable=False, default=default)
 
 
+def _seconds(name: str, default: float = 0.0) -> sa.Column[float]:
+    return sa.Column(name, sa.Float, nullable=False, default=default, server_default=str(default))
+
+
 def _flag(name: str, default: bool = False) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=False, default=default)
 
@@ -87,6 +91,8 @@ pools = sa.Table(
     sa.Column("fit", sa.String(8), nullable=False, default="best"),
     _flag("allow_heterogeneous"), _int("reservations", 2),
     sa.Column("preemption", sa.String(8), nullable=False, default="priority"),
+    _seconds("max_wait_s", 129_600.0), _seconds("protected_share", 0.6), _seconds("fresh_s", 7200.0),
+    _seconds("young_s", 28_800.0), _seconds("min_run_s", 1800.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
     # A pass is due when the version has moved since the last one, or at next_due_at.
     sa.Column("version", sa.BigInteger, nullable=False, default=1),
@@ -102,6 +108,8 @@ hosts = sa.Table(
     sa.Column("state_dir", sa.Text), sa.Column("host_key", sa.Text),
     sa.Column("state", sa.String(16), nullable=False), _text("state_reason"), _time("state_since"),
     sa.Column("facts", Json, nullable=False), _time("facts_at"),
+    # When somebody last began to probe it because it did not answer.
+    _time("probed_at"),
     sa.Column("machine_id", sa.String(128)), sa.Column("boot_id", sa.String(128)), sa.Column("pid_ns", sa.String(128)),
     sa.UniqueConstraint("machine_id", "boot_id", "pid_ns"),
 )  # fmt: skip
@@ -118,6 +126,7 @@ experiments = sa.Table(
     "experiments", metadata, _id(),
     sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
     sa.Column("name", sa.String(250), nullable=False), sa.Column("state", sa.String(16), nullable=False),
+    _seconds("weight", 1.0), sa.Column("max_slots", sa.Integer),
     _time("created_at", nullable=False), _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "name"),
 )  # fmt: skip
@@ -133,6 +142,8 @@ trials = sa.Table(
     # [{"host": name, "until_s": unix seconds}]
     sa.Column("excluded", Json, nullable=False, default=list),
     _time("kill_requested_at"), sa.Column("kill_requested_by", sa.Text),
+    # Set while a person wants it to hold no slots.
+    _time("pause_requested_at"), sa.Column("pause_requested_by", sa.Text),
     sa.Column("failure", Json), sa.Column("result", Json),
     _time("created_at", nullable=False), _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
@@ -140,7 +151,9 @@ trials = sa.Table(
 )  # fmt: skip
 
 allocations = sa.Table(
-    "allocations", metadata, _id(), _ref("trial_id", "trials.id"),
+    "allocations", metadata, _id(),
+    # None for a gang that GangSensor holds; see gangs.
+    _ref("trial_id", "trials.id", nullable=True),
     sa.Column("pool", Name, nullable=False), _int("slots"), _int("priority", 42), _flag("is_single_host"),
     sa.Column("on_unplaceable", sa.String(8), nullable=False, default="fail"),
     sa.Column("state", sa.String(16), nullable=False),
@@ -149,8 +162,34 @@ allocations = sa.Table(
     sa.Column("token", sa.BigInteger), _text("reason"), _flag("unplaceable"),
     _time("submitted_at", nullable=False), _time("renewed_at", nullable=False),
     _time("granted_at"), _time("ended_at"),
+    # Counters up to granted_at and up to eligible_since; a request that follows another one inherits them.
+    _seconds("held_s"), _seconds("waited_s"), _time("eligible_since"),
+    sa.Column("paused", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
+    sa.Column("max_runtime_s", sa.Float),
+    # {host: [slot, ...]} that come free for it; and the hosts that are kept for it.
+    sa.Column("claim", Json), sa.Column("reserved_hosts", Json),
+    # When it may start at the latest or about; in words.
+    _time("expected_at"), sa.Column("expected", sa.Text, nullable=False, default="", server_default=""),
+    # None: as soon as it has written a checkpoint.
+    sa.Column("preemptible", sa.Boolean),
+    sa.Column("has_checkpoint", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
+    sa.Column("cost_s", sa.Float),
+    _time("preempted_at"), _ref("preempted_for", "allocations.id", nullable=True),
+    # One recoverer at a time.
+    _time("recovering_until"), sa.Column("recoverer", sa.Text),
     sa.Index("ix_allocations_pool_state", "pool", "state", "priority", "sequence"),
     sa.Index("ix_allocations_trial_id", "trial_id"),
+)  # fmt: skip
+
+#: Gangs that GangSensor holds for several tasks of a DAG run.
+gangs = sa.Table(
+    "gangs", metadata,
+    sa.Column("allocation_id", Id, sa.ForeignKey("allocations.id"), primary_key=True, autoincrement=False),
+    sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
+    sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
+    _seconds("hold_for_s", 900.0), _time("held_until"),
+    _int("watch"), sa.Column("watcher", sa.Text), sa.Column("ended_because", sa.Text),
+    sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
 )  # fmt: skip
 
 #: One row per slot of a grant; slot -1 stands for the host of a gang of 0 slots.
@@ -190,6 +229,8 @@ streams = sa.Table(
     sa.Column("token", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("host", Name, primary_key=True), sa.Column("stream", Name, primary_key=True),
     sa.Column("position", sa.BigInteger, nullable=False),
+    # Raised when the file began anew: its host lost its end in a crash.
+    sa.Column("epoch", sa.Integer, nullable=False, default=0, server_default="0"),
 )  # fmt: skip
 
 events = sa.Table(

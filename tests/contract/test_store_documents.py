@@ -153,7 +153,7 @@ def test_slots_are_shown_with_their_holder(store, submit, start, clock):
 def test_pool_options_are_changed_one_by_one(store):
     store.add_host(host("h1"))
     before = store.get_pool("gpus")
-    assert (before.slot_type, before.options, before.preemption) == ("cuda", PoolOptions(), "priority")
+    assert (before.slot_type, before.options) == ("cuda", PoolOptions())
     store.set_pool("gpus", fit="worst", defaults={"resources": {"priority": 50}})
     changed = store.set_pool("gpus", allow_heterogeneous=True)
     assert changed.options == PoolOptions(fit="worst", allow_heterogeneous=True)

@@ -92,7 +92,12 @@ def test_an_illegal_transition_is_an_error_that_names_both_states(kind, old, new
 
 
 def test_final_states_and_states_that_hold_slots():
-    assert [state for state in TRANSITIONS["attempt"] if is_final("attempt", state)] == ["completed", "failed", "lost"]
+    assert [state for state in TRANSITIONS["attempt"] if is_final("attempt", state)] == [
+        "completed",
+        "failed",
+        "lost",
+        "preempted",
+    ]
     assert is_final("allocation", "released")
     assert "expired" in HOLDING
     assert set(TRANSITIONS["allocation"]) - {"waiting", "released"} == HOLDING
