@@ -15,8 +15,13 @@
     │   ├── InvalidHPError             the training code refused its hyperparameters
     │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
     │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
+    │   ├── GangEndedError             the held gang was released, has expired, or the token is of an older grant
+    │   ├── GangMismatchError          the configuration asks for other slots than the held gang has
+    │   ├── FunctionError              a decorated function cannot travel, or its arguments or result are no JSON
     │   ├── EnvironmentMissingError    the host lacks python, torch or another module
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
+    │   ├── MaxRuntimeError            the configuration's max_runtime has passed
+    │   ├── RankHangsError             a rank that lives held up its gang for hang_timeout
     │   └── TrialKilledError           a person stopped the trial
     ├── StoreError                     kind = platform
     │   ├── StoreUnavailableError      the database does not answer, or is locked: try again
@@ -30,6 +35,7 @@
         ├── HostProtocolError          the host answered nonsense
         ├── HostRefusedError           the supervisor refused a command, with its reason
         ├── HostLostError              a host rebooted, or its run vanished
+        ├── ProcessStuckError          a rank's process could not run for hang_timeout
         ├── SlotBusyError              another run holds the lock of a slot
         └── NetworkPathError           no way from one host of the gang to another
 
@@ -106,6 +112,17 @@ class ExecutionTimeoutError(UserError):
     """The trial did not end within the task's execution_timeout."""
 
 
+class MaxRuntimeError(UserError):
+    """The run used up the ``max_runtime`` of its configuration."""
+
+
+class RankHangsError(UserError):
+    """A rank that could run made no progress for ``hang_timeout`` while others waited: its program hangs.
+
+    It would hang again on another host, so it counts against ``max_restarts``.
+    """
+
+
 class TrialKilledError(UserError):
     """A person stopped the trial."""
 
@@ -124,6 +141,18 @@ class LogPolicyError(UserError):
 
 class MetricMissingError(UserError):
     """No validation of a trial reported the metric that the searcher needs."""
+
+
+class GangEndedError(UserError):
+    """A held gang is not there any more, or not the one that is meant."""
+
+
+class GangMismatchError(UserError):
+    """A configuration asks for other slots than the held gang that it should use."""
+
+
+class FunctionError(UserError):
+    """A decorated function cannot run on a host, or what goes in or comes out is no JSON."""
 
 
 class RankFailedError(UserError):
@@ -165,6 +194,10 @@ class StaleWatchError(StoreError):
 
 class IllegalTransitionError(StoreError):
     """A state change that the table of transitions does not allow."""
+
+
+class RunEndedError(DtrainError):
+    """A run ended although neither its code nor its host failed: nobody renewed its lease, or it never got its go."""
 
 
 class HostError(DtrainError):
@@ -212,6 +245,14 @@ class HostRefusedError(HostError):
 
 class HostLostError(HostError):
     """The host rebooted, or the run vanished from it."""
+
+
+class HostSilentError(HostLostError):
+    """The host did not answer for so long that its supervisor has ended what ran there."""
+
+
+class ProcessStuckError(HostError):
+    """A rank's process was stopped, or stuck in the kernel, for ``hang_timeout``: no fault of its program."""
 
 
 class SlotBusyError(HostError):

@@ -115,12 +115,21 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _INTEGRATION,
                 "python-modules": [
                     "airflow_provider_dtrain.operators.config",
+                    "airflow_provider_dtrain.operators.gang",
                     "airflow_provider_dtrain.operators.trial",
                 ],
             }
         ],
+        "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_dtrain.sensors.gang"]}],
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_dtrain.hooks.dtrain"]}],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_dtrain.triggers.trial"]}],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_provider_dtrain.triggers.gang", "airflow_provider_dtrain.triggers.trial"],
+            }
+        ],
+        "task-decorators": [{"name": "dtrain", "class-name": "airflow_provider_dtrain.decorators.dtrain.dtrain_task"}],
+        "plugins": [{"name": "dtrain", "plugin-class": "airflow_provider_dtrain.plugins.dtrain_plugin.DtrainPlugin"}],
         "extra-links": [],
         "cli": ["airflow_provider_dtrain.cli.get_dtrain_commands"],
         "config": {

@@ -37,9 +37,13 @@ def _why_no_torch() -> str | None:
     return None if importlib.util.find_spec("torch") else "PyTorch is not installed"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _why_no_soak(config: pytest.Config) -> str | None:
+    return None if "soak" in (config.option.markexpr or "") else "takes long; only with -m soak"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, with the reason."""
-    reasons = {"netns": _why_no_netns(), "torch": _why_no_torch()}
+    reasons = {"netns": _why_no_netns(), "torch": _why_no_torch(), "soak": _why_no_soak(config)}
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):

@@ -61,11 +61,57 @@ def path(text: str) -> str:
     return text
 
 
+def weight(text: str) -> float:
+    """Return a weight beside other weights, > 0."""
+    if not re.match(r"\d{1,6}(\.\d{1,6})?\Z", text, re.ASCII) or not float(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no weight: a number above 0; 1 is usual")
+    return float(text)
+
+
+def priority(text: str) -> int:
+    """Return a priority from 1 to 99."""
+    if not re.match(r"\d{1,2}\Z", text, re.ASCII) or not int(text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no priority: 1 (most urgent) to 99; 42 is usual")
+    return int(text)
+
+
 def on_off(text: str) -> bool:
     """Return what ``on`` or ``off`` means."""
     if text not in ("on", "off"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither on nor off")
     return text == "on"
+
+
+def seconds(text: str) -> float:
+    """Return the seconds that ``90``, ``90s``, ``30m``, ``36h`` or ``2d`` means."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    number, factor = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    if not re.match(r"\d{1,12}(\.\d{1,6})?\Z", number, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no time: seconds, or a number with s, m, h or d (36h)")
+    return float(number) * factor
+
+
+def share(text: str) -> float:
+    """Return a share from 0 to 1; ``25%`` is 0.25."""
+    number = text.removesuffix("%")
+    value = float(number) if re.match(r"\d{1,3}(\.\d{1,9})?\Z", number, re.ASCII) else -1.0
+    value = value / 100 if text.endswith("%") else value
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no share from 0 to 1")
+    return value
+
+
+def cluster(text: str) -> list[tuple[int, int]]:
+    """Return groups of (hosts, slots of each) for ``80x8,4x4``; at most 100,000 hosts of 4,096 slots."""
+    groups = [re.match(r"(\d{1,6})x(\d{1,4})\Z", part.strip(), re.ASCII) for part in text.split(",")]
+    found = [(int(group[1]), int(group[2])) for group in groups if group]
+    if len(found) < len(groups) or any(not 0 < slots <= 4096 or not number for number, slots in found):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} names no hosts: write HOSTSxSLOTS, e.g. 100x8 or 80x8,4x4, with 1 to 4096 slots"
+        )
+    if sum(number for number, _ in found) > 100_000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} has more than 100,000 hosts")
+    return found
 
 
 OUTPUT = Arg(
@@ -85,5 +131,7 @@ WITH_TEMPLATE = Arg(
     ("--template",),
     help="Template to merge below the configuration: a stored one, or a .yaml file",
 )
+EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, see: trial describe", type=count)
+PRIORITY = Arg(("--priority",), help="1 (most urgent) to 99", type=priority, metavar="N")
 ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
 COMMON = (OUTPUT, VERBOSE)

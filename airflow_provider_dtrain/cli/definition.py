@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
+
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
 
 from airflow_provider_dtrain.cli import arguments as a
@@ -69,6 +71,11 @@ def _pools() -> GroupCommand:
             choices=("off", "priority", "slices"),
         ),
         Arg(("--reservations",), help="How many waiting gangs may keep hosts reserved", type=a.count),
+        Arg(("--max-wait",), help="A gang that waited so long is protected, e.g. 36h", type=a.seconds),
+        Arg(("--protected-share",), help="Most of the pool's slots for protected gangs, e.g. 0.6", type=a.share),
+        Arg(("--fresh",), help="A gang that ran for less goes before others, e.g. 2h", type=a.seconds),
+        Arg(("--young",), help="One that ran for less goes before older ones, e.g. 8h", type=a.seconds),
+        Arg(("--min-run",), help="A gang runs at least so long before it is interrupted, e.g. 30m", type=a.seconds),
         Arg(("--defaults",), help="YAML file with defaults for configurations that run here; - for standard input"),
     )
     return GroupCommand(
@@ -142,6 +149,9 @@ def _trial(group: str) -> GroupCommand:
             _command("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv, abandoned),
             _command("profile", "profile", "Show timings of batches and the hosts' load", a.TRIAL, attempt),
             _command("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
+            _command("trials", "pause", "Let a trial give its slots back; it keeps its place and its work", a.TRIAL),
+            _command("trials", "activate", "Let a paused trial go on", a.TRIAL),
+            _command("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
             _command("trials", "kill", "Stop a trial on every host", a.TRIAL, a.YES),
         ),
     )
@@ -150,6 +160,22 @@ def _trial(group: str) -> GroupCommand:
 def _others() -> tuple[GroupCommand | ActionCommand, ...]:
     request = Arg(("request",), help="Configuration file, or id of a trial")
     return (
+        GroupCommand(
+            name="experiment",
+            help="Experiments: their share of the queue",
+            subcommands=(
+                _command(
+                    "experiments",
+                    "set",
+                    "Change priority, weight or cap of all gangs of an experiment",
+                    a.EXPERIMENT,
+                    a.PRIORITY,
+                    Arg(("--weight",), help="Its share beside other experiments; 1 is usual", type=a.weight),
+                    Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count),
+                    function="set_experiment",
+                ),
+            ),
+        ),
         GroupCommand(
             name="slots",
             help="Accelerators and CPU slots",
@@ -171,8 +197,81 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
             ),
         ),
         _command("explain", "explain", "Would it fit now, or ever? Why does it wait?", request, a.WITH_TEMPLATE),
+        _simulate(),
+        _hold(),
+        _gc(),
         _command("doctor", "doctor", "Check everything; say what to do about what is wrong"),
     )
+
+
+def _gc() -> ActionCommand:
+    return _command(
+        "gc",
+        "gc",
+        "Remove what trials that ended long ago left on hosts and in the store",
+        Arg(
+            ("--older-than",),
+            help="Days since the trial's end (default: [dtrain] retention_days)",
+            type=a.count,
+            metavar="DAYS",
+        ),
+        Arg(
+            ("--hosts",),
+            help="Also look at the hosts (default); --no-hosts: only at the store",
+            action=BooleanOptionalAction,
+            default=True,
+        ),
+        Arg(("--checkpoints",), help="Also runs that hold the only copy of a checkpoint", action="store_true"),
+        _DRY_RUN,
+    )
+
+
+def _hold() -> ActionCommand:
+    return _command(
+        "hold",
+        "hold",
+        "Lengthen all leases before a maintenance, so that runs survive it",
+        Arg(("--for",), help="How long nobody renews them, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"),
+        Arg(("--reason",), help="Why, for the other people"),
+        Arg(("--show",), help="Show whether leases are held, until when and by whom", action="store_true"),
+        Arg(("--end",), help="Give them their usual length again", action="store_true"),
+    )
+
+
+def _simulate() -> ActionCommand:
+    time, share, count = ({"type": kind, "metavar": name} for kind, name in _UNITS)
+    rules = ("off", "priority", "slices")
+    return _command(
+        "simulate",
+        "simulate",
+        "Let a trace of jobs run on made-up hosts: waiting times and use under three rules",
+        Arg(
+            ("--trace",),
+            help="CSV: job_id, submit_s, gpus, duration_s, maybe group, priority, max_runtime_s; - is standard input",
+            required=True,
+            metavar="FILE",
+        ),
+        Arg(("--hosts",), help="80x8,4x4: 80 of 8 slots, 4 of 4", type=a.cluster, required=True, metavar="HOSTSxSLOTS"),
+        Arg(("--cost-s",), help="Work lost per preemption (default 60)", default=60.0, **time),
+        Arg(("--not-preemptible",), help="Jobs that nobody may interrupt (default 0)", default=0.0, **share),
+        Arg(("--seed",), help="Which jobs those are (default 0)", default=0, **count),
+        Arg(("--from",), help="Only jobs submitted from then on, e.g. 30d", dest="from_s", **time),
+        Arg(("--to",), help="Only jobs submitted before then", dest="to_s", **time),
+        Arg(("--limit",), help="At most so many jobs, earliest first", **count),
+        Arg(("--preemption",), help="Whom a job may interrupt (default priority)", choices=rules),
+        Arg(("--max-wait",), help="A job that waited so long is protected (default 36h)", dest="max_wait_s", **time),
+        Arg(("--protected-share",), help="Most of the slots that protected jobs take (default 0.6)", **share),
+        Arg(("--fresh",), help="A job that held slots for less goes first (default 2h)", dest="fresh_s", **time),
+        Arg(("--young",), help="One that held slots for less goes next (default 8h)", dest="young_s", **time),
+        Arg(("--min-run",), help="A job runs so long before it is interrupted", dest="min_run_s", **time),
+        Arg(("--reservations",), help="How many waiting jobs may keep hosts reserved (default 2)", **count),
+        Arg(("--fit",), help="best: fill hosts up; worst: spread small gangs", choices=("best", "worst")),
+        Arg(("--heterogeneous",), help="Whole hosts of unequal size may form a gang: on or off", type=a.on_off),
+        function="run",
+    )
+
+
+_UNITS = ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
 
 
 def get_dtrain_commands() -> list[GroupCommand]:

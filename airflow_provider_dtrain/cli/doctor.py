@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import FAILURE, command, hint, show
+from airflow_provider_dtrain.cli.health import Line, host_lines, settings_lines, store_lines
+from airflow_provider_dtrain.cli.health import line as _line
 from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ NEEDED = (
     ("SQLAlchemy", (2,)),
 )
 
-Line = dict[str, Any]
-
 
 @command
 def doctor(args: Namespace) -> int:
@@ -38,17 +38,13 @@ def doctor(args: Namespace) -> int:
 
     lines = list(_versions())
     hook = DtrainHook()
-    lines += [*_configuration(hook), *_store(hook)]
+    lines += [*_configuration(hook), *settings_lines(hook), *_store(hook)]
     if all(line["ok"] for line in lines if line["check"].startswith("store")):
-        lines += _hosts(hook)
+        lines += [*store_lines(hook), *_hosts(hook)]
     show(args, lines)
     is_well = all(line["ok"] for line in lines)
     hint("airflow dtrain hosts list" if is_well else "mend the lines that say no, then airflow dtrain doctor")
     return 0 if is_well else FAILURE
-
-
-def _line(check: str, ok: bool, message: str) -> Line:
-    return {"check": check, "ok": ok, "message": message}
 
 
 def _guarded(check: str, look: Callable[[], str]) -> Line:
@@ -120,6 +116,7 @@ def _hosts(hook: DtrainHook) -> list[Line]:
 
 def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
     from airflow_provider_dtrain.cli.facts import CLOCK_LIMIT_S, look, warnings
+    from airflow_provider_dtrain.store.schema import NETWORK_FILE_SYSTEMS
 
     name = f"host {record.name}"
     if record.state == "disabled":
@@ -134,6 +131,7 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
     if facts:
         offset_s = facts["clock_offset_s"]
         lines.append(_line(f"{name}: clock", abs(offset_s) <= CLOCK_LIMIT_S, f"{offset_s:+.3f} s from here"))
+        lines += host_lines(name, facts, NETWORK_FILE_SYSTEMS.__contains__)
         for warning in warnings(record.name, facts):
             if "clock" not in warning:
                 lines.append(_line(f"{name}: warning", False, warning))

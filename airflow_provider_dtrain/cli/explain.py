@@ -97,6 +97,7 @@ def _verdict(found: Placement | Unplaceable, ahead: int) -> dict[str, Any]:
 def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
     trial = store.trial(trial_id)
     view = store.attempt(trial.attempt_id)
+    facts = store.queue_facts(view.allocation_id)
     row = {
         "request": f"trial {trial_id}",
         "pool": view.pool,
@@ -105,6 +106,17 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
         "state": trial.state,
         "gang": view.allocation_state,
         "position": view.position,
+        "expected": view.expected or None,
+        "expected_at": view.expected_at,
+        "class": facts.queue_class if view.allocation_state != "released" else None,
+        "waited_s": round(facts.waited_s),
+        "held_s": round(facts.held_s),
+        "weight": facts.weight,
+        "max_slots": facts.max_slots,
+        "claimed": placement_words(facts.claim) or None,
+        "reserved_hosts": list(facts.reserved_hosts) or None,
+        "paused": view.paused or trial.state == "paused",
+        "preempted_for": view.preempted_for,
         "hosts": placement_words(view.placement) or None,
         "reason": _reason(store, view),
     }

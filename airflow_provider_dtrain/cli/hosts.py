@@ -76,7 +76,7 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
 def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     """Probe one host and store what is found; return a row with ``problem`` None or words."""
     from airflow_provider_dtrain.cli.facts import look
-    from airflow_provider_dtrain.engine.recovery import recover_ended
+    from airflow_provider_dtrain.engine.recovery import recover
 
     store, problem = hook.store, None
     facts: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     else:
         try:
             problem = _store_findings(store, record, link, facts)
-            asyncio.run(recover_ended(hook, host=record.name))
+            asyncio.run(recover(hook, host=record.name))
         except DtrainError as error:
             problem = str(error)
         if record.state in ("unreachable", "lost"):
@@ -243,7 +243,11 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
 
 def runs_on(store: Store, host: str) -> list[AttemptView]:
     """Return the attempts that hold something on a host."""
-    views = [store.attempt(task.attempt_id) for task in store.tasks() if host in task.placement]
+    views = [
+        store.attempt(task.attempt_id)
+        for task in store.tasks()
+        if task.attempt_id is not None and host in task.placement
+    ]
     return [view for view in views if host in view.held_hosts]
 
 

@@ -50,6 +50,11 @@ def set_pool(args: Namespace) -> None:
         "allow_heterogeneous": args.heterogeneous,
         "preemption": args.preemption,
         "reservations": args.reservations,
+        "max_wait_s": args.max_wait,
+        "protected_share": args.protected_share,
+        "fresh_s": args.fresh,
+        "young_s": args.young,
+        "min_run_s": args.min_run,
         "defaults": _defaults(args.defaults) if args.defaults else None,
     }
     given = {key: value for key, value in options.items() if value is not None}
@@ -101,6 +106,11 @@ def _options(pool: Pool) -> dict[str, object]:
         "heterogeneous": pool.options.allow_heterogeneous,
         "preemption": pool.options.preemption,
         "reservations": pool.options.reservations,
+        "max_wait_s": pool.options.max_wait_s,
+        "protected_share": pool.options.protected_share,
+        "fresh_s": pool.options.fresh_s,
+        "young_s": pool.options.young_s,
+        "min_run_s": pool.options.min_run_s,
     }
 
 

@@ -20,8 +20,9 @@ def list_tasks(args: Namespace) -> None:
     tasks = [task for task in DtrainHook().store.tasks() if args.pool in (None, task.pool)]
     tasks.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
     show(args, [_row(task) for task in tasks], empty="No gang waits or runs.")
-    if tasks:
-        hint(f"airflow dtrain explain {tasks[-1].trial_id}")
+    trials = [task.trial_id for task in tasks if task.trial_id is not None]
+    if trials:
+        hint(f"airflow dtrain explain {trials[-1]}")
 
 
 def _row(task: TaskView) -> dict[str, object]:
@@ -39,5 +40,7 @@ def _row(task: TaskView) -> dict[str, object]:
         "state": task.state if task.position is None else f"{task.state} ({task.position}.)",
         "hosts": placement_words(task.placement) or None,
         "since": task.since,
+        "expected": task.expected or None,
+        "paused": task.paused,
         "reason": task.reason or None,
     }

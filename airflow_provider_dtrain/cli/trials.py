@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import (
+    UsageError,
     cell,
     command,
     confirm,
@@ -21,11 +22,12 @@ from airflow_provider_dtrain.cli.console import (
     user,
 )
 from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.errors import ConflictError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records import CheckpointView, MetricRow, RankView, TrialView
+    from airflow_provider_dtrain.store.records import CheckpointView, MetricRow, RankView, TaskView, TrialView
     from airflow_provider_dtrain.store.repository import Store
 
 ENDED = ("completed", "stopped", "errored", "killed")
@@ -34,8 +36,11 @@ ENDED = ("completed", "stopped", "errored", "killed")
 @command
 def list_trials(args: Namespace) -> None:
     """List trials, latest first."""
-    trials = sorted(_store().list_trials(limit=args.limit), key=lambda trial: -trial.trial_id)
-    show(args, [_row(trial) for trial in trials], empty="No trials yet. A task with TrialOperator makes one.")
+    store = _store()
+    trials = sorted(store.list_trials(limit=args.limit), key=lambda trial: -trial.trial_id)
+    gangs = {task.trial_id: task for task in store.tasks() if task.trial_id is not None}
+    rows = [{**_row(trial), **_place(gangs.get(trial.trial_id))} for trial in trials]
+    show(args, rows, empty="No trials yet. A task with TrialOperator makes one.")
     if trials:
         hint(f"airflow dtrain trial describe {trials[0].trial_id}")
 
@@ -52,11 +57,18 @@ def describe(args: Namespace) -> None:
         **_row(trial),
         "seed": trial.seed,
         "hyperparameters": dict(trial.hparams),
+        "experiment_id": trial.experiment_id,
         "config": trial.config_id,
         "run": view.run,
         "pool": view.pool,
         "slots": view.slots,
+        "priority": view.priority,
         "hosts": placement_words(view.placement) or None,
+        "position": view.position,
+        "expected": view.expected or None,
+        "paused": view.paused or trial.state == "paused",
+        "preempted_for": view.preempted_for,
+        "reason": view.reason or None,
         "restarts": f"{trial.restarts} of {trial.max_restarts}",
         "watcher": view.watcher,
         "result": dict(trial.result) if trial.result else None,
@@ -106,6 +118,9 @@ def checkpoints(args: Namespace) -> None:
 @command
 def kill(args: Namespace) -> None:
     """Stop a trial on every host."""
+    from airflow_provider_dtrain.engine.recovery import kill_unfollowed
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
     store = _store()
     trial = store.trial(args.trial_id)
     if trial.state in ENDED:
@@ -115,7 +130,53 @@ def kill(args: Namespace) -> None:
         note("Nothing was changed.")
         return
     store.request_kill(trial.trial_id, user())
+    if kill_unfollowed(DtrainHook(), trial.trial_id):
+        note(f"Trial {trial.trial_id} was stopped by this command: the process that followed it is gone.")
+        return
     note(f"Trial {trial.trial_id} will be stopped on every host by the process that follows it, within seconds.")
+    hint(f"airflow dtrain explain {trial.trial_id}")
+
+
+@command
+def pause(args: Namespace) -> None:
+    """Let a trial hold no slots until it is activated."""
+    from airflow_provider_dtrain.engine.recovery import pause_unfollowed
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    store = _store()
+    trial = store.trial(args.trial_id)
+    store.request_pause(trial.trial_id, user())
+    if store.trial(trial.trial_id).state == "paused":
+        note(f"Trial {trial.trial_id} is paused; it keeps its place in the queue.")
+    else:
+        note(f"Trial {trial.trial_id} writes a checkpoint and gives its slots back.")
+        if pause_unfollowed(DtrainHook(), trial.trial_id):
+            note("It has done so; this command waited for it, because the process that followed it is gone.")
+    hint(f"airflow dtrain trial activate {trial.trial_id}")
+
+
+@command
+def activate(args: Namespace) -> None:
+    """Let a paused trial go on in its place in the queue."""
+    store = _store()
+    if store.activate(args.trial_id, user()):
+        note(f"Trial {args.trial_id} goes on.")
+    else:
+        note(f"Trial {args.trial_id} is not paused: {store.trial(args.trial_id).state}.")
+    hint(f"airflow dtrain explain {args.trial_id}")
+
+
+@command
+def set_trial(args: Namespace) -> None:
+    """Change the priority of a trial's gang, waiting or running."""
+    if args.priority is None:
+        raise UsageError("Nothing to set. Give --priority.")
+    store = _store()
+    trial = store.trial(args.trial_id)
+    if trial.state in ENDED:
+        raise ConflictError(f"Trial {trial.trial_id} is {trial.state}: it waits for nothing and holds nothing.")
+    store.set_priority(trial.trial_id, args.priority, user())
+    show_one(args, {"trial": trial.trial_id, "priority": args.priority})
     hint(f"airflow dtrain explain {trial.trial_id}")
 
 
@@ -138,6 +199,16 @@ def _row(trial: TrialView) -> dict[str, Any]:
         "attempts": trial.attempts,
         "created": trial.created_at,
         "ended": trial.ended_at,
+    }
+
+
+def _place(task: TaskView | None) -> dict[str, Any]:
+    """Return where the trial's gang stands in the queue, or why it waits."""
+    waits = task is not None and task.position is not None
+    return {
+        "position": task.position if task is not None else None,
+        "expected": (task.expected or None) if task is not None and waits else None,
+        "reason": (task.reason or None) if task is not None else None,
     }
 
 

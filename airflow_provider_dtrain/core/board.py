@@ -1,4 +1,4 @@
-"""The slots of one pool while one decision is made: what is free, and what earlier grants took."""
+"""The slots of one pool while decisions are made: what is free, and what grants and claims took."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stable_order(request_id: str, names: Iterable[str]) -> Iterator[tuple[int, s
 
 
 class Board:
-    """Free slots by host, indexed by how many there are; kept current by :meth:`take`.
+    """Free slots by host, indexed by how many there are; kept current by :meth:`take` and :meth:`give`.
 
     :param hosts: all registered hosts of the pool, whatever their state
     """
@@ -41,7 +41,14 @@ class Board:
         self.by_free: dict[int, dict[str, None]] = {}
         #: Number of slots -> ready hosts on which every one of them is free.
         self.whole: dict[int, dict[str, None]] = {}
-        self._taken: dict[str, set[int]] = {}
+        #: Slots granted during this decision, by host; for the words of those that wait.
+        self.granted: Counter[str] = Counter()
+        #: Slots that are free but kept for a claim, by host.
+        self.claimed: Counter[str] = Counter()
+        #: Hosts in the order in which something changed on them; whoever keeps an index reads on from where it was.
+        self.changes: list[str] = []
+        #: Indices that are free, for hosts on which something was taken or given.
+        self._open: dict[str, set[int]] = {}
         self._fill(hosts)
 
     def _fill(self, hosts: Iterable[Host]) -> None:
@@ -76,23 +83,75 @@ class Board:
 
     def lowest_free(self, name: str, count: int) -> tuple[int, ...]:
         """Return the lowest ``count`` free slot indices of a ready host, ascending."""
+        if name in self._open:
+            return tuple(sorted(self._open[name])[:count])
         host = self.hosts[name]
-        if not (host.held or host.disabled or host.blocked or name in self._taken):
+        if not (host.held or host.disabled or host.blocked):
             return tuple(range(count))
-        return tuple(sorted(host.free - self._taken.get(name, set()))[:count])
+        return tuple(sorted(host.free)[:count])
+
+    def is_free(self, name: str, indices: Iterable[int]) -> bool:
+        """Return whether all these slots of a host can be granted now."""
+        return name in self.free and self._free_set(name).issuperset(indices)
+
+    def free_among(self, placement: Placement) -> Placement:
+        """Return the part of a placement whose slots can be granted now."""
+        parts = {
+            name: tuple(sorted(self._free_set(name).intersection(indices)))
+            for name, indices in placement.slots.items()
+            if name in self.free
+        }
+        return Placement({name: indices for name, indices in parts.items() if indices})
 
     def taken(self, name: str) -> int:
-        """Return how many slots of a host were taken during this decision."""
-        return len(self._taken.get(name, ()))
+        """Return how many slots of a host were granted during this decision."""
+        return self.granted[name]
+
+    def grant(self, placement: Placement) -> None:
+        """Take the slots of a placement and count them as granted in this decision."""
+        self.take(placement)
+        for name, indices in placement.slots.items():
+            self.granted[name] += len(indices)
+
+    def keep(self, placement: Placement) -> Placement:
+        """Take the slots of a placement that are free, for a claim; return them."""
+        part = self.free_among(placement)
+        self.take(part)
+        self.claimed.update({name: len(indices) for name, indices in part.slots.items()})
+        return part
+
+    def unkeep(self, placement: Placement) -> None:
+        """Give back what was kept for a claim."""
+        self.claimed.subtract({name: len(indices) for name, indices in placement.slots.items()})
+        self.give(placement)
 
     def take(self, placement: Placement) -> None:
-        """Make the slots of a placement unavailable for the rest of the decision."""
+        """Make slots that are free unavailable."""
         for name, indices in placement.slots.items():
-            if not indices:
-                continue
-            before, after = self.free[name], self.free[name] - len(indices)
-            self._taken.setdefault(name, set()).update(indices)
-            self.free[name] = after
-            del self.by_free[before][name]
-            self.by_free.setdefault(after, {})[name] = None
-            self.whole.get(self.size[name], {}).pop(name, None)
+            if indices:
+                self._free_set(name).difference_update(indices)
+                self._move(name, self.free[name] - len(indices))
+
+    def give(self, placement: Placement) -> None:
+        """Make slots available again; those that cannot be granted for now stay out."""
+        for name, indices in placement.slots.items():
+            if name in self.free and indices:
+                host, opened = self.hosts[name], self._free_set(name)
+                opened.update(set(indices).intersection(host.enabled).difference(host.blocked))
+                self._move(name, len(opened))
+
+    def _free_set(self, name: str) -> set[int]:
+        if name not in self._open:
+            self._open[name] = set(self.hosts[name].free)
+        return self._open[name]
+
+    def _move(self, name: str, after: int) -> None:
+        before, size = self.free[name], self.size[name]
+        self.free[name] = after
+        self.changes.append(name)
+        del self.by_free[before][name]
+        self.by_free.setdefault(after, {})[name] = None
+        if after == size:
+            self.whole.setdefault(size, {})[name] = None
+        elif before == size:
+            del self.whole[size][name]

@@ -77,6 +77,9 @@ class GangRequest:
     claim: Placement | None = None
     #: Hosts that an earlier pass reserved for it, () = none.
     reserved_hosts: tuple[str, ...] = ()
+    #: It has written a checkpoint, or declared that it can; may then start on hosts reserved for a
+    #: request that could interrupt it.
+    is_preemptible: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,11 +72,14 @@ def _held_words(board: Board, need: Shortfall) -> list[str]:
     owners = Counter(who for host in hosts for index, who in host.holders if index in host.held)
     blocked = sum(len((host.blocked - host.held) & host.enabled) for host in hosts)
     granted = sum(board.taken(host.name) for host in hosts)
+    claimed = sum(board.claimed[host.name] for host in hosts)
     words = []
     if granted:
         words.append(f"{count(granted, 'slot')} just granted to requests before it")
     if owners:
         words.append("held by " + names([f"{who} ({count(held, 'slot')})" for who, held in owners.most_common()]))
+    if claimed:
+        words.append(f"{count(claimed, 'slot')} kept for requests that others were told to stop for")
     if blocked:
         words.append(f"{count(blocked, 'slot')} stuck or in use by something outside this store")
     return words

@@ -9,45 +9,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.checkpoints import CheckpointCopier
-from airflow_provider_dtrain.engine.following import GangFollower
+from airflow_provider_dtrain.engine.following import GangFollower, max_runtime_over
 from airflow_provider_dtrain.engine.launching import launch
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.plan import Job, load_job
-from airflow_provider_dtrain.engine.removal import remove_unkept
+from airflow_provider_dtrain.engine.recovery import RECOVERY, RECOVERY_DONE, Recovery
+from airflow_provider_dtrain.engine.removal import find_unkept, remove_in_time
+from airflow_provider_dtrain.engine.restarting import FINAL, Restarting, failure_dict, restart_of
 from airflow_provider_dtrain.engine.result import trial_result
 from airflow_provider_dtrain.engine.runtime import HandedOver, Killed, Runtime, TimedOut
-from airflow_provider_dtrain.engine.verdict import back_off_s, check_metric, failure_of, shortened
+from airflow_provider_dtrain.engine.verdict import check_metric, failure_of
 from airflow_provider_dtrain.engine.waiting import wait_for_gang
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
     HostError,
-    InvalidHPError,
-    LogPolicyError,
     StaleWatchError,
-    TrainingRefusedError,
     TrialKilledError,
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.following import GangEnd
     from airflow_provider_dtrain.store.records import AttemptView
 
-#: Failures of kind ``user`` that another attempt would repeat.
-FINAL = (InvalidHPError, LogPolicyError, TrainingRefusedError)
-#: Between two attempts to fence a host that does not answer.
-FENCE_AGAIN_S = 10.0
+RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
+#: How much earlier a host may end a run than we expect.
+CLOCK_SLACK_S = 5.0
 
 
 class Superseded(Exception):
     """Another process follows this attempt now."""
 
 
-class AttemptRunner:
+class AttemptRunner(Restarting):
     """Carries one trial to its end.
 
     :param rt: store, hosts and log of this follower
@@ -58,23 +59,60 @@ class AttemptRunner:
     def __init__(self, rt: Runtime, *, deadline: float | None = None, patient: bool = True) -> None:
         self.rt, self.deadline, self.patient = rt, deadline, patient
         rt.deadline = deadline
+        self._noting: asyncio.Future[None] | None = None
 
     async def run(self) -> Outcome | None:
         """Return how the trial ended; None when it was handed over and goes on.
 
         :raises Superseded: another process follows it; nothing more may be done here
         """
-        try:
-            await end_older(self.rt)
-            while True:
-                view = await self.rt.view()
-                if (outcome := await self._step(view)) is not None:
-                    return outcome
-        except HandedOver:
-            await self.rt.db(self.rt.store.hand_over, self.rt.attempt_id, self.rt.watch)
-            return None
-        except StaleWatchError as error:
-            raise Superseded(str(error)) from error
+        Recovery(self.rt.hook).once()
+        while True:
+            try:
+                return await self._run()
+            except HandedOver:
+                with contextlib.suppress(StaleWatchError):
+                    await self.rt.db(self.rt.store.hand_over, self.rt.attempt_id, self.rt.watch)
+                return None
+            except StaleWatchError as error:
+                if not await self._retake():
+                    raise Superseded(str(error)) from error
+
+    async def _run(self) -> Outcome:
+        await end_older(self.rt)
+        view = await self.rt.view()
+        if restart_of(view):
+            # Somebody ended it by the rules for a follower that had died; its restarts are not used up.
+            await self._restart_ended(view)
+        while True:
+            view = await self.rt.view()
+            if (outcome := await self._step(view)) is not None:
+                return outcome
+
+    async def _restart_ended(self, view: AttemptView) -> None:
+        ticket = await self.rt.db(
+            self.rt.store.next_attempt, view.attempt_id, self.rt.watch, failure=view.failure or {}, counted=True
+        )
+        self.rt.log.warning("Restart %d of %d", view.restarts + 1, view.max_restarts)
+        await self.rt.follow_attempt(ticket.attempt_id)
+
+    async def _retake(self) -> bool:
+        """Take the trial back from a recoverer once that is done with it; False when a follower has it."""
+        give_up_at = time.monotonic() + RETAKE_MOST_S
+        while True:
+            mine = await self.rt.view()
+            watcher = mine.watcher or ""
+            if not watcher.startswith(RECOVERY):
+                return False
+            if mine.ended_at is not None or watcher == RECOVERY_DONE or time.monotonic() > give_up_at:
+                break
+            await asyncio.sleep(RETAKE_LOOK_S)
+        latest = (await self.rt.db(self.rt.store.trial, mine.trial_id)).attempt_id
+        if latest != mine.attempt_id and (await self.rt.db(self.rt.store.attempt, latest)).watcher is not None:
+            return False
+        self.rt.log.info("Taking the trial back: it was looked after while this process was silent")
+        await self.rt.retake(latest)
+        return True
 
     async def _step(self, view: AttemptView) -> Outcome | None:
         """Do what the attempt's state or somebody's wish asks for; None = look at the state again."""
@@ -93,8 +131,9 @@ class AttemptRunner:
                 case "waiting":
                     await wait_for_gang(self.rt, patient=self.patient)
                 case "starting":
-                    with _lease(self.rt, view):
-                        await launch(self.rt, view, await self._job(view))
+                    async with self.rt.renewing():
+                        with _lease(self.rt, view):
+                            await launch(self.rt, view, await self._job(view))
                 case "running" | "stopping":
                     return await self._follow(view)
                 case _:
@@ -118,28 +157,77 @@ class AttemptRunner:
         return await self._finish(view, "killed", TrialKilledError(f"The trial was killed {who}."))
 
     # -- running -------------------------------------------------------------------------------
-    async def _follow(self, view: AttemptView) -> Outcome | None:
+    async def salvage(self, lost: Mapping[str, HostError]) -> Outcome | None:
+        """End an attempt whose follower has died for good, by the usual rules; nothing new begins.
+
+        :param lost: hosts that have nothing of it any more
+        """
+        self.salvaging = True
+        try:
+            return await self._follow(await self.rt.view(), lost)
+        except Killed:
+            return await self.kill()
+        except DtrainError as error:
+            if error.kind != "user":
+                raise
+            return await self._finish(await self.rt.view(), "errored", error)
+
+    async def _follow(self, view: AttemptView, lost: Mapping[str, HostError] | None = None) -> Outcome | None:
         job = await self._job(view)
         copier = CheckpointCopier(self.rt, view, job.config)
         copying = asyncio.ensure_future(copier.run())
         try:
-            gang = GangFollower(self.rt, view, lambda host, event: self._on_event(copier, host, event))
-            end = await gang.run()
+            gang = GangFollower(
+                self.rt, view, lambda host, event: self._on_event(copier, host, event),
+                preemption_timeout_s=job.config.preemption_timeout, hang_timeout_s=job.config.hang_timeout,
+                max_runtime=_max_runtime(view, job), lost=lost,
+            )  # fmt: skip
+            await gang.run()
             self.rt.log.flush()
-            copier.noticed()
-            copier.close()
-            await copying
+            # No supervisor beats for it any more, and the last copies may take long.
+            async with self.rt.renewing():
+                copier.noticed()
+                copier.close()
+                await copying
+                return await self._after(job, gang)
         finally:
             copying.cancel()
-        view = await self.rt.view()
-        if end.failed:
-            return await self._attempt_failed(view, await failure_of(self.rt, view, job, end))
+
+    async def _after(self, job: Job, gang: GangFollower) -> Outcome | None:
+        """Decide what follows from the end of a gang."""
+        if self._noting is not None:
+            await self._noting
+        view, end = await self.rt.view(), gang.end
+        if "timeout" in end.ended.values() and end.over is None:
+            end.over = _timed_out(view, job)
+        error = await failure_of(self.rt, view, job, end) if end.failed else None
+        if gang.give_way.gave_way() and not isinstance(error, FINAL):
+            return await self._gave_way(view, gang.give_way, error)
+        if error is not None:
+            return await self._failed(view, end, error)
         error = await check_metric(self.rt, view, job)
         return await self._finish(view, "errored" if error else "completed", error)
+
+    async def _failed(self, view: AttemptView, end: GangEnd, error: DtrainError) -> Outcome | None:
+        if isinstance(error, HostError):
+            others = tuple(host for host in end.lost if host != error.host)
+            return await self._host_failed(view, error, others)
+        return await self._attempt_failed(view, error)
+
+    def _first_step(self) -> None:
+        """Store what the last stop and this start cost together, once the ranks have computed something."""
+        since, self.rt.taken_up_at = self.rt.taken_up_at, None
+        if since is None or self.stop_took_s is None:
+            return
+        seconds = self.stop_took_s + time.monotonic() - since
+        noting = self.rt.db(self.rt.store.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
+        self._noting = asyncio.ensure_future(noting)
 
     def _on_event(self, copier: CheckpointCopier, host: str, event: dict[str, Any]) -> None:
         log = self.rt.log
         match event["kind"]:
+            case "first_step":
+                self._first_step()
             case "checkpoint":
                 copier.noticed()
                 log.info("Checkpoint at step %s: %s", event.get("step"), event.get("path"))
@@ -152,78 +240,33 @@ class AttemptRunner:
 
     async def _job(self, view: AttemptView) -> Job:
         left_s = self.deadline - time.time() if self.deadline is not None else None
-        return await self.rt.db(load_job, self.rt.store, view, self.rt.settings, timeout_s=left_s)
+        job = await self.rt.db(load_job, self.rt.store, view, self.rt.settings, timeout_s=left_s)
+        if (limit := _max_runtime(view, job)) is not None:
+            job = replace(job, timeout_s=max(1.0, min(limit[1] - time.monotonic(), left_s or limit[0])))
+        return job
 
-    # -- failures ------------------------------------------------------------------------------
-    async def _attempt_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
-        """Start again from the latest checkpoint, or end the trial."""
-        if isinstance(error, HostError):
-            return await self._host_failed(view, error)
-        if error.kind != "user" or isinstance(error, FINAL) or view.restarts >= view.max_restarts:
-            return await self._finish(view, "errored", error)
-        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
-        self.rt.log.error("%s", shortened(str(error), {one.number: one.failure for one in attempts}))
-        if set(await finishing.fence(self.rt, view)) != set(view.held_hosts):
-            return await self._finish(view, "errored", error)
-        ticket = await self.rt.db(
-            self.rt.store.next_attempt, self.rt.attempt_id, self.rt.watch, failure=_failure(error), counted=True
-        )
-        await self._move_to(ticket.attempt_id)
-        source, pause_s = (await self._job(await self.rt.view())).checkpoint_source, back_off_s(view.restarts)
-        where = f"step {source.step}" if source is not None else "the beginning: there is no checkpoint yet"
-        self.rt.log.warning("Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, pause_s, where)
-        await self.rt.pause(pause_s)
-        return None
+    async def _finish(
+        self, view: AttemptView, state: State, error: DtrainError | None, *, is_final: bool = True
+    ) -> Outcome:
+        """Free the slots where every process is confirmed gone, and end the trial.
 
-    async def _host_failed(self, view: AttemptView, error: HostError) -> Outcome | None:
-        """Look for other hosts when one is at fault; end the attempt when there are none."""
-        self.rt.log.warning("%s", error)
-        await self._until_gone(view)
-        ticket = await self.rt.db(
-            self.rt.store.move_on, self.rt.attempt_id, self.rt.watch, failure=_failure(error), exclude_host=error.host
-        )
-        if ticket is None:
-            return await self._finish(await self.rt.view(), "errored", error)
-        self.rt.log.warning("Host '%s' is left out of this trial from now on; looking for others", error.host)
-        await self._move_to(ticket.attempt_id)
-        return None
-
-    async def _until_gone(self, view: AttemptView) -> None:
-        """Return when no process of the attempt can be running any more.
-
-        A host that does not answer is given the time after which its supervisor ends the run by itself.
+        :param is_final: False: the trial goes on from its latest checkpoint when its task is tried again
         """
-        limit_s = (self.rt.settings.orphan_timeout_s + self.rt.settings.kill_grace_s) * 1.05
-        give_up_at = time.monotonic() + limit_s
-        while True:
-            clear = await finishing.release(self.rt, view)
-            missing = set(view.held_hosts) - set(clear)
-            if not missing or view.plan is None or time.monotonic() > give_up_at:
-                return
-            self.rt.log.warning("Waiting for %s to confirm that %s is gone", ", ".join(sorted(missing)), view.run)
-            await self.rt.pause(FENCE_AGAIN_S)
-            view = await self.rt.view()
-
-    async def _move_to(self, attempt_id: int) -> None:
-        """Follow the trial's next attempt under a watch of its own."""
-        if attempt_id != self.rt.attempt_id:
-            self.rt.watch = await self.rt.db(self.rt.store.watch, attempt_id, watcher=self.rt.watcher)
-            self.rt.attempt_id = attempt_id
-
-    async def _finish(self, view: AttemptView, state: State, error: DtrainError | None) -> Outcome:
-        """Free the slots where every process is confirmed gone, and end the trial."""
         await finishing.release(self.rt, view)
-        await remove_unkept(self.rt, view, state, error)
-        result = await self.rt.db(trial_result, self.rt.store, view, state)
+        unkept = await find_unkept(self.rt, view, state, error) if is_final else None
+        gone = unkept.ids if unkept is not None else frozenset()
+        result = await self.rt.db(trial_result, self.rt.store, view, state, without=gone)
         failure = Failure.of(error) if error is not None else None
         await self.rt.db(
             self.rt.store.end_attempt,
             self.rt.attempt_id,
             self.rt.watch,
             state=state,
-            failure=_failure(error) if error is not None else None,
+            failure=failure_dict(error) if error is not None else None,
             result=result,
         )
+        if unkept is not None:
+            await remove_in_time(self.rt, unkept)
         return Outcome(state=state, result=result, failure=failure)
 
 
@@ -241,10 +284,21 @@ def _lease(rt: Runtime, view: AttemptView) -> contextlib.AbstractContextManager[
     return rt.lease(view.run) if view.run else contextlib.nullcontext()
 
 
-def _failure(error: DtrainError) -> dict[str, Any]:
-    from dataclasses import asdict
+def _max_runtime(view: AttemptView, job: Job) -> tuple[float, float] | None:
+    """Return ``max_runtime`` and time.monotonic() when it is over; None = no limit.
 
-    return asdict(Failure.of(error))
+    It counts from the grant: restarts on the same gang do not lengthen it.
+    """
+    limit_s, since = job.config.max_runtime, view.created_at if view.is_held_gang else view.granted_at
+    if limit_s is None or since is None:
+        return None
+    return limit_s, time.monotonic() + limit_s - (datetime.now(UTC) - since).total_seconds()
+
+
+def _timed_out(view: AttemptView, job: Job) -> DtrainError | None:
+    """Return the error of a run that its host ended in time, when ``max_runtime`` was the limit."""
+    limit = _max_runtime(view, job)
+    return max_runtime_over(limit[0]) if limit is not None and limit[1] < time.monotonic() + CLOCK_SLACK_S else None
 
 
 def _ended(view: AttemptView) -> Outcome:

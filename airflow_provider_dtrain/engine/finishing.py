@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle import classify, first_failure
+from airflow_provider_dtrain.core.lifecycle import classify, first_failure, is_aftermath
 from airflow_provider_dtrain.errors import (
     DtrainError,
+    ExecutionTimeoutError,
     HostError,
     HostLostError,
+    NotFoundError,
     RankFailedError,
+    RunEndedError,
     TrainingRefusedError,
 )
 
@@ -49,6 +53,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             clear.append(host)
         else:
             rt.log.warning("Host '%s' could not end everything of %s: %s", host, view.run, found.get("survivors"))
+            await _show_stuck(rt, view, host)
     if clear:
         rt.log.info("Nothing of %s runs any more on %s", view.run, ", ".join(clear))
     return clear
@@ -60,6 +65,13 @@ async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
     )
 
 
+async def _show_stuck(rt: Runtime, view: AttemptView, host: str) -> None:
+    """Show the slots of processes that cannot be killed; recovery shows them as ready again once they are gone."""
+    for slot in view.placement.get(host, ()):
+        with contextlib.suppress(NotFoundError):
+            await rt.db(rt.store.mark_slot, host, slot, "stuck")
+
+
 async def release(rt: Runtime, view: AttemptView) -> list[str]:
     """Free the attempt's slots where nothing of it can run; return those hosts.
 
@@ -67,19 +79,44 @@ async def release(rt: Runtime, view: AttemptView) -> list[str]:
     """
     proof: Proof = "clear" if view.plan is not None else "untaken"
     clear = await fence(rt, view) if proof == "clear" else list(view.held_hosts)
-    for host in clear:
-        await rt.db(rt.store.release, rt.attempt_id, rt.watch, host, proof=proof)
+    if clear:
+        await rt.db(rt.store.release, rt.attempt_id, rt.watch, clear, proof=proof)
     return clear
 
 
 def cause(end: GangEnd) -> DtrainError:
     """Return why the gang failed: the first failure by corrected time, not the noise that follows it."""
-    if (found := first_failure(end.exits)) is not None:
+    if end.over is not None:
+        return end.over
+    found = first_failure(end.exits)
+    # A rank that we sent a signal has not failed, and one that only lost a peer had a reason to.
+    if found is not None and not found.sent_signal and not (end.lost and is_aftermath(found)):
         return _exit_error(found)
     for lost in end.lost.values():
         return lost
-    host, reason = next(((host, reason) for host, reason in end.ended.items() if reason != "completed"), ("?", "?"))
-    return HostLostError(host, f"The run ended on host '{host}' with reason '{reason}'.")
+    for host, reason in end.ended.items():
+        if reason != "completed":
+            return _ended_error(host, reason)
+    return _exit_error(found) if found is not None else RunEndedError("The run ended, and no host says why.")
+
+
+def _ended_error(host: str, reason: str) -> DtrainError:
+    """Return the error of a run whose ranks have not failed."""
+    match reason:
+        case "timeout":
+            return ExecutionTimeoutError(f"Host '{host}' ended the run: the task's execution_timeout has passed.")
+        case "stopped":
+            return HostLostError(host, f"The run was stopped on host '{host}', not by us: the host may be going down.")
+        case "orphaned":
+            return RunEndedError(
+                f"The run on host '{host}' ended itself: nobody had renewed its lease for orphan_timeout."
+            )
+        case "prepare_timeout":
+            return RunEndedError(f"The run on host '{host}' was prepared and never got its go.")
+        case "fenced":
+            return RunEndedError(f"The run on host '{host}' was ended by another follower of this trial.")
+        case _:
+            return HostLostError(host, f"The run ended on host '{host}' with reason '{reason}'.")
 
 
 def _exit_error(found: RankExit) -> DtrainError:

@@ -1,32 +1,30 @@
-"""From running ranks to their end: logs, events and exits, committed before anything is thrown away."""
+"""From running ranks to their end: one follower per host, and the end of all when a part fails."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.events import CorruptEventError, parse_events
 from airflow_provider_dtrain.core.lifecycle import RankExit
 from airflow_provider_dtrain.engine.renewal import renewer
-from airflow_provider_dtrain.errors import HostError, HostLostError, HostProtocolError, HostUnreachableError
+from airflow_provider_dtrain.engine.stopping import GiveWay
+from airflow_provider_dtrain.engine.streaming import STOP_MARGIN_S, HostFollower, with_rank
+from airflow_provider_dtrain.engine.watchdog import GangWatchdog
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, MaxRuntimeError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
-    from airflow_provider_dtrain.hosts.remote import Frame, HostLink
     from airflow_provider_dtrain.store.records import AttemptView
 
 #: How often a follower looks at wishes and shows that it lives.
 TICK_S = 1.0
-RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.5, 30.0
-#: What a supervisor needs beyond the grace to confirm that everything is gone.
-STOP_MARGIN_S = 15.0
-LOG_COMMIT_S = 1.0
-LOG_TAIL_BYTES = 64 * 1024
-RANK0_LOG = "rank0.log"
+#: How often one that writes nothing looks whether it is still the one that may act.
+CHECK_WATCH_S = 10.0
+#: Events that tell how a gang stands.
+TOLD_KINDS = ("init", "first_step", "stopped", "exit", "ended")
 
 
 @dataclass
@@ -34,18 +32,25 @@ class GangEnd:
     """What is known of a gang's processes."""
 
     exits: list[RankExit] = field(default_factory=list)
+    #: ranks that use the training library
+    joined: set[int] = field(default_factory=set)
     #: ranks that finished a step
     stepping: set[int] = field(default_factory=set)
+    #: Rank 0 left its loop because it was asked to: training is not done.
+    left_early: bool = False
     #: host -> reason of its ``ended`` event
     ended: dict[str, str] = field(default_factory=dict)
     #: host -> why it was given up
     lost: dict[str, HostError] = field(default_factory=dict)
+    #: Why the control side ended it, whatever its ranks say.
+    over: DtrainError | None = None
 
     @property
     def failed(self) -> bool:
         """True once the gang cannot complete any more."""
         return (
-            bool(self.lost)
+            self.over is not None
+            or bool(self.lost)
             or any(leaving.exit_code != 0 for leaving in self.exits)
             or any(reason != "completed" for reason in self.ended.values())
         )
@@ -56,12 +61,19 @@ class GangEnd:
         :param offset_s: how far the host's clock is ahead of ours
         """
         match event["kind"]:
+            case "init":
+                self.joined.add(int(event.get("rank", -1)))
             case "first_step":
+                self.joined.add(int(event.get("rank", -1)))
                 self.stepping.add(int(event.get("rank", -1)))
+            case "stopped":
+                self.left_early = True
             case "exit":
                 self.exits.append(self._exit(host, event, offset_s))
             case "ended":
                 self.ended[host] = str(event.get("reason"))
+                if event.get("reason") == "lost":
+                    self.lost[host] = _lost(host, event.get("cause"))
 
     def _exit(self, host: str, event: Mapping[str, Any], offset_s: float) -> RankExit:
         return RankExit(
@@ -77,18 +89,41 @@ class GangEnd:
         )
 
 
+def _lost(host: str, cause: Any) -> HostLostError:
+    if cause == "reboot":
+        return HostLostError(host, f"Host '{host}' was restarted while the run was on it.")
+    return HostLostError(host, f"The supervisor of the run on host '{host}' was killed, and the ranks with it.")
+
+
 class GangFollower:
     """Follows every host of one attempt and stops all of it when a part fails.
 
     :param on_event: called with (host, event) after the event is in the store
+    :param preemption_timeout_s: how long ranks may take to give their slots back
+    :param hang_timeout_s: how long a rank may hold up the others before the gang is ended
+    :param max_runtime: seconds of ``max_runtime``, and time.monotonic() when it is over; None = no limit
+    :param lost: hosts that are known to have nothing of the run any more
     """
 
-    def __init__(self, rt: Runtime, view: AttemptView, on_event: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        rt: Runtime,
+        view: AttemptView,
+        on_event: Callable[[str, dict[str, Any]], None],
+        *,
+        preemption_timeout_s: float = 3600.0,
+        hang_timeout_s: float = 1800.0,
+        max_runtime: tuple[float, float] | None = None,
+        lost: Mapping[str, HostError] | None = None,
+    ) -> None:
         assert view.run is not None
         self.rt, self.view, self.run_name, self.on_event = rt, view, view.run, on_event
-        self.end = GangEnd()
+        self.end = GangEnd(lost=dict(lost or {}), ended=dict.fromkeys(lost or {}, "lost"))
+        self.give_way = GiveWay(self, preemption_timeout_s)
+        self.watchdog = GangWatchdog(view.placement, hang_timeout_s, rt.log)
+        self.max_runtime = max_runtime
         self.changed = asyncio.Event()
-        self.progressed_at = time.monotonic()
+        self.checked_at = time.monotonic()
 
     async def run(self) -> GangEnd:
         """Return when every host has ended or is lost.
@@ -96,8 +131,11 @@ class GangFollower:
         :raises Killed: a person killed the trial; the ranks still run
         :raises HandedOver: another process follows from here; everything received is committed
         """
-        for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=("first_step", "exit", "ended")):
-            self.end.note(event.host, event.body, 0.0)
+        for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=TOLD_KINDS):
+            offset_s = float(event.body.get("clock_offset_s") or 0.0)
+            self.end.note(event.host, with_rank(event.stream, event.body), offset_s)
+        if self.view.state == "stopping":
+            await self.give_way.look([])
         tasks = {
             host: asyncio.ensure_future(HostFollower(self, host).run())
             for host in self.view.placement
@@ -107,6 +145,7 @@ class GangFollower:
             with self.rt.lease(self.run_name):
                 await self._until_ended(tasks)
         finally:
+            self.give_way.close()
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -120,14 +159,37 @@ class GangFollower:
                 if task.done():
                     task.result()
             renewer().progress(self.run_name)
-            if self.end.failed and stop_by is None:
+            running = [host for host, task in tasks.items() if not task.done()]
+            await self._look(running)
+            if stop_by is None and self._must_stop():
                 stop_by = time.monotonic() + self.rt.settings.kill_grace_s + STOP_MARGIN_S
-                await self.stop([host for host, task in tasks.items() if not task.done()])
+                await self.stop(running)
             if stop_by is not None and time.monotonic() > stop_by:
                 return
             await self._tick(tasks)
         for task in tasks.values():
             task.result()
+
+    async def _look(self, running: Sequence[str]) -> None:
+        """Look at what may end a gang that is well: others who want its slots, and limits.
+
+        :param running: hosts whose part has not ended
+        """
+        if time.monotonic() - self.checked_at > CHECK_WATCH_S:
+            self.checked_at = time.monotonic()
+            await self.rt.db(self.rt.store.check_watch, self.rt.attempt_id, self.rt.watch)
+        await self.give_way.look(running)
+        self.end.over = self.end.over or self.watchdog.look(self.end.ended)
+        if self.max_runtime is not None and self.end.over is None and time.monotonic() > self.max_runtime[1]:
+            self.end.over = max_runtime_over(self.max_runtime[0])
+
+    def _must_stop(self) -> bool:
+        """Return whether what still runs has to end now."""
+        if self.give_way.is_overdue:
+            self.rt.log.warning("preemption_timeout has passed: the ranks are stopped; their latest checkpoint stays.")
+            return True
+        # After our SIGTERM its victims end with a signal one by one: that is no failure.
+        return self.end.failed and (not self.give_way.by_signal or self.end.over is not None)
 
     async def _tick(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
         """Wait until something happened, somebody wishes something, or a second has passed."""
@@ -159,121 +221,12 @@ class GangFollower:
         self.changed.set()
 
 
-class HostFollower:
-    """The part of a gang on one host."""
+def max_runtime_over(limit_s: float) -> MaxRuntimeError:
+    """Return the error of a run that used up its time.
 
-    def __init__(self, gang: GangFollower, host: str) -> None:
-        self.gang, self.rt, self.host, self.run_name = gang, gang.rt, host, gang.run_name
-        self.boot_id = (gang.view.plan or {}).get("boots", {}).get(host)
-        self.frames: asyncio.Queue[Frame] = asyncio.Queue()
-        self.sink: Callable[[Frame], None] | None = None
-        self.log_offset, self.log_committed, self.log_committed_at = 0, 0, time.monotonic()
-        self.log_tail = b""
-        self.unreachable_since: float | None = None
-        self.wait_s = RECONNECT_FIRST_S
-
-    async def run(self) -> None:
-        """Return when the host's part has ended; reconnects as often as needed."""
-        while self.host not in self.gang.end.ended:
-            try:
-                link = await self._subscribe()
-                await self._consume(link)
-            except HostLostError as error:
-                return self._give_up(error)
-            except HostError as error:
-                await self._back_off(error)
-            finally:
-                await asyncio.shield(self._commit_log())
-
-    async def _subscribe(self) -> HostLink:
-        link = await self.rt.link(self.host)
-        if self.boot_id and link.hello.boot_id != self.boot_id:
-            raise HostLostError(self.host, f"Host '{self.host}' was restarted while {self.run_name} ran on it.")
-        stored = await self.rt.db(self.rt.store.offsets, self.rt.attempt_id)
-        offsets = {stream: offset for (host, stream), offset in stored.items() if host == self.host}
-        self.log_offset = self.log_committed = offsets.get(RANK0_LOG, 0)
-        frames: asyncio.Queue[Frame] = asyncio.Queue()
-        self.frames = frames
-        loop = asyncio.get_running_loop()
-
-        def sink(frame: Frame) -> None:
-            loop.call_soon_threadsafe(frames.put_nowait, frame)
-
-        self.sink = sink
-        future = link.subscribe(self.run_name, offsets, sink, logs="rank0")
-        await asyncio.wait_for(asyncio.wrap_future(future), 30.0)
-        if self.unreachable_since is not None:
-            self.rt.log.info("Host '%s' answers again", self.host)
-        self.unreachable_since, self.wait_s = None, RECONNECT_FIRST_S
-        return link
-
-    async def _consume(self, link: HostLink) -> None:
-        try:
-            while self.host not in self.gang.end.ended:
-                try:
-                    frame = await asyncio.wait_for(self.frames.get(), LOG_COMMIT_S)
-                except TimeoutError:
-                    await self._commit_log()
-                    continue
-                if frame.t == "lost":
-                    raise HostUnreachableError(self.host, f"The channel to host '{self.host}' broke.")
-                await self._take(link, frame)
-        finally:
-            if link.alive:
-                link.unsubscribe(self.run_name, self.sink)
-
-    async def _take(self, link: HostLink, frame: Frame) -> None:
-        if frame.t == "gap":
-            gap = (self.host, frame.stream, frame.skip_bytes, frame.offset, frame.reason)
-            self.rt.log.warning("Host '%s', %s: %d bytes are missing at %d (%s)", *gap)
-            self.log_offset = frame.end if frame.stream == RANK0_LOG else self.log_offset
-            return
-        assert frame.stream is not None
-        if frame.stream == RANK0_LOG:
-            self.rt.log.output(frame.data)
-            self.log_tail = (self.log_tail + frame.data)[-LOG_TAIL_BYTES:]
-            self.log_offset = frame.end
-            if time.monotonic() - self.log_committed_at > LOG_COMMIT_S:
-                await self._commit_log()
-        else:
-            await self._commit_events(link, frame)
-        link.ack(self.run_name, frame.stream, frame.end)
-
-    async def _commit_events(self, link: HostLink, frame: Frame) -> None:
-        stream = str(frame.stream)
-        try:
-            events = parse_events(frame.data)
-        except CorruptEventError as error:
-            where = f"Host '{self.host}', {stream} at {frame.offset}"
-            raise HostProtocolError(self.host, f"{where}: {error}") from None
-        place = (self.rt.attempt_id, self.rt.watch, self.host, stream, frame.offset, frame.end)
-        await asyncio.shield(self.rt.db(self.rt.store.commit_events, *place, events))
-        for event in events:
-            await self.gang.take(self.host, event, link.clock_offset_s)
-
-    async def _commit_log(self) -> None:
-        if self.log_offset == self.log_committed:
-            return
-        offset, tail = self.log_offset, self.log_tail
-        await self.rt.db(self.rt.store.commit_log, self.rt.attempt_id, self.rt.watch, self.host, 0, offset, tail)
-        self.log_committed, self.log_committed_at = offset, time.monotonic()
-
-    async def _back_off(self, error: HostError) -> None:
-        """Wait before the next connection; give the host up when its run must have ended itself."""
-        now = time.monotonic()
-        if self.unreachable_since is None:
-            self.unreachable_since = now
-            self.rt.log.warning("%s The ranks go on there; trying again.", error)
-        limit_s = (self.rt.settings.orphan_timeout_s + self.rt.settings.kill_grace_s) * 1.05
-        if self.rt.settings.orphan_timeout_s and now - self.unreachable_since > limit_s:
-            message = f"Host '{self.host}' did not answer for {limit_s:.0f} s: {error}"
-            return self._give_up(HostLostError(self.host, message))
-        if self.gang.end.failed and now - self.unreachable_since > STOP_MARGIN_S:
-            return self._give_up(error)
-        await asyncio.sleep(self.wait_s * random.uniform(0.8, 1.2))  # noqa: S311
-        self.wait_s = min(self.wait_s * 2, RECONNECT_MOST_S)
-
-    def _give_up(self, error: HostError) -> None:
-        self.gang.end.lost[self.host] = error
-        self.gang.end.ended[self.host] = "lost"
-        self.gang.changed.set()
+    :param limit_s: ``max_runtime``
+    """
+    return MaxRuntimeError(
+        f"The run was ended after max_runtime ({limit_s:g} s). Its checkpoints are kept. "
+        "Raise max_runtime, or train for less."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import tarfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -13,7 +14,11 @@ from airflow_provider_dtrain.core.config.types import is_trial_class
 
 #: Top-level names whose absence should be said before anything starts.
 LOOKED_FOR = {"torch": "torch", "airflow_provider_dtrain": "torch"}
+#: Runs the file that is named behind it, without PyTorch if that needs none.
+RUNS_FUNCTIONS = "airflow_provider_dtrain.train.function"
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
+# Python 3.11 counts the depth of its parser once for all threads: two at a time end in a SystemError (seen).
+_PARSING = threading.Lock()
 
 
 def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
@@ -38,9 +43,9 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
 
 
 def _run_modules(command: Sequence[str]) -> Iterator[str]:
-    """Yield the top-level name of each module that is run with ``-m``."""
+    """Yield the top-level name of each module that is run with ``-m``; what runs a function needs what that needs."""
     for word, following in pairwise(command):
-        if word == "-m":
+        if word == "-m" and following != RUNS_FUNCTIONS:
             yield following.partition(".")[0]
 
 
@@ -64,7 +69,8 @@ def _files_of(module: str) -> Iterator[str]:
 
 def _imports(source: bytes) -> Iterator[str]:
     try:
-        tree = ast.parse(source)
+        with _PARSING:
+            tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):

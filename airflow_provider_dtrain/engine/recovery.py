@@ -1,70 +1,380 @@
-"""Slots of ended gangs whose hosts did not answer at the time: freed once they do."""
+"""What nobody cares for any more: slots of ended gangs, attempts whose follower died, hosts that did not answer.
+
+No daemon does it: every process that waits for slots looks, and so do commands that change something.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
 import time
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.runtime import Runtime
 from airflow_provider_dtrain.engine.tasklog import TaskLog
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records import AttemptView
+    from airflow_provider_dtrain.store.repository import Store
 
 log = logging.getLogger(__name__)
 
-#: Between two looks of one waiting process.
-EVERY_S = 30.0
-WATCHER = "recovery"
+#: Between two looks of one process; the second one while something is left to do.
+EVERY_S, BUSY_EVERY_S = 10.0, 5.0
+#: How long a claim lasts that is not renewed, and when a look is given up.
+CLAIM_S, LOOK_MOST_S = 60.0, 600.0
+#: Hosts that are looked at are away more often than not.
+CONNECT_S = 8.0
+#: From this silence on somebody else may look after an attempt; the hosts say whether it goes on.
+LEASE_TTL_S = 60.0
+#: What was not seen for so long has changed.
+FORGET_S = 2 * LOOK_MOST_S
+#: At the same time.
+MOST_LOOKS = 8
+
+#: A watcher of this name ends the attempt or gives it back; it tells Airflow nothing.
+RECOVERY = "recovery"
+RECOVERY_DONE = "recovery: done"
+#: States of a run in which no process of it can be there, or ever be again.
+_OVER, _ABSENT = ("ended", "lost"), ("gone",)
 
 
-async def recover_ended(hook: DtrainHook, *, host: str | None = None) -> list[str]:
-    """Fence ended gangs that still hold slots; return the hosts where some became free.
+async def recover(hook: DtrainHook, *, host: str | None = None) -> list[str]:
+    """Look after what nobody cares for; return the hosts where slots became free.
 
-    :param host: look only at gangs that hold slots there; None = at all
+    :param host: only gangs that hold slots there, and no probes; None = everything
     """
-    store = await in_thread(lambda: hook.store)
-    freed: list[str] = []
-    for view in await in_thread(store.unreleased):
-        if host is None or host in view.held_hosts:
-            freed += await _recover(hook, view)
-    return freed
+    return await Look(hook).run(host)
 
 
-async def _recover(hook: DtrainHook, view: AttemptView) -> list[str]:
-    store = hook.store
-    try:
-        watch = await in_thread(store.watch, view.attempt_id, watcher=WATCHER)
-        runtime = Runtime(hook, store, view.attempt_id, watch, TaskLog(log, 0), watcher=WATCHER)
-        return await finishing.release(runtime, view)
-    except DtrainError as error:
-        log.info("Slots of %s were not freed: %s", view.run, error)
+class Look:
+    """Looks of one process; remembers for how long it has seen a silent attempt unchanged."""
+
+    def __init__(self, hook: DtrainHook) -> None:
+        self.hook = hook
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        #: True when the last look left something to do.
+        self.is_busy = False
+        #: (attempt, watch, renewal) -> time.monotonic() when it was first and last seen so
+        self._seen: dict[tuple[int, int, Any], tuple[float, float]] = {}
+        self._limit = asyncio.Semaphore(MOST_LOOKS)
+
+    async def run(self, host: str | None = None) -> list[str]:
+        """Look once; return the hosts where slots became free."""
+        store = await in_thread(lambda: self.hook.store)
+        views = await in_thread(store.recoverable)
+        wanted = [view for view in views if host is None or host in view.held_hosts]
+        self._note(views)
+        probes = [] if host is not None else await in_thread(store.hosts_to_probe)
+        found = await asyncio.gather(
+            *(self._bounded(self._recover(store, view)) for view in wanted),
+            *(self._bounded(self._probe(store, name)) for name in probes),
+            *(self._bounded(self._look_at(store, name)) for name in await self._doubtful(store, host)),
+        )
+        self.is_busy = len(wanted) > 0 or len(probes) > 0
+        return sorted({name for names in found for name in names})
+
+    def _note(self, views: Sequence[AttemptView]) -> None:
+        """Note since when these attempts were seen as they are; one that others look at now is seen again later."""
+        now = time.monotonic()
+        for view in views:
+            first, _ = self._seen.get(_sighting(view), (now, now))
+            self._seen[_sighting(view)] = first, now
+        self._seen = {key: times for key, times in self._seen.items() if now - times[1] < FORGET_S}
+
+    async def _doubtful(self, store: Store, host: str | None) -> list[str]:
+        """Return the hosts whose own view is to be asked for."""
+        return [host] if host is not None else await in_thread(store.hosts_with_blocked_slots)
+
+    async def _bounded(self, work: Any) -> list[str]:
+        async with self._limit:
+            try:
+                async with asyncio.timeout(LOOK_MOST_S):
+                    return list(await work)
+            except (DtrainError, TimeoutError) as error:
+                log.info("Recovery goes on later: %s", error or "no time left")
+                return []
+
+    async def _look_at(self, store: Store, host: str) -> list[str]:
+        await look_at_host(_runtime(self.hook, store), host)
         return []
+
+    async def _probe(self, store: Store, host: str) -> list[str]:
+        """Show a host as ready again when it answers."""
+        rt = _runtime(self.hook, store)
+        link = await rt.link(host)
+        facts = await rt.call(host, "probe")
+        hello = link.hello
+        await rt.db(
+            store.update_host_facts, host, facts, machine_id=hello.machine_id, boot_id=hello.boot_id,
+            pid_ns=str(hello.pid_ns),
+        )  # fmt: skip
+        await look_at_host(rt, host)
+        await rt.note_host(host, "ready")
+        return []
+
+    # -- one attempt ---------------------------------------------------------------------------
+    async def _recover(self, store: Store, view: AttemptView) -> list[str]:
+        if not await in_thread(store.claim_recovery, view.allocation_id, self.name, CLAIM_S):
+            return []
+        async with self._claiming(store, view.allocation_id):
+            # What it was before the claim may be over by now.
+            view = await in_thread(store.attempt, view.attempt_id)
+            if view.ended_at is not None:
+                freed = await finishing.release(await self._take(store, view), view)
+            else:
+                freed = await self._look_after(store, view)
+        for host in freed:
+            # It answered: its slots are of use again at once.
+            await _runtime(self.hook, store).note_host(host, "ready")
+        return freed
+
+    @contextlib.asynccontextmanager
+    async def _claiming(self, store: Store, allocation_id: int) -> AsyncIterator[None]:
+        """Keep the claim while the block runs."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(CLAIM_S / 3)
+                with contextlib.suppress(DtrainError):
+                    await in_thread(store.claim_recovery, allocation_id, self.name, CLAIM_S)
+
+        task = asyncio.ensure_future(renew())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            with contextlib.suppress(DtrainError):
+                await asyncio.shield(in_thread(store.end_recovery, allocation_id, self.name))
+
+    async def _take(self, store: Store, view: AttemptView) -> Runtime:
+        watch = await in_thread(store.watch, view.attempt_id, watcher=RECOVERY)
+        return _runtime(self.hook, store, view.attempt_id, watch)
+
+    async def _look_after(self, store: Store, view: AttemptView) -> list[str]:
+        """Look at a silent attempt; what lives goes on, and its host ends it after orphan_timeout."""
+        if view.plan is None:
+            return await self._put_back(store, view)
+        hosts = await asyncio.gather(*(self._state_of(store, view, host) for host in view.placement))
+        states = dict(zip(view.placement, hosts, strict=True))
+        if any(state == "alive" for state in states.values()):
+            return []
+        is_silent = any(isinstance(state, HostError) for state in states.values())
+        if is_silent and await _runtime(self.hook, store).is_held():
+            return []
+        lost = self._lost(view, states)
+        if lost is None:
+            return []
+        if view.state == "starting" and "started" not in states.values():
+            return await self._put_back(store, view)
+        return await self._salvage(store, view, lost)
+
+    async def _state_of(self, store: Store, view: AttemptView, host: str) -> str | HostError:
+        """Return ``alive``, ``started`` (and over), ``over`` (before a rank started), ``absent``, or why not known."""
+        try:
+            told = await _runtime(self.hook, store).call(host, "status")
+        except HostError as error:
+            return error
+        run = (told.get("runs") or {}).get(view.run)
+        if not isinstance(run, Mapping) or run.get("state") in _ABSENT:
+            return "absent"
+        if run.get("state") not in _OVER:
+            return "alive"
+        has_ranks = any(isinstance(rank, Mapping) and rank.get("pid") for rank in run.get("ranks") or ())
+        return "started" if has_ranks else "over"
+
+    def _lost(self, view: AttemptView, states: Mapping[str, str | HostError]) -> dict[str, HostError] | None:
+        """Return the hosts from which nothing comes any more; None while one may still have live ranks."""
+        lost: dict[str, HostError] = {}
+        limit_s = _runtime(self.hook, self.hook.store).gone_after_s
+        for host, state in states.items():
+            if state == "absent":
+                lost[host] = HostLostError(host, f"Host '{host}' has no trace of run {view.run} any more.")
+            elif isinstance(state, HostError):
+                now = time.monotonic()
+                silent_s = now - self._seen.get(_sighting(view), (now, now))[0]
+                if not self.hook.settings.orphan_timeout_s or silent_s <= limit_s:
+                    return None
+                lost[host] = HostLostError(host, f"Host '{host}' did not answer for {limit_s:.0f} s: {state}")
+        return lost
+
+    async def _put_back(self, store: Store, view: AttemptView) -> list[str]:
+        """Let an attempt wait again whose follower died before a rank was started."""
+        rt = await self._take(store, view)
+        clear = await finishing.release(rt, view)
+        if set(clear) == set(view.held_hosts):
+            await rt.db(store.put_back, rt.attempt_id, rt.watch, "its follower died before it was started")
+        await self._give_back(rt)
+        return clear
+
+    async def _salvage(self, store: Store, view: AttemptView, lost: Mapping[str, HostError]) -> list[str]:
+        """Commit what the hosts still have of an attempt, and end it by the usual rules."""
+        from airflow_provider_dtrain.engine.attempt import AttemptRunner
+
+        rt = await self._take(store, view)
+        try:
+            outcome = await AttemptRunner(rt).salvage(lost)
+        finally:
+            await self._give_back(rt)
+        if outcome is not None:
+            log.info("%s had no follower any more and has ended: %s", view.run, outcome.state)
+        left = (await in_thread(store.attempt, view.attempt_id)).held_hosts
+        return [host for host in view.held_hosts if host not in left]
+
+    async def _give_back(self, rt: Runtime) -> None:
+        """Let a follower that comes back take the attempt again."""
+        view = await rt.view()
+        if view.watch == rt.watch and view.ended_at is None:
+            await rt.db(rt.store.watch, rt.attempt_id, watcher=RECOVERY_DONE)
+
+
+def _sighting(view: AttemptView) -> tuple[int, int, Any]:
+    return view.attempt_id, view.watch, view.renewed_at
+
+
+def _runtime(hook: DtrainHook, store: Store, attempt_id: int = 0, watch: int = 0) -> Runtime:
+    rt = Runtime(hook, store, attempt_id, watch, TaskLog(log, 0), watcher=RECOVERY)
+    rt.connect_timeout_s = CONNECT_S
+    return rt
+
+
+# -- hosts ---------------------------------------------------------------------------------------
+async def look_at_host(rt: Runtime, host: str) -> list[str]:
+    """Bring tokens, forgotten runs and slots of store and host together; return live runs that the store forgot.
+
+    After a restore from a backup a host knows of grants that the store does not. Such a run is fenced once nobody
+    has renewed it for a minute.
+
+    :raises HostError: the host does not answer
+    """
+    told = await rt.call(host, "status")
+    seen = (told.get("stores") or {}).get(rt.store.store_id)
+    if isinstance(seen, int):
+        await rt.db(rt.store.raise_token, seen)
+    runs = {name: run for name, run in (told.get("runs") or {}).items() if isinstance(run, Mapping)}
+    live = [name for name, run in runs.items() if run.get("state") not in ("ended", "gone")]
+    unknown = await rt.db(rt.store.unknown_runs, live)
+    for name in unknown:
+        ago = runs[name].get("renewed_s_ago")
+        if isinstance(ago, int | float) and ago <= LEASE_TTL_S:
+            continue
+        token, wait_s = int(name.rpartition(".")[2]), finishing.FENCE_WAIT_S
+        found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
+        words = "It is gone." if found.get("clear") else f"Left of it: {found.get('survivors')}"
+        rt.log.warning("Run %s on host '%s' is unknown to the store, restored from a backup? %s", name, host, words)
+    await free_slots(rt, host)
+    return unknown
+
+
+async def free_slots(rt: Runtime, host: str) -> None:
+    """Make slots ready again that were stuck or somebody else's and that nobody has any more."""
+    record = await rt.db(rt.store.get_host, host)
+    doubtful = [slot.index for slot in record.slots if slot.state != "ready"]
+    if not doubtful:
+        return
+    locks = (await rt.call(host, "status")).get("slots") or {}
+    for index in doubtful:
+        lock = locks.get(str(index))
+        if lock is None or (isinstance(lock, Mapping) and lock.get("held_by") is None):
+            await rt.db(rt.store.mark_slot, host, index, "ready")
+
+
+# -- while a process waits -------------------------------------------------------------------------
+class _Shared:
+    """The one that looks for all coroutines of an event loop that wait."""
+
+    def __init__(self, hook: DtrainHook) -> None:
+        self.look, self.users, self.wanted_once = Look(hook), 0, False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._work())
+
+    async def _work(self) -> None:
+        while self.users > 0 or self.wanted_once:
+            self.wanted_once = False
+            try:
+                await self.look.run()
+            except DtrainError as error:
+                log.info("Recovery goes on later: %s", error)
+            except Exception:
+                log.exception("Recovery goes on later")
+            if self.users > 0:
+                await asyncio.sleep(BUSY_EVERY_S if self.look.is_busy else EVERY_S)
+
+
+_looks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = weakref.WeakKeyDictionary()
 
 
 class Recovery:
-    """Looks in the background, at most once per ``EVERY_S``, while its process waits for slots."""
+    """Looks in the background from the first :meth:`tick` to :meth:`close`, once for all of a process."""
 
     def __init__(self, hook: DtrainHook) -> None:
-        self._hook = hook
-        self._next_at = 0.0
-        self._running: asyncio.Future[list[str]] | None = None
+        of_loop = _looks.setdefault(asyncio.get_running_loop(), {})
+        self._shared = of_loop.setdefault(hook.settings.sql_alchemy_conn, _Shared(hook))
+        self._is_user = False
+
+    def once(self) -> None:
+        """Look once."""
+        self._shared.wanted_once = True
+        self._shared.start()
 
     def tick(self) -> None:
-        """Begin a look when one is due and none runs."""
-        if time.monotonic() < self._next_at or (self._running is not None and not self._running.done()):
-            return
-        self._next_at = time.monotonic() + EVERY_S
-        self._running = asyncio.ensure_future(recover_ended(self._hook))
+        """Look from now on."""
+        if not self._is_user:
+            self._is_user = True
+            self._shared.users += 1
+        self._shared.start()
 
     async def close(self) -> None:
-        """End a look that runs."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        """Look no more, unless others wait as well."""
+        if self._is_user:
+            self._is_user = False
+            self._shared.users -= 1
+
+
+# -- commands ------------------------------------------------------------------------------------
+def kill_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
+    """Kill a trial whose follower was silent for a minute; return False when somebody follows it. Blocks.
+
+    Slots of hosts that do not answer stay taken until they do.
+    """
+    return asyncio.run(_instead(hook, trial_id, is_kill=True))
+
+
+def pause_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
+    """See the ranks of a trial stop whose follower was silent for a minute; return False when somebody follows it.
+
+    Blocks until they have written their checkpoint. The wish for the pause is in the store already.
+    """
+    return asyncio.run(_instead(hook, trial_id, is_kill=False))
+
+
+async def _instead(hook: DtrainHook, trial_id: int, *, is_kill: bool) -> bool:
+    from airflow_provider_dtrain.engine.attempt import AttemptRunner
+
+    store = await in_thread(lambda: hook.store)
+    attempt_id = (await in_thread(store.trial, trial_id)).attempt_id
+    view = await in_thread(store.attempt, attempt_id)
+    if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) < LEASE_TTL_S:
+        return False
+    if not is_kill and view.state not in ("running", "stopping"):
+        return False
+    watch = await in_thread(store.watch, attempt_id, watcher=RECOVERY)
+    runner = AttemptRunner(_runtime(hook, store, attempt_id, watch))
+    if is_kill:
+        await runner.kill()
+    else:
+        await runner.salvage({})
+    return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +24,29 @@ if TYPE_CHECKING:
 #: States after which a trial writes no more checkpoints and does not go on from one.
 DONE = ("completed", "stopped", "killed")
 REMOVE_TIMEOUT_S = 60.0
+#: How long the end of a trial waits for a removal, and when the removal is given up.
+REMOVAL_PATIENCE_S, REMOVAL_MOST_S = 3.0, 300.0
+
+#: The loop holds tasks weakly.
+_BACKGROUND: set[asyncio.Task[None]] = set()
 
 
-async def remove_unkept(rt: Runtime, view: AttemptView, state: State, error: DtrainError | None) -> None:
-    """Remove what the whole experiment does not keep of its trials that are done, this one included.
+@dataclass(frozen=True)
+class Unkept:
+    """Checkpoints that an experiment does not keep."""
 
-    Nothing here fails a trial: what cannot be removed is said, stays in the store and is tried again when the next
-    trial of the experiment ends.
+    config: ExperimentConfig
+    sealed: bytes | None
+    checkpoints: list[CheckpointView]
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Their ids."""
+        return frozenset(one.checkpoint_id for one in self.checkpoints)
+
+
+async def find_unkept(rt: Runtime, view: AttemptView, state: State, error: DtrainError | None) -> Unkept | None:
+    """Return what the whole experiment does not keep of its trials that are done, this one included.
 
     :param state: how this trial ends
     :param error: why; an Airflow retry goes on from the latest checkpoint unless the user's code is at fault
@@ -39,15 +57,34 @@ async def remove_unkept(rt: Runtime, view: AttemptView, state: State, error: Dtr
     stored = await rt.db(rt.store.get_config, view.config_id)
     config = ExperimentConfig.model_validate(dict(stored.document))
     if config.checkpoint_policy != "best" or not is_done:
-        return
+        return None
     trials = await rt.db(lambda: rt.store.list_trials(experiment_id=view.experiment_id, limit=None))
     done = {one.trial_id for one in trials if one.state in DONE} | {view.trial_id}
     checkpoints = await rt.db(rt.store.experiment_checkpoints, view.experiment_id)
     metric = config.searcher.metric
     gone = {one.checkpoint_id for one in unkept([as_saved(c, metric) for c in checkpoints], numbers_of(config))}
     unwanted = [c for c in checkpoints if c.checkpoint_id in gone and c.trial_id in done]
-    if unwanted:
-        await _remove(rt, config, stored.secrets, unwanted)
+    return Unkept(config, stored.secrets, unwanted) if unwanted else None
+
+
+async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
+    """Remove checkpoints; what takes long goes on in the background.
+
+    Nothing here fails or holds up a trial: what cannot be removed is said, stays in the store and is tried again when
+    the next trial of the experiment ends.
+    """
+
+    async def remove() -> None:
+        try:
+            async with asyncio.timeout(REMOVAL_MOST_S):
+                await _remove(rt, unkept.config, unkept.sealed, unkept.checkpoints)
+        except (TimeoutError, DtrainError) as error:
+            rt.log.warning("Checkpoints that the experiment does not keep stay for now: %s", error or "no time left")
+
+    task = asyncio.ensure_future(remove())
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+    await asyncio.wait({task}, timeout=REMOVAL_PATIENCE_S)
 
 
 async def _remove(rt: Runtime, config: ExperimentConfig, sealed: bytes | None, unwanted: list[CheckpointView]) -> None:
@@ -62,8 +99,9 @@ async def _remove(rt: Runtime, config: ExperimentConfig, sealed: bytes | None, u
             run = one.run if is_in_run_folder(one) else None
             groups[one.host, run, one.path.rpartition("/")[0]].append(one)
     removed = await _from_bucket(rt, config, sealed, buckets) if buckets else []
-    for (host, run, root), found in groups.items():
-        removed += await _from_host(rt, host, run, root, found) if host else found
+    on_hosts = [(key, found) for key, found in groups.items() if key[0]]
+    answers = await asyncio.gather(*(_from_host(rt, *key, found) for key, found in on_hosts))
+    removed += [one for gone in answers for one in gone] + groups.get(("", None, ""), [])
     for one in removed:
         await _forget(rt, one)
     if removed:

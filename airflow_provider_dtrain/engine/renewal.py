@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -87,19 +88,29 @@ class Renewer:
                 if run in alive and now - follower.progressed_at < PROGRESS_LIMIT_S
             }
         current: set[str] = set()
+        held_s: dict[Store, float] = {}
         for store in {follower.store for follower in wanted.values()}:
+            held_s[store] = store.hold_left_s()
             mine = {run: follower for run, follower in wanted.items() if follower.store is store}
             renewed = store.renew({follower.attempt_id: follower.watch for follower in mine.values()})
             current |= {run for run, follower in mine.items() if follower.attempt_id in renewed}
         for link, frame in beats:
-            self._tell(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))})
+            self._tell(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))}, held_s)
 
     @staticmethod
-    def _tell(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower]) -> None:
-        """Send the reading back that the beat brought: a late answer cannot extend a deadline."""
-        for timeout_s in {follower.orphan_timeout_s for follower in runs.values()}:
-            names = [run for run, follower in runs.items() if follower.orphan_timeout_s == timeout_s]
-            link.renew(names, frame["boottime_s"], timeout_s)
+    def _tell(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
+        """Send the reading back that the beat brought: a late answer cannot extend a deadline.
+
+        :param held_s: store -> seconds that leases have to last at least, because a person holds them
+        """
+        lasts_s = {run: _lease_s(follower, held_s[follower.store]) for run, follower in runs.items()}
+        for timeout_s in set(lasts_s.values()):
+            link.renew([run for run in runs if lasts_s[run] == timeout_s], frame["boottime_s"], timeout_s)
+
+
+def _lease_s(follower: Follower, held_s: float) -> float:
+    """Return the length of a lease; 0 lasts for ever, so nothing is longer."""
+    return max(follower.orphan_timeout_s, held_s) if follower.orphan_timeout_s else 0.0
 
 
 _renewers: dict[int, Renewer] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.telemetry import current_branch
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.repository import Store
 
 
-def trial_result(store: Store, view: AttemptView, state: str) -> dict[str, Any]:
+def trial_result(store: Store, view: AttemptView, state: str, *, without: Collection[int] = ()) -> dict[str, Any]:
     """Return ids, state, the best validation, steps, checkpoint and where each rank ran. Blocks.
 
     :param state: how the trial ended
+    :param without: ids of checkpoints that are about to be removed
     """
     searcher = store.get_config(view.config_id).document.get("searcher") or {}
     metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
     validations = current_branch(store.metrics(view.trial_id, "validation"))
     best = _best(validations, metric, smaller)
-    checkpoints = store.checkpoints(view.trial_id)
+    checkpoints = [one for one in store.checkpoints(view.trial_id) if one.checkpoint_id not in without]
     steps = [row.step for row in store.metrics(view.trial_id)]
     result = {
         "experiment_id": view.experiment_id,

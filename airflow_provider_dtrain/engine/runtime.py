@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_dtrain.engine.renewal import Follower, renewer
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import HostUnreachableError, StoreUnavailableError
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    GangEndedError,
+    HostUnreachableError,
+    StoreUnavailableError,
+)
+from airflow_provider_dtrain.store.queue_records import Wishes
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.resources import HostState
     from airflow_provider_dtrain.engine.tasklog import TaskLog
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.hosts.remote import HostLink
@@ -22,8 +29,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Between two looks at whether a person asked to kill the trial.
-KILL_CHECK_S = 2.0
+#: Between two looks at what people and other gangs want.
+WISH_CHECK_S = 2.0
+#: Between two renewals of an attempt while no supervisor beats for it.
+RENEW_S = 15.0
+CONNECT_TIMEOUT_S = 30.0
+#: How far the clocks of a host and of the store may count a held lease differently.
+HOLD_MARGIN_S = 60.0
 #: How long a follower waits for a store that does not answer; the ranks go on meanwhile.
 STORE_PATIENCE_S = 300.0
 
@@ -54,8 +66,13 @@ class Runtime:
         self.attempt_id, self.watch, self.log, self.watcher = attempt_id, watch, log, watcher
         #: Unix time when the trial must have ended; None = never
         self.deadline: float | None = None
+        self.connect_timeout_s = CONNECT_TIMEOUT_S
+        #: What others want, as of the last look.
+        self.wishes = Wishes()
+        #: time.monotonic() when this process took the attempt's grant up; None = it did not.
+        self.taken_up_at: float | None = None
         self._killed, self._handing_over = asyncio.Event(), asyncio.Event()
-        self._kill_checked_at = time.monotonic()
+        self._wishes_read_at = time.monotonic() - WISH_CHECK_S
         self._records: dict[str, HostRecord] = {}
 
     # -- the store -----------------------------------------------------------------------------
@@ -76,6 +93,26 @@ class Runtime:
                 said, pause_s = True, min(pause_s * 2, 15.0)
                 await asyncio.sleep(pause_s)
 
+    @property
+    def gone_after_s(self) -> float:
+        """Seconds of silence after which a host that does not answer must have ended its run by itself."""
+        return (self.settings.orphan_timeout_s + self.settings.kill_grace_s) * 1.05
+
+    async def is_held(self) -> bool:
+        """Return whether a hold may keep a run alive on a host that does not answer, however long it was silent."""
+        return await self.db(self.store.leases_left_s, self.settings.kill_grace_s + HOLD_MARGIN_S) > 0
+
+    async def follow_attempt(self, attempt_id: int) -> None:
+        """Go on with another attempt of the trial, under a watch of its own."""
+        if attempt_id != self.attempt_id:
+            await self.retake(attempt_id)
+
+    async def retake(self, attempt_id: int) -> None:
+        """Follow an attempt of the trial from now on, whoever followed it before."""
+        self.watch = await self.db(self.store.watch, attempt_id, watcher=self.watcher)
+        self.attempt_id, self.taken_up_at = attempt_id, None
+        self.wishes, self._wishes_read_at = Wishes(), time.monotonic() - WISH_CHECK_S
+
     async def view(self) -> AttemptView:
         """Return the attempt as the store has it now."""
         return await self.db(self.store.attempt, self.attempt_id)
@@ -94,7 +131,7 @@ class Runtime:
         """
         record = await self.record(host)
         address = await self.hook.aaddress(record)
-        link = await in_thread(self.hook.link, record, address)
+        link = await in_thread(self.hook.link, record, address, self.connect_timeout_s)
         link.on_beat = lambda frame, link=link: renewer().beat(link, frame)
         return link
 
@@ -106,7 +143,39 @@ class Runtime:
         link = await self.link(host)
         return await answer(link, command, timeout_s=timeout_s, **arguments)
 
+    async def note_host(self, host: str, state: HostState, reason: str = "") -> bool:
+        """Show a host as reachable or not; return whether that was changed. What a person decided stays."""
+        try:
+            known = await self.db(self.store.get_host, host)
+            old = ("unreachable", "lost") if state == "ready" else ("ready", "unreachable")
+            if known.state not in old or known.state == state:
+                return False
+            if state == "lost" and known.state == "ready":
+                await self.db(self.store.set_host_state, host, "unreachable", reason)
+            await self.db(self.store.set_host_state, host, state, reason)
+        except DtrainError as error:
+            self.log.debug("Host '%s' is not shown as %s: %s", host, state, error)
+            return False
+        return True
+
     # -- leases --------------------------------------------------------------------------------
+    @contextlib.asynccontextmanager
+    async def renewing(self) -> AsyncIterator[None]:
+        """Show in the store that somebody cares for the attempt, while no supervisor beats for it."""
+
+        async def renew() -> None:
+            while True:
+                with contextlib.suppress(DtrainError):
+                    await in_thread(self.store.renew, {self.attempt_id: self.watch})
+                await asyncio.sleep(RENEW_S)
+
+        task = asyncio.ensure_future(renew())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     @contextlib.contextmanager
     def lease(self, run: str) -> Any:
         """Keep the run's lease alive while the block runs."""
@@ -132,13 +201,17 @@ class Runtime:
         :raises Killed: a person killed the trial
         :raises TimedOut: the deadline has passed
         :raises HandedOver: another process takes over
+        :raises GangEndedError: the held gang that it uses is no more
         """
-        if not self._killed.is_set() and time.monotonic() - self._kill_checked_at > KILL_CHECK_S:
-            self._kill_checked_at = time.monotonic()
-            if await self.db(self.store.kill_requested, self.attempt_id):
+        if not self._killed.is_set() and time.monotonic() - self._wishes_read_at >= WISH_CHECK_S:
+            self._wishes_read_at = time.monotonic()
+            self.wishes = await self.db(self.store.wishes, self.attempt_id)
+            if self.wishes.kill_by is not None:
                 self._killed.set()
         if self._killed.is_set():
             raise Killed
+        if self.wishes.gang_ended is not None:
+            raise GangEndedError(f"The held gang of this trial has ended: {self.wishes.gang_ended}.")
         if self.deadline is not None and time.time() > self.deadline:
             raise TimedOut
         if self._handing_over.is_set():
@@ -166,7 +239,8 @@ async def answer(link: HostLink, command: str, /, *, timeout_s: float = 30.0, **
     """
     future = link.call(command, timeout_s=timeout_s, **arguments)
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s + 1.0)
+        async with asyncio.timeout(timeout_s + 1.0):
+            return await asyncio.wrap_future(future)
     except TimeoutError:
         raise HostUnreachableError(
             link.host, f"Host '{link.host}' did not answer '{command}' within {timeout_s:.0f} s."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.seeds import SEED_LIMIT, trial_seed
-from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.engine.gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records import Config, Ticket, TrialKey
+    from airflow_provider_dtrain.store.records import Config, Ticket, TrialKey, TrialSubmission
     from airflow_provider_dtrain.store.repository import Store
 
 #: Longest text that is looked at as a path.
@@ -59,12 +61,18 @@ def looks_like_path(value: str) -> bool:
 
 
 def render(
-    hook: DtrainHook, config: str | Mapping[str, Any], template: str | Mapping[str, Any] | None, folder: Path
+    hook: DtrainHook,
+    config: str | Mapping[str, Any],
+    template: str | Mapping[str, Any] | None,
+    folder: Path,
+    *,
+    pool: str | None = None,
 ) -> Config:
     """Merge template and configuration, validate the result, and store it. Blocks.
 
     :param config: path, YAML text, dict, or what ``RenderConfigOperator`` returned
     :param template: name of a stored template, path, or dict; None = the one that the configuration names
+    :param pool: of a configuration that names none; None = see :func:`choose_pool`
     :raises ConfigError: all problems at once
     """
     from airflow_provider_dtrain.core.config import assemble
@@ -77,8 +85,8 @@ def render(
     base, name, version = _template(store, named, folder)
     hook.ensure_local()
     wanted = pool_wanted(source.document, base)
-    pool = choose_pool(store, wanted)
-    effective = assemble(base, source.document, pool_defaults=dict(store.get_pool(pool).defaults) or None)
+    chosen = store.get_pool(choose_pool(store, wanted or pool))
+    effective = assemble(base, source.document, pool_defaults=dict(chosen.defaults) or None)
     for warning in effective.warnings:
         hook.log.warning("%s", warning)
     document = dict(effective.document)
@@ -140,63 +148,96 @@ def choose_pool(store: Store, wanted: str | None) -> str:
 
 
 def submit(
-    hook: DtrainHook, stored: Config, *, key: TrialKey, folder: Path, trial: Mapping[str, Any] | None = None
+    hook: DtrainHook,
+    stored: Config,
+    *,
+    key: TrialKey,
+    folder: Path,
+    trial: Mapping[str, Any] | None = None,
+    gang: HeldGang | None = None,
 ) -> Ticket:
     """Pack the user code and write trial and gang request; repeatable by key. Blocks.
 
     :param folder: where a relative ``model_dir`` starts
     :param trial: number and hyperparameters of a planned trial; None = trial 0 with the constants
+    :param gang: a held gang that it uses; None = it waits for one of its own
+    :raises GangEndedError: the held gang is no more, or is held under another token
+    :raises GangMismatchError: the held gang has other slots than the configuration asks for
     :raises UnsupportedFieldError: the configuration uses what this version does not have
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     :raises PayloadError: the user code cannot be packed
     :raises ConfigError: there is no such ``searcher.source_checkpoint``
     """
     from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
-    from airflow_provider_dtrain.core.search_space import constants
     from airflow_provider_dtrain.engine.plan import source_of
-    from airflow_provider_dtrain.store.records import TrialSubmission
 
     config = ExperimentConfig.model_validate(dict(stored.document))
     refuse_unsupported(config, stored.origins)
     source_of(hook.store, config, stored.secrets)
     hook.ensure_local()
-    seed = config.reproducibility.experiment_seed
-    number = int((trial or {}).get("number", 0))
-    return hook.store.submit_trial(
-        TrialSubmission(
-            key=key,
-            experiment_name=config.name or key.dag_id,
-            config_id=stored.config_id,
-            payload=_payload(hook.store, config, folder),
-            pool=choose_pool(hook.store, config.resources.pool),
-            slots=config.resources.slots_per_trial,
-            priority=config.resources.priority,
-            is_single_host=config.resources.is_single_host,
-            number=number,
-            hparams={**constants(config.hyperparameters), **(trial or {}).get("hparams", {})},
-            seed=trial_seed(seed if seed is not None else 0, number),
-            max_restarts=config.max_restarts,
-            on_unplaceable=config.on_unplaceable,
-        )
+    submission = _submission(hook.store, stored, config, key=key, folder=folder, trial=trial or {}, gang=gang)
+    if gang is not None:
+        return hook.store.submit_on_gang(submission, gang.token)
+    return hook.store.submit_trial(submission)
+
+
+def _submission(
+    store: Store,
+    stored: Config,
+    config: ExperimentConfig,
+    *,
+    key: TrialKey,
+    folder: Path,
+    trial: Mapping[str, Any],
+    gang: HeldGang | None,
+) -> TrialSubmission:
+    from airflow_provider_dtrain.core.search_space import constants
+    from airflow_provider_dtrain.store.records import TrialSubmission
+
+    seed, number, resources = config.reproducibility.experiment_seed, int(trial.get("number", 0)), config.resources
+    pool = resources.pool or (store.gang(gang.allocation_id).pool if gang is not None else None)
+    return TrialSubmission(
+        key=key,
+        experiment_name=config.name or key.dag_id,
+        config_id=stored.config_id,
+        payload=_payload(store, config, folder),
+        pool=choose_pool(store, pool),
+        slots=resources.slots_per_trial,
+        priority=resources.priority,
+        is_single_host=resources.is_single_host,
+        number=number,
+        hparams={**constants(config.hyperparameters), **trial.get("hparams", {})},
+        seed=trial_seed(seed if seed is not None else 0, number),
+        max_restarts=config.max_restarts,
+        on_unplaceable=config.on_unplaceable,
+        weight=resources.weight,
+        max_slots=resources.max_slots,
+        max_runtime_s=config.max_runtime,
+        preemptible=config.preemptible,
+        allocation_id=gang.allocation_id if gang is not None else None,
     )
 
 
 def revive(store: Store, ticket: Ticket) -> None:
     """Begin the next attempt of a trial that a host or the store has failed; else do nothing. Blocks.
 
-    A trial that the user's code or a person ended stays ended.
+    A trial that the user's code or a person ended stays ended, unless its follower died before it could restart it.
     """
+    from airflow_provider_dtrain.engine.restarting import restart_of
+
     view = store.attempt(ticket.attempt_id)
-    if view.trial_state != "errored" or view.failure is None or view.failure.get("kind") == "user":
+    if (counted := restart_of(view)) is None:
         return
-    watch = store.watch(view.attempt_id, watcher="retry")
-    store.next_attempt(view.attempt_id, watch, failure=view.failure, counted=False)
+    # Whoever was first has begun it; a second one goes on with the same.
+    with contextlib.suppress(StaleWatchError, ConflictError):
+        watch = store.watch(view.attempt_id, watcher="retry")
+        store.next_attempt(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
 
 
 def _payload(store: Store, config: ExperimentConfig, folder: Path) -> str:
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder / config.model_dir if config.model_dir else folder)
-    if not store.has_payload(payload.digest):
+    if not store.use_payload(payload.digest):
         store.put_payload(payload.digest, payload.content)
     return payload.digest

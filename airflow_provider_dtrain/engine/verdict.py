@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle import first_failure
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.policies import apply_policies
-from airflow_provider_dtrain.errors import DtrainError, HostLostError, InvalidHPError, MetricMissingError
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    HostError,
+    InvalidHPError,
+    MetricMissingError,
+    RankFailedError,
+    TrainingRefusedError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.following import GangEnd
@@ -19,6 +26,10 @@ if TYPE_CHECKING:
 
 #: First and longest pause between two attempts of a trial.
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 60.0
+#: The same after failures of the platform; the first one leaves a moment for what failed to come back.
+PLATFORM_FIRST_S, PLATFORM_MOST_S = 5.0, 600.0
+#: A longer pause gives the gang back.
+KEEP_GANG_S = 60.0
 _INVALID_HP = "InvalidHP: "
 #: What differs in two reports of one error: run folders, addresses of objects.
 _PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
@@ -32,6 +43,14 @@ def back_off_s(restarts: int) -> float:
     return min(BACK_OFF_FIRST_S * 2 ** min(restarts, 10), BACK_OFF_MOST_S)
 
 
+def platform_back_off_s(failures: int) -> float:
+    """Return the pause after a failure of the platform: 5, 10, 20 ... at most 600 seconds.
+
+    :param failures: in a row before this one
+    """
+    return min(PLATFORM_FIRST_S * 2 ** min(failures, 10), PLATFORM_MOST_S)
+
+
 async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:
     """Return why an attempt failed: refused hyperparameters, a line that a log policy is about, or the first exit."""
     reason = await _invalid_hp(rt, view, end)
@@ -41,7 +60,8 @@ async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> 
             f"hyperparameters: {dict(view.hparams)}"
         )
     error = finishing.cause(end)
-    if isinstance(error, HostLostError):
+    if type(error) not in (RankFailedError, TrainingRefusedError, HostError):
+        # The ranks' logs say nothing about it.
         return error
     return await apply_policies(rt, view, job.config.log_policies, error)
 

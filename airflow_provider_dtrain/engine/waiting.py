@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.engine.changes import RENEW_S, changed
+from airflow_provider_dtrain.engine.gangs import wait_to_use
 from airflow_provider_dtrain.engine.recovery import Recovery
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
+
+#: Between two looks of a paused trial.
+PAUSED_LOOK_S = 3.0
 
 
 async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
@@ -18,7 +24,10 @@ async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
 
     :param patient: False: hand over after the first pass that does not grant
     :raises UnplaceableError: no set of the pool's hosts can serve the request any more
+    :raises GangEndedError: the held gang that it should use is no more
     """
+    if (await rt.view()).is_held_gang:
+        return await wait_to_use(rt, patient=patient)
     recovery = Recovery(rt.hook)
     try:
         await _wait(rt, recovery, patient=patient)
@@ -31,11 +40,15 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
     while True:
         await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
         view = await rt.view()
+        if view.paused:
+            await _until_active(rt, patient=patient)
+            continue
         await rt.db(rt.store.schedule, view.pool)
         view = await rt.view()
         if view.allocation_state == "granted" and (run := await rt.db(rt.store.take_up, rt.attempt_id, rt.watch)):
             hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(view.placement.items()))
             rt.log.info("Granted: %s on %s", run, hosts)
+            rt.taken_up_at = time.monotonic()
             return
         if view.allocation_state == "starting":
             return
@@ -47,4 +60,21 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
         if not patient:
             rt.hand_over()
         recovery.tick()
-        await rt.pause(rt.settings.pass_interval_s)
+        await changed(rt, view)
+
+
+async def _until_active(rt: Runtime, *, patient: bool) -> None:
+    """Return once nobody wants the trial to hold no slots any more; it demands none meanwhile."""
+    view = await rt.view()
+    rt.log.info("Paused (%s). Go on with: airflow dtrain trial activate %d", view.reason, view.trial_id)
+    renewed_at = time.monotonic()
+    while view.paused:
+        if not patient:
+            rt.hand_over()
+        await rt.pause(PAUSED_LOOK_S)
+        if time.monotonic() - renewed_at > RENEW_S:
+            renewed_at = time.monotonic()
+            # It asks for nothing, but shows that its task is still there.
+            await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
+        view = await rt.view()
+    rt.log.info("The trial is active again")

@@ -105,12 +105,15 @@ class DtrainHook(BaseHook):
             raise _no_connection(record, error) from error
         return self.address(record, connection)
 
-    def link(self, record: HostRecord, address: HostAddress | None = None) -> HostLink:
+    def link(
+        self, record: HostRecord, address: HostAddress | None = None, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> HostLink:
         """Return the open channel to a registered host; connects when there is none. Blocks.
 
+        :param timeout_s: for connecting
         :raises HostError: the host cannot be reached, or another machine answers
         """
-        link = self.links.get(address or self.address(record))
+        link = self.links.get(address or self.address(record), timeout_s=timeout_s)
         if record.machine_id and link.hello.machine_id != record.machine_id:
             self.links.drop(record.name)
             raise HostProtocolError(

@@ -35,6 +35,8 @@ class Settings:
     defer_after_s: float
     #: Checkpoints above this size stay on the host that wrote them.
     checkpoint_copy_limit_bytes: int
+    #: Age from which ended runs and what belongs to them may be collected; 0 = never.
+    retention_days: int
     #: Interpreter of host ``local``.
     local_python: str
 
@@ -66,6 +68,7 @@ def settings() -> Settings:
         pass_interval_s=conf.getfloat(SECTION, "pass_interval", fallback=1.0),
         defer_after_s=conf.getfloat(SECTION, "defer_after", fallback=20.0),
         checkpoint_copy_limit_bytes=conf.getint(SECTION, "checkpoint_copy_limit", fallback=2 * 1024**3),
+        retention_days=conf.getint(SECTION, "retention_days", fallback=30),
         local_python=sys.executable,
     )
 

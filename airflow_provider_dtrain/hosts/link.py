@@ -26,7 +26,7 @@ from airflow_provider_dtrain.hosts.files import FileCommands, Incoming, Outgoing
 from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
 from airflow_provider_dtrain.hosts.refusals import refusal
 from airflow_provider_dtrain.hosts.transport import Channel, Transport
-from airflow_provider_dtrain.hosts.wire import Frame, FrameReader, Hello, WireError, encode, plain, shown
+from airflow_provider_dtrain.hosts.wire import Frame, FrameReader, Hello, Progress, WireError, encode, plain, shown
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ _SEND_TIMEOUT_S = 30.0
 _BATCH_BYTES = 256 * 1024
 
 Sink = Callable[[Frame], None]
+ProgressSink = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class HostLink:
         self._transport, self._channel, self._files = transport, channel, files
         self._calls: dict[str, _Call] = {}
         self._sinks: dict[str, Sink] = {}
+        self._progress: dict[str, ProgressSink] = {}
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._failure: DtrainError | None = None
         self._dying = threading.Lock()
@@ -146,16 +148,22 @@ class HostLink:
         return answer
 
     def subscribe(
-        self, run: str, offsets: Mapping[str, int], sink: Sink, *, logs: str = "rank0"
-    ) -> Future[dict[str, Any]]:
+        self, run: str, offsets: Mapping[str, int], sink: Sink, *, logs: str = "rank0",
+        on_progress: ProgressSink | None = None,
+    ) -> Future[dict[str, Any]]:  # fmt: skip
         """Ask for a run's streams from the given offsets on; never blocks.
 
         :param offsets: stream -> first byte wanted; a stream that is not named starts at 0
         :param sink: called with each frame in the reading thread: it must return at once. When the
             channel dies it gets one frame ``lost``
         :param logs: ``rank0``, ``all`` or ``none``
+        :param on_progress: called with what the ranks do, with each beat and once a second while one stands; in the
+            reading thread as well
         """
         self._sinks[run] = sink
+        self._progress.pop(run, None)
+        if on_progress is not None:
+            self._progress[run] = on_progress
         answer = self.call("subscribe", run=run, offsets=dict(offsets), logs=logs)
         answer.add_done_callback(lambda done: self._forget_refused(run, sink, done))
         return answer
@@ -175,6 +183,7 @@ class HostLink:
         """
         if sink is not None and self._sinks.get(run) is not sink:
             return
+        self._progress.pop(run, None)
         if self._sinks.pop(run, None) is not None:
             self.call("unsubscribe", run=run)
 
@@ -282,6 +291,9 @@ class HostLink:
         kind = document.get("t")
         if kind == "beat":
             self._beat(document)
+        elif kind == "progress":
+            progress = Progress.parse(document, self.host)
+            self._deliver(self._progress.get(progress.run), progress)
         elif kind in ("data", "gap"):
             frame = Frame.parse(document, raw)
             self._deliver(self._sinks.get(frame.run or ""), frame)
@@ -315,7 +327,7 @@ class HostLink:
             except Exception:
                 log.exception("A beat of host '%s' could not be handled", self.host)
 
-    def _deliver(self, sink: Sink | None, frame: Frame) -> None:
+    def _deliver(self, sink: Callable[[Any], None] | None, frame: Frame | Progress) -> None:
         if sink is None:
             return
         try:

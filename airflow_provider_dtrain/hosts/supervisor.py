@@ -53,11 +53,18 @@ CHUNK = 256 << 10
 #: Frames are made while less than this waits for the control side.
 HIGH_WATER = 4 << 20
 BEAT_S = 5.0
+#: Between two looks at the progress of ranks.
+LOOK_S = 1.0
+#: A rank that has stood for this long is told of at each look, until a beat does as well.
+STANDS_S, STOOD_S = 3.0, 20.0
+#: Less of one CPU than this is idle.
+IDLE_RATIO = 0.05
+PAGE_BYTES = 256
 LOG_TAIL = 4096
 #: How much of a failed rank's log is searched for its traceback.
 LOG_SEARCH = 64 << 10
-#: How long a supervisor may take to notice that it is fenced before it is killed.
-OBEY_S = 1.0
+#: How long a supervisor may take to notice that it is fenced before it is killed, and to kill its ranks.
+OBEY_S, KILLING_S = 1.0, 5.0
 FENCE_WAIT_S = 10.0
 #: How long a start waits for a slot whose last run has ended.
 SLOT_WAIT_S = 2.0
@@ -65,8 +72,13 @@ SLOT_WAIT_S = 2.0
 PROBE_S = 0.1
 ATTACH_WAIT_S = 20.0
 GO_WAIT_S = 30.0
-LOG_CHECK_S = 5.0
+#: Between two looks at the length of the logs: at most, and at first and after one had to be cut.
+LOG_CHECK_S, FLOOD_CHECK_S = 2.0, 0.25
+#: How long a program may take to join the training library before a requested stop reaches it as SIGTERM.
+JOIN_S = 10.0
 TOMBSTONE_DAYS = 90
+#: Runs that one command names or removes.
+COLLECT_LIMIT = 20_000
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000
@@ -92,6 +104,7 @@ STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
 #: What is read on request only.
 READABLE = re.compile(rf"{STREAM.pattern}|samples|rank(\d{{1,6}})\.samples", re.ASCII)
 KINDS = ("payloads", "libraries")
+ARCHIVE_NAME = re.compile(r"(payloads|libraries)/[0-9a-f]{64}")
 BASE_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "afs", "9p", "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",
@@ -881,8 +894,8 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether somebody tried to start this run here."""
-        return self.has("lock")
+        """Whether somebody tried to start this run here; the lock alone may have been removed since."""
+        return self.has("lock") or self.has("supervisor.json")
 
     @property
     def buried(self) -> bool:
@@ -965,6 +978,11 @@ class Layout:
         with contextlib.suppress(OSError):
             return sorted(n for n in os.listdir(os.path.join(self.state_dir, "runs")) if RUN_NAME.fullmatch(n))
         return []
+
+    def slots(self) -> list[int]:
+        """Return the slots that were ever locked."""
+        names = (name.partition(".") for name in names_in(os.path.join(self.state_dir, "slots")))
+        return sorted(int(index) for index, _, kind in names if kind == "lock" and index.isdigit())
 
     def slot_lock(self, index: int) -> str:
         """Return the lock file of a slot."""
@@ -1476,9 +1494,9 @@ def rank_records(folder: RunFolder) -> list[Json]:
 
 
 def slot_keepers(folder: RunFolder) -> list[Proc]:
-    """Return the processes that keep a slot lock which this run took."""
+    """Return the processes that keep a slot lock which this run took, also when its folder is gone."""
     found: list[Proc] = []
-    for index in plan_slots(folder.plan() or {}):
+    for index in folder.layout.slots():
         path = folder.layout.slot_lock(index)
         if (read_json(path) or {}).get("run") == folder.name and is_locked(path):
             found += lock_holders(path)
@@ -1972,7 +1990,8 @@ class Supervisor:
         self.prepare_deadline = float("inf")
         #: On CLOCK_BOOTTIME.
         self.orphan_deadline = float("inf")
-        self.next_log_check = 0.0
+        self.is_rung = False
+        self.next_log_check, self.log_check_s = 0.0, FLOOD_CHECK_S
         self.kill_pause_s = 0.001
         #: Somebody sent us SIGTERM, e.g. a host that shuts down.
         self.terminated = False
@@ -1980,6 +1999,9 @@ class Supervisor:
         self.sampler = 0
         self.killing_since = 0.0
         self.oom_kills = 0
+        #: Somebody wants the run to write a checkpoint and end; ranks that may not know it.
+        self.requested, self.strangers = False, list[Rank]()
+        self.started_at = 0.0
 
     # Preparing.
 
@@ -2040,6 +2062,10 @@ class Supervisor:
             lock = take_lock(self.folder.file("lock"))
         except FileNotFoundError:
             return False
+        if lock is not None and self.folder.alive():
+            # Somebody removed the file that its supervisor has locked.
+            os.close(lock)
+            lock = None
         self.run_lock = -1 if lock is None else lock
         return lock is not None
 
@@ -2082,7 +2108,20 @@ class Supervisor:
                     raise Refused("slot_busy", words, slot=index, run=holder)
                 time.sleep(0.002)
             self.slot_locks[index] = lock
+        self._refuse_hidden_holder()
+        for lock in self.slot_locks.values():
             write_label(lock, label)
+
+    def _refuse_hidden_holder(self) -> None:
+        """Refuse slots of a living run whose lock file was removed, e.g. by a cleaner of temporary files."""
+        for name in self.layout.runs():
+            folder = self.layout.run(name)
+            if name == self.folder.name or folder.has("ended"):
+                continue
+            shared = [index for index in plan_slots(folder.plan() or {}) if index in self.slot_locks]
+            if shared and (folder.alive() or (folder.has("started") and leftovers(folder))):
+                words = f"Slot {shared[0]} is used by run {name}, whose lock file was removed."
+                raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=shared[0], run=name)
 
     def _check_tokens(self) -> None:
         store, token = self.plan["store"], self.plan["token"]
@@ -2169,6 +2208,8 @@ class Supervisor:
             self._read_commands()
             self._reap()
             self._check_deadlines()
+            # After the deadlines: whoever was stopped for long must not start what nobody waits for any more.
+            self._look_for_go()
             self._advance()
             self._retry_events()
 
@@ -2181,11 +2222,12 @@ class Supervisor:
             self.kill_pause_s = min(1.0, self.kill_pause_s * 2)
         if self.state in ("running", "stopping"):
             deadlines.append(self.next_log_check)
-        if self.unwritten:
+        if self.unwritten or self.strangers:
             deadlines.append(now + 1.0)
         for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
             with contextlib.suppress(BlockingIOError):
                 os.read(fd, 4096)
+            self.is_rung = self.is_rung or fd == self.control
 
     def _read_commands(self) -> None:
         folder = self.folder
@@ -2197,13 +2239,29 @@ class Supervisor:
         if stop is not None:
             grace = stop.get("grace_s")
             self.begin_stop("stopped", float(grace if isinstance(grace, (int, float)) else self.plan["grace_s"]))
-        if self.state == "prepared" and (go := read_json(folder.file("go.json"))) is not None:
+        if self.state == "running" and not self.requested and folder.has("stop_requested"):
+            self.requested = True
+            self.strangers = [rank for rank in self.ranks if rank.running]
+        if self.strangers:
+            self._tell_strangers()
+
+    def _look_for_go(self) -> None:
+        if self.state == "prepared" and (go := read_json(self.folder.file("go.json"))) is not None:
             self._start(go)
+
+    def _tell_strangers(self) -> None:
+        """Send SIGTERM to the ranks that do not look for a requested stop, because they do not use our library."""
+        patient = time.monotonic() < self.started_at + JOIN_S
+        waiting = [rank for rank in self.strangers if rank.running and not self.folder.has(f"progress/{rank.number}")]
+        self.strangers = waiting if patient else []
+        if not patient:
+            self._signal_sessions(signal.SIGTERM, waiting)
 
     def _start(self, go: Json) -> None:
         """Fork the ranks; the mark that they were started is durable before the first one exists."""
         write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity()})
         self.prepare_deadline = float("inf")
+        self.started_at = time.monotonic()
         self.oom_kills = oom_kills()
         if self.plan["timeout_s"]:
             self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
@@ -2217,7 +2275,7 @@ class Supervisor:
                 failed = (rank, error)
                 break
         self.secrets = {}
-        self.next_log_check = time.monotonic() + LOG_CHECK_S
+        self.next_log_check = time.monotonic() + FLOOD_CHECK_S
         self.set_state("running")
         self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
         self._leave_cgroup()
@@ -2274,7 +2332,8 @@ class Supervisor:
         for rank, code, at in dead:
             self._record_exit(rank, code, at)
         if dead and self.state == "running":
-            if any(code != 0 for _, code, _ in dead):
+            # One that was asked to end may end with any status; the others were asked as well.
+            if any(code != 0 and not (self.requested and rank.signalled) for rank, code, _ in dead):
                 self.begin_stop("failed", self.plan["grace_s"])
             else:
                 self.set_state("running")
@@ -2296,12 +2355,14 @@ class Supervisor:
         if now > self.timeout_deadline:
             self.timeout_deadline = float("inf")
             self.begin_stop("timeout", self.plan["grace_s"])
-        if boottime() > self.orphan_deadline and self._is_orphan():
+        # Whoever rings may have made the lease shorter than it was.
+        rung, self.is_rung = self.is_rung, False
+        if (rung or boottime() > self.orphan_deadline) and self._is_orphan():
             self.begin_stop("orphaned", self.plan["grace_s"])
         if self.state in ("running", "stopping") and now >= self.next_log_check:
-            self.next_log_check = now + LOG_CHECK_S
-            for rank in self.ranks:
-                self._cap_log(rank)
+            cut = [self._cap_log(rank) for rank in self.ranks]
+            self.log_check_s = FLOOD_CHECK_S if any(cut) else min(LOG_CHECK_S, 2 * self.log_check_s)
+            self.next_log_check = now + self.log_check_s
 
     def _is_orphan(self) -> bool:
         """Return whether the last renewal has run out; the file is looked at only when it may have."""
@@ -2314,17 +2375,17 @@ class Supervisor:
             self.orphan_deadline = float("inf")
         return over
 
-    def _cap_log(self, rank: Rank) -> None:
-        """Free the middle of a log that grew too long; offsets stay what they were."""
+    def _cap_log(self, rank: Rank) -> bool:
+        """Free the middle of a log that grew too long; offsets stay what they were. Return whether there was one."""
         path = os.path.join(rank.folder, "log")
         limit = self.plan["log_limit_bytes"]
         try:
             found = os.stat(path, follow_symlinks=False)
             if found.st_blocks * 512 <= limit or found.st_size <= limit:
-                return
+                return False
             start, end = limit // 2 & ~4095, (found.st_size - limit // 4) & ~4095
             if rank.gap == [start, end] or end <= start:
-                return
+                return False
             # The record first: a reader that finds the hole must know that it is one.
             write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": [[start, end]]}, durable=False)
             rank.gap = [start, end]
@@ -2335,6 +2396,8 @@ class Supervisor:
                 os.close(fd)
         except OSError:
             traceback.print_exc()
+            return False
+        return True
 
     # Ending.
 
@@ -2353,12 +2416,12 @@ class Supervisor:
         self.grace_deadline = min(self.grace_deadline, time.monotonic() + grace_s)
         if self.state != "stopping":
             self.set_state("stopping")
-            self._signal_sessions(signal.SIGTERM)
+            self._signal_sessions(signal.SIGTERM, self.ranks)
 
-    def _signal_sessions(self, number_: int) -> None:
-        """Signal every process in the ranks' sessions; all of them are our descendants."""
-        sessions = {rank.pid for rank in self.ranks if rank.pid}
-        for rank in self.ranks:
+    def _signal_sessions(self, number_: int, ranks: list[Rank]) -> None:
+        """Signal every process in the sessions of some ranks; all of them are our descendants."""
+        sessions = {rank.pid for rank in ranks if rank.pid}
+        for rank in ranks:
             rank.signalled = rank.signalled or rank.running
         for proc in descendants([os.getpid()], all_procs()):
             if proc.session in sessions or proc.pid in sessions:
@@ -2379,7 +2442,8 @@ class Supervisor:
 
     def _advance(self) -> None:
         if self.state in ("running", "stopping") and not any(rank.running for rank in self.ranks):
-            self.reason = self.reason or "completed"
+            failed = any(rank.exit_code for rank in self.ranks)
+            self.reason = self.reason or ("stopped" if failed else "completed")
             self._begin_kill()
         if self.state == "stopping" and time.monotonic() >= self.grace_deadline:
             self._begin_kill()
@@ -2684,6 +2748,8 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
     if lock is None:
         return False
     try:
+        if folder.alive():
+            return False
         if folder.ended() or not folder.has("started"):
             return True
         deadline = time.monotonic() + wait_s
@@ -2700,52 +2766,80 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
 def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S) -> Json:
     """End a run and make sure that it never starts here; return ``clear``, or what is left of it.
 
-    :raises Refused: ``stale_token``, the caller's grant is older than the run
+    Tombstone and token are on the disk before anything is killed. On a full disk the run's reserve makes room; what
+    was started here never starts again, so that its end needs no tombstone.
+
+    :raises Refused: ``stale_token``, the caller's grant is older than the run; a tombstone cannot be written
     """
     folder = layout.run(run)
     if token < int(run.rpartition(".")[2]):
         raise Refused("stale_token", f"Run {run} was granted later than token {token}: this fence is out of date.")
-    layout.bury(run, token)
-    plan = folder.plan() if folder.exists else None
-    if plan is not None:
-        layout.record_tokens(plan["store"], token, plan_slots(plan))
+    unwritten: Exception | None = None
+    try:
+        mark_fenced(layout, folder, token)
+    except (OSError, Refused) as error:
+        unwritten = None if folder.has("started") or folder.has("ended") else error
     begun = time.monotonic()
     while True:
         found = fence_once(folder, token, time.monotonic() - begun)
         if found["clear"] or time.monotonic() - begun >= wait_s:
-            return found
+            break
         wait_for_end(folder, 0.02)
+    if unwritten is not None:
+        raise unwritten
+    return found
+
+
+def mark_fenced(layout: Layout, folder: RunFolder, token: int) -> None:
+    """Write tombstone and token of a fence, durably."""
+    try:
+        layout.bury(folder.name, token)
+    except OSError:
+        if not folder.has("reserve"):
+            raise
+        os.unlink(folder.file("reserve"))
+        layout.bury(folder.name, token)
+    plan = folder.plan() if folder.exists else None
+    if plan is not None:
+        layout.record_tokens(plan["store"], token, plan_slots(plan))
 
 
 def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
     """Kill what lives of a run and look whether anything is left."""
-    if not folder.exists:
-        return {"clear": True}
+    lock = None
+    if folder.exists:
+        with contextlib.suppress(FileNotFoundError):
+            lock = take_lock(folder.file("lock"))
     try:
-        lock = take_lock(folder.file("lock"))
-    except FileNotFoundError:
-        return {"clear": True}
-    if lock is None:
-        folder.ring()
         proc = find_process(folder.supervisor())
-        # One that is at it kills more surely than we can; one that does not react is killed with all the rest.
-        obeys = folder.state().get("state") in ("killing", "ended")
-        if elapsed_s > OBEY_S and proc is not None and not obeys:
-            send_signal(proc, signal.SIGKILL)
-        left = [describe(one) for one in [proc, *leftovers(folder)] if one is not None]
-        return {"clear": False, "survivors": unique(left), "busy_slots": []}
-    try:
+        if proc is not None or (lock is None and folder.exists):
+            return fence_supervisor(folder, proc, elapsed_s)
         plan = folder.plan() or {}
         left = [describe(proc) for proc in kill_leftovers(folder) if is_still(proc)]
         busy = [] if left else busy_slots(folder, plan, token)
         left = left or ([] if busy else left_on_devices(folder, plan))
         if left or busy:
-            return {"clear": False, "survivors": left, "busy_slots": busy}
+            keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
+            return {"clear": False, "survivors": unique([*left, *keepers]), "busy_slots": busy}
         if plan and not folder.has("ended"):
-            write_end(folder, "fenced")
+            # On a full disk the next one who looks writes it.
+            with contextlib.suppress(OSError):
+                write_end(folder, "fenced")
         return {"clear": True}
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
+
+
+def fence_supervisor(folder: RunFolder, proc: Proc | None, elapsed_s: float) -> Json:
+    """Have a living supervisor end the run, or kill it; return what is left."""
+    folder.ring()
+    # One that is at it kills more surely than we can; one that does not react is killed with all the rest.
+    patience_s = KILLING_S if folder.state().get("state") in ("killing", "ended") else OBEY_S
+    if proc is not None and (proc.state in "Tt" or elapsed_s > patience_s):
+        send_signal(proc, signal.SIGKILL)
+    left = [describe(one) for one in [proc, *leftovers(folder)] if one is not None]
+    return {"clear": False, "survivors": unique(left), "busy_slots": []}
 
 
 def is_still(proc: Proc) -> bool:
@@ -2885,52 +2979,124 @@ def run_state(folder: RunFolder) -> str:
 
 def status(layout: Layout) -> Json:
     """Return every run of this host and who holds which slot."""
-    runs = {}
-    for name in layout.runs():
-        folder = layout.run(name)
-        if not folder.exists:
-            continue
-        state = folder.state()
-        renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
-        ago = boottime() - renewed if isinstance(renewed, (int, float)) else None
-        ranks = [{key: rank.get(key) for key in ("rank", "pid", "exit_code")} for rank in rank_records(folder)]
-        token = int(name.rpartition(".")[2])
-        runs[name] = {"state": run_state(folder), "renewed_s_ago": ago, "ranks": ranks, "token": token}
+    runs = {name: run_status(layout.run(name)) for name in layout.runs() if layout.run(name).exists}
     slots = {}
-    for file in sorted(os.listdir(os.path.join(layout.state_dir, "slots"))):
-        index, _, kind = file.partition(".")
-        if kind == "lock" and index.isdigit():
-            path = layout.slot_lock(int(index))
-            slots[index] = {"held_by": (read_json(path) or {}).get("run") if is_locked(path) else None}
+    for index in layout.slots():
+        path = layout.slot_lock(index)
+        slots[str(index)] = {"held_by": (read_json(path) or {}).get("run") if is_locked(path) else None}
     return {"runs": runs, "slots": slots, "stores": layout.stores()}
 
 
-def collect(layout: Layout, older_than_s: float) -> Json:
-    """Remove the folders of runs that ended long ago; return their names.
+def run_status(folder: RunFolder) -> Json:
+    """Return state, token, store and ranks of a run, and how long ago it was renewed by this host's own clock.
+
+    ``unrenewed_s`` is None where no reading of this boot is known.
+    """
+    state, known = folder.state(), folder.supervisor() or {}
+    renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
+    of_this_boot = known.get("boot_id") == boot_id()
+    return {
+        "state": run_state(folder),
+        "reason": (folder.ended() or {}).get("reason"),
+        "unrenewed_s": boottime() - renewed if of_this_boot and isinstance(renewed, (int, float)) else None,
+        "ranks": [{key: rank.get(key) for key in ("rank", "pid", "exit_code")} for rank in rank_records(folder)],
+        "token": int(folder.name.rpartition(".")[2]),
+        "store": (folder.plan() or {}).get("store"),
+        "buried": folder.buried,
+        "stop_requested": folder.has("stop_requested"),
+    }
+
+
+def collect(layout: Layout, older_than_s: float, *, runs: Iterable[str] | None = None, archives: Iterable[str] = (),
+            dry_run: bool = False) -> Json:  # fmt: skip
+    """Remove the folders of runs that ended long ago, and archives that nobody used for as long; return their sizes.
 
     A tombstone stays: a late start of a removed run must be refused.
+
+    :param runs: only these; None = all
+    :param archives: ``payloads/<digest>`` and ``libraries/<digest>`` to remove; one that is used stays
+    :param dry_run: remove nothing; say what could be removed, of archives all
     """
-    removed, now = [], time.time()
+    sizes: dict[str, int] = {}
+    wanted, now = None if runs is None else set(runs), time.time()
     for name in layout.runs():
         folder = layout.run(name)
+        if len(sizes) == COLLECT_LIMIT:
+            break
         try:
             age = now - os.stat(folder.file("ended")).st_mtime
-            lock = take_lock(folder.file("lock")) if age >= older_than_s else None
+            is_old = age >= older_than_s and (wanted is None or name in wanted)
+            lock = take_lock(folder.file("lock")) if is_old else None
         except FileNotFoundError:
             continue
         if lock is None:
             continue
-        layout.bury(name, None)
-        shutil.rmtree(folder.path, ignore_errors=True)
+        sizes[name] = tree_bytes(folder.path)
+        if not dry_run:
+            layout.bury(name, None)
+            shutil.rmtree(folder.path, ignore_errors=True)
         os.close(lock)
-        removed.append(name)
+    found = collect_archives(layout, older_than_s, None if dry_run else set(archives))
+    if not dry_run:
+        forget_tombstones(layout, now)
+    return {"removed": sorted(sizes), "sizes": sizes, "archives": found}
+
+
+def forget_tombstones(layout: Layout, now: float) -> None:
+    """Remove tombstones whose runs nobody can want to start any more."""
     tombstones = os.path.join(layout.state_dir, "tombstones")
     for name in os.listdir(tombstones):
         with contextlib.suppress(OSError):
             path = os.path.join(tombstones, name)
             if now - os.stat(path).st_mtime > TOMBSTONE_DAYS * 86400 and not os.path.exists(layout.run(name).path):
                 os.unlink(path)
-    return {"removed": removed}
+
+
+def collect_archives(layout: Layout, older_than_s: float, wanted: set[str] | None) -> dict[str, int]:
+    """Remove archives that no run of this host uses and nobody asked for since; return their sizes.
+
+    :param wanted: ``kind/digest`` of those to remove; None removes nothing and returns all
+    """
+    plans = [layout.run(name).plan() or {} for name in layout.runs() if not layout.run(name).has("ended")]
+    used = {str(plan.get(key)) for plan in plans for key in ("payload", "library")}
+    sizes: dict[str, int] = {}
+    for kind in KINDS:
+        folder = os.path.join(layout.remote_dir, kind)
+        for entry in names_in(folder):
+            digest, path = entry.partition(".")[0], os.path.join(folder, entry)
+            name = f"{kind}/{digest}"
+            if not DIGEST.fullmatch(digest) or digest in used or (wanted is not None and name not in wanted):
+                continue
+            with contextlib.suppress(OSError):
+                # Whoever asks for an archive makes it young again, see ``have``; this look is the last before the end.
+                if time.time() - os.lstat(path).st_mtime < older_than_s:
+                    continue
+                sizes[name] = sizes.get(name, 0) + tree_bytes(path)
+                if wanted is not None:
+                    remove_archive(path)
+    return sizes
+
+
+def remove_archive(path: str) -> None:
+    """Remove an archive, or the folder it was unpacked into: half removed it must not look whole."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        os.unlink(path)
+        return
+    hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.deleted")
+    os.rename(path, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def tree_bytes(path: str) -> int:
+    """Return what a file, or all files below a folder, take on the disk."""
+    total = 0
+    with contextlib.suppress(OSError):
+        total = os.lstat(path).st_blocks * 512
+    for base, folders, files in os.walk(path):
+        for name in folders + files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(base, name)).st_blocks * 512
+    return total
 
 
 def remove_checkpoints(root: str, names: list[str]) -> Json:
@@ -3020,7 +3186,38 @@ def probe(layout: Layout) -> Json:
         "pid_ns": pid_namespace(),
         "pid1_start_time": getattr(read_proc(1), "start_time", 0),
         "stores": layout.stores(),
+        "state_dir_fs": mount_of(layout.state_dir)[1],
+        **logout_facts(),
     }
+
+
+def logout_facts() -> Json:
+    """Return whether logind ends an account's processes when its last session ends; None where there is none."""
+    if not os.path.isdir("/run/systemd/system"):
+        return {"linger": None, "kill_user_processes": None}
+    try:
+        account = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        account = str(os.getuid())
+    return {
+        "linger": os.path.exists(os.path.join("/var/lib/systemd/linger", account)),
+        "kill_user_processes": kills_user_processes(),
+    }
+
+
+def kills_user_processes() -> bool | None:
+    """Return what logind was told of ``KillUserProcesses``; None: nothing, so its built-in default counts."""
+    name, found = "systemd/logind.conf", None
+    files = [os.path.join("/etc", name)]
+    for folder in ("/usr/lib", "/run", "/etc"):
+        drop_ins = os.path.join(folder, f"{name}.d")
+        files += [os.path.join(drop_ins, entry) for entry in names_in(drop_ins) if entry.endswith(".conf")]
+    for path in files:
+        for line in (read_text(path) or "").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "KillUserProcesses":
+                found = value.strip().lower() in ("yes", "true", "on", "1")
+    return found
 
 
 LOOK_FOR_MODULES = """
@@ -3407,6 +3604,7 @@ class Subscription:
         self.final = False
         self.complete = False
         self.dirty = True
+        self.progress = RunProgress(folder)
         self.not_before = 0.0
 
     def stream(self, name: str) -> Stream | None:
@@ -3456,6 +3654,103 @@ def position_of_end(data: bytes) -> int | None:
             return position
         position += len(line)
     return None
+
+
+class RankLook:
+    """What the looks at one rank's process have shown so far."""
+
+    def __init__(self, proc: Proc, cpu_s: float, now: float) -> None:
+        self.start_time, self.state, self.state_since = proc.start_time, proc.state, now
+        self.cpu_s, self.at, self.busy_at = cpu_s, now, now
+
+    def take(self, proc: Proc, cpu_s: float, now: float) -> None:
+        """Add a look."""
+        if proc.state != self.state:
+            self.state, self.state_since = proc.state, now
+        if 0 < now - self.at < LOOK_S / 2:
+            # One tick of the kernel's clock would look like work.
+            return
+        if cpu_s - self.cpu_s >= IDLE_RATIO * (now - self.at):
+            self.busy_at = now
+        self.cpu_s, self.at = cpu_s, now
+
+
+class RunProgress:
+    """What the ranks of a run do, for the watchdog of the control side.
+
+    All times are of this host's CLOCK_BOOTTIME and end at the look, so that a report may come late and says nothing
+    wrong then. Ranks that do not use the library have the state of their process alone.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.looks: dict[int, RankLook] = {}
+        self.stopped_since: float | None = None
+        self.had_news = False
+
+    def look(self) -> tuple[Json, bool]:
+        """Return the report, and whether it should be sent at once."""
+        now = boottime()
+        ranks = [found for found in (self._rank(one, now) for one in rank_records(self.folder)) if found is not None]
+        supervisor = find_process(self.folder.supervisor())
+        if supervisor is None or supervisor.state not in "Tt":
+            self.stopped_since = None
+        elif self.stopped_since is None:
+            self.stopped_since = now
+        stopped_s = now - self.stopped_since if self.stopped_since is not None else 0.0
+        report = {"boottime_s": now, "ranks": ranks, "supervisor_stopped_s": round(stopped_s, 1)}
+        # That a rank goes on is news as well.
+        before, self.had_news = self.had_news, any(map(self._is_news, ranks))
+        return report, before or self.had_news
+
+    def _rank(self, record: Json, now: float) -> Json | None:
+        rank, pid = number(record.get("rank")), number(record.get("pid"))
+        proc = read_proc(pid) if pid > 0 and record.get("exit_code") is None else None
+        if proc is None or proc.start_time != record.get("start_time") or is_dead(proc):
+            self.looks.pop(rank, None)
+            return None
+        cpu_s, seen = cpu_seconds(pid), self.looks.get(rank)
+        if seen is None or seen.start_time != proc.start_time:
+            seen = self.looks[rank] = RankLook(proc, cpu_s, now)
+        seen.take(proc, cpu_s, now)
+        found = {"rank": rank, "pid": pid, "state": proc.state, "state_s": round(now - seen.state_since, 1),
+                 "idle_s": round(now - seen.busy_at, 1)}  # fmt: skip
+        return {**found, **read_page(self.folder.file("progress", str(rank)), now)}
+
+    @staticmethod
+    def _is_news(rank: Json) -> bool:
+        spans = [rank.get("silent_s", 0.0), rank.get("still_s", 0.0) if rank.get("started") else 0.0]
+        spans.append(rank["state_s"] if rank["state"] in "TtD" else 0.0)
+        return any(STANDS_S <= span <= STOOD_S for span in spans)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process's threads, 0 when it is gone."""
+    fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(") ")[2].split()
+    try:
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (ValueError, IndexError):
+        return 0.0
+
+
+def read_page(path: str, now: float) -> Json:
+    """Return what a rank wrote of its progress, {} without a page that can be believed.
+
+    :param now: on CLOCK_BOOTTIME
+    """
+    page = parse_object(read_bytes(path, PAGE_BYTES) or b"") or {}
+    try:
+        fields = Fields(page)
+        return {
+            "silent_s": round(max(0.0, now - fields.number("at", 0, 1e12)), 1),
+            "still_s": round(max(0.0, now - fields.number("since", 0, 1e12)), 1),
+            "steps": fields.integer("steps", 0, 1 << 62),
+            "started": fields.flag("started"),
+            "phase": fields.text("phase", WORD, limit=16),
+            "what": fields.text("what", limit=60),
+        }
+    except Refused:
+        return {}
 
 
 class Watcher:
@@ -3575,7 +3870,7 @@ class Follow:
         self.pidfds: dict[str, int] = {}
         self.recovering: set[str] = set()
         self.over: set[str] = set()
-        self.next_beat = 0.0
+        self.next_beat = self.next_progress = 0.0
         self.watcher = Watcher()
         self.idle_s = 0.02
         self.next_look = 0.0
@@ -3666,7 +3961,9 @@ class Follow:
     def _timeout(self) -> float:
         """Return the seconds until something must be looked at."""
         now = time.monotonic()
-        times = [self.next_beat - now, 1.0]
+        times = [self.next_beat - now, LOOK_S]
+        if self.subscriptions:
+            times.append(self.next_progress - now)
         if self.waiting_go:
             times.append(0.001)
         room = self.output.size < HIGH_WATER
@@ -3828,7 +4125,9 @@ class Follow:
 
     def _request_stop(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         folder = self._folder(fields)
-        write_json(folder.file("stop_requested"), {"at": time.time()}, durable=False)
+        if not folder.has("stop_requested"):
+            write_json(folder.file("stop_requested"), {"at": time.time()}, durable=False)
+        folder.ring()
         return {}, b""
 
     def _folder(self, fields: Fields) -> RunFolder:
@@ -3929,9 +4228,13 @@ class Follow:
         digests = fields.texts("digests", DIGEST, limit=1024)
         missing = []
         for digest in digests:
-            unpacked = kind == "libraries" and os.path.isdir(self.layout.library(digest))
-            if not unpacked and not os.path.isfile(self.layout.archive(kind, digest)):
+            paths = [self.layout.archive(kind, digest)] + [self.layout.library(digest)] * (kind == "libraries")
+            if not any(os.path.exists(path) for path in paths):
                 missing.append(digest)
+            for path in paths:
+                # What is about to be used is young: nobody collects it now.
+                with contextlib.suppress(OSError):
+                    os.utime(path)
         return {"missing": missing}, b""
 
     def _net_listen(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
@@ -3997,8 +4300,11 @@ class Follow:
         return lambda: remove_checkpoints(root, names)
 
     def _collect(self, fields: Fields) -> Callable[[], Json]:
-        age_s = fields.number("older_than_s", 0, 1e12)
-        return lambda: collect(self.layout, age_s)
+        age_s, dry_run = fields.number("older_than_s", 0, 1e12), fields.flag("dry_run", default=False)
+        named = "runs" in fields.values
+        runs = fields.texts("runs", RUN_NAME, limit=COLLECT_LIMIT) if named else None
+        archives = fields.texts("archives", ARCHIVE_NAME, limit=COLLECT_LIMIT, default=[])
+        return lambda: collect(self.layout, age_s, runs=runs, archives=archives, dry_run=dry_run)
 
     def _match(self, fields: Fields) -> Callable[[], Json]:
         folder, patterns = self._folder(fields), fields.texts("patterns", least=1, limit=64)
@@ -4012,9 +4318,14 @@ class Follow:
                 self.subscriptions[run].dirty = True
 
     def _beat(self) -> None:
-        if time.monotonic() < self.next_beat:
+        now = time.monotonic()
+        with_beat = now >= self.next_beat
+        if with_beat or now >= self.next_progress:
+            self.next_progress = now + LOOK_S
+            self._tell_progress(with_beat)
+        if not with_beat:
             return
-        self.next_beat = time.monotonic() + BEAT_S
+        self.next_beat = now + BEAT_S
         alive = []
         for name in self.layout.runs():
             if name in self.over:
@@ -4027,6 +4338,15 @@ class Follow:
             else:
                 self._recover(folder)
         self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})
+
+    def _tell_progress(self, with_beat: bool) -> None:
+        """Look at the ranks of subscribed runs; tell of them with each beat, and at once of one that stands."""
+        for run, subscription in self.subscriptions.items():
+            if subscription.final:
+                continue
+            report, is_news = subscription.progress.look()
+            if report["ranks"] and (is_news or with_beat):
+                self.output.frame({"t": "progress", "run": run, **report})
 
     def _recover(self, folder: RunFolder) -> None:
         """End what is left of a run whose supervisor is dead, in a thread."""

@@ -7,10 +7,11 @@ checked, and what is shown of it is escaped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
+from airflow_provider_dtrain.core.watchdog import RankReport
 from airflow_provider_dtrain.errors import HostError, UserError
 
 PROTOCOL = 1
@@ -149,6 +150,58 @@ class Frame:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_span(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_RANK_FIELDS: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("rank", "pid", "steps"), _is_count),
+    **dict.fromkeys(("state_s", "idle_s", "silent_s", "still_s"), _is_span),
+    **dict.fromkeys(("state", "phase", "what"), _is_text),
+    "started": lambda value: isinstance(value, bool),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What the ranks of a run on one host do, as seen at one moment."""
+
+    run: str
+    #: The host's CLOCK_BOOTTIME at that moment.
+    boottime_s: float
+    ranks: tuple[RankReport, ...]
+    #: How long the run's supervisor has been stopped by a signal.
+    supervisor_stopped_s: float = 0.0
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any], host: str) -> Progress:
+        """Return the report; :raises WireError: a field is missing or of the wrong type."""
+        run, ranks = document.get("run"), document.get("ranks")
+        reading, stopped_s = document.get("boottime_s"), document.get("supervisor_stopped_s", 0.0)
+        if not isinstance(run, str) or not isinstance(ranks, list) or not _is_span(reading) or not _is_span(stopped_s):
+            raise WireError(f"a progress report with wrong fields: {shown(json.dumps(document).encode())}")
+        found = tuple(_rank_report(rank, host) for rank in ranks)
+        return cls(run=run, boottime_s=reading, ranks=found, supervisor_stopped_s=stopped_s)
+
+
+def _rank_report(document: object, host: str) -> RankReport:
+    """Return what a host says of a rank; fields of another version are left out."""
+    known: dict[str, Any] = {}
+    for name, value in document.items() if isinstance(document, dict) else ():
+        fits = _RANK_FIELDS.get(name)
+        if fits is not None and not fits(value):
+            raise WireError(f"a progress report whose {name} is {shown(str(value).encode())}")
+        if fits is not None:
+            known[name] = plain(value, 60) if isinstance(value, str) else value
+    if "rank" not in known:
+        raise WireError("a progress report of no rank")
+    return RankReport(host=host, **known)
 
 
 class FrameReader:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+
+from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,14 +45,8 @@ class RenderConfigOperator(BaseOperator):
         """
         from airflow_provider_dtrain.engine.submission import render
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-        from airflow_provider_dtrain.operators._errors import failing_at_once
 
         with failing_at_once():
             stored = render(DtrainHook(), self.config, self.template, dag_folder(context))
         self.log.info("Configuration %d (%s)", stored.config_id, stored.digest[:12])
         return {"config_id": stored.config_id, "digest": stored.digest}
-
-
-def dag_folder(context: Context) -> Path:
-    """Return the folder of the DAG's file: where relative paths start."""
-    return Path(context["dag"].fileloc).parent

@@ -13,18 +13,19 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_dtrain.operators._errors import as_airflow, failing_at_once
-from airflow_provider_dtrain.operators.config import dag_folder
+from airflow_provider_dtrain.hooks.tasks import as_airflow, dag_folder, failing_at_once, trial_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from airflow.sdk import Context
 
+    from airflow_provider_dtrain.engine.gangs import HeldGang
     from airflow_provider_dtrain.engine.outcome import Outcome
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records import TrialKey
+    from airflow_provider_dtrain.store.records import Ticket, TrialKey
 
 
 class TrialOperator(BaseOperator):
@@ -40,6 +41,8 @@ class TrialOperator(BaseOperator):
     :param template: name of a stored template, a path, or a dict (templated)
     :param trial: ``{"number": int, "hparams": {...}}`` of a planned trial; None = trial 0 (or the map
         index) with the configuration's constants (templated)
+    :param allocation: XCom of a ``GangSensor``: the trial runs on that gang and waits in no queue; None = it waits
+        for a gang of its own (templated)
     :param deferrable: wait and follow in the triggerer; default: ``[operators] default_deferrable``. A
         trial that starts at once is followed in the worker for ``[dtrain] defer_after`` seconds first.
     :param retries: retries of infra and platform failures (3); failures of the training code count
@@ -47,7 +50,7 @@ class TrialOperator(BaseOperator):
     :param retry_delay: pause before such a retry (30 s: a host that was restarted is back by then)
     """
 
-    template_fields: Sequence[str] = ("config", "template", "trial")
+    template_fields: Sequence[str] = ("config", "template", "trial", "allocation")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml", "trial": "json"}
     ui_color = "#e6f4ea"
 
@@ -57,6 +60,7 @@ class TrialOperator(BaseOperator):
         config: str | Mapping[str, Any],
         template: str | Mapping[str, Any] | None = None,
         trial: Mapping[str, Any] | None = None,
+        allocation: Mapping[str, Any] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
@@ -66,6 +70,7 @@ class TrialOperator(BaseOperator):
         self.config = config
         self.template = template
         self.trial = trial
+        self.allocation = allocation
         self.deferrable = deferrable
         self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
 
@@ -75,14 +80,13 @@ class TrialOperator(BaseOperator):
         :raises AirflowFailException: the configuration or the training code is at fault
         :raises DtrainError: a host or the store is at fault; a retry goes on where this one ended
         """
-        from airflow_provider_dtrain.engine.submission import render, revive, submit
+        from airflow_provider_dtrain.engine.submission import revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-        key, folder = trial_key(context), dag_folder(context)
+        key = trial_key(context)
         with failing_at_once():
             hook = DtrainHook()
-            stored = render(hook, self.config, self.template, folder)
-            ticket = submit(hook, stored, key=key, folder=folder, trial=self._planned(key))
+            ticket = self._submit(hook, key, dag_folder(context))
             revive(hook.store, ticket)
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
@@ -107,6 +111,23 @@ class TrialOperator(BaseOperator):
         if self._running is not None:
             loop, runtime = self._running
             loop.call_soon_threadsafe(runtime.kill)
+
+    def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
+        """Write configuration, code, trial and request into the store.
+
+        :param folder: of the DAG file
+        """
+        from airflow_provider_dtrain.engine.submission import render, submit
+
+        gang = self._gang()
+        pool = hook.store.gang(gang.allocation_id).pool if gang is not None else None
+        stored = render(hook, self.config, self.template, folder, pool=pool)
+        return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)
+
+    def _gang(self) -> HeldGang | None:
+        from airflow_provider_dtrain.engine.gangs import HeldGang
+
+        return None if self.allocation is None else HeldGang.parse(self.allocation)
 
     def _planned(self, key: TrialKey) -> dict[str, Any]:
         return {"number": max(key.map_index, 0), **(self.trial or {})}
@@ -152,17 +173,3 @@ class TrialOperator(BaseOperator):
         if outcome is None or outcome.failure is None:
             return outcome.result if outcome else None
         raise as_airflow(outcome.failure.exception())
-
-
-def trial_key(context: Context) -> TrialKey:
-    """Return the key of the task instance's trial: the same for automatic retries, another after a clear."""
-    from airflow_provider_dtrain.store.records import TrialKey
-
-    ti = context["ti"]
-    return TrialKey(
-        dag_id=ti.dag_id,
-        run_id=ti.run_id,
-        task_id=ti.task_id,
-        map_index=ti.map_index if ti.map_index is not None else -1,
-        max_tries=ti.max_tries,
-    )

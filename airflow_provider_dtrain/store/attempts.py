@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,12 +12,13 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.placement import place
 from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
-from airflow_provider_dtrain.store.base import UNFINISHED, guard, reads, writes
+from airflow_provider_dtrain.store.base import UNFINISHED, bump, guard, reads, writes
 from airflow_provider_dtrain.store.ending import mark_of
+from airflow_provider_dtrain.store.held import last_users
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue import Queue, held_hosts, pool_machines
 from airflow_provider_dtrain.store.records import AttemptView, EndState, Ticket
-from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, ranks, trials
+from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, gangs, ranks, trials
 from airflow_provider_dtrain.store.views import attempt_views
 
 HANDED_OVER = "handed over"
@@ -76,9 +77,7 @@ class Attempts(Queue):
     @reads
     def unreleased(self, conn: Connection) -> list[AttemptView]:
         """Return ended attempts whose hosts have not all confirmed that nothing runs there any more."""
-        newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
-        of_these = (allocations.c.state == "expired", attempts.c.id.in_(newest))
-        return attempt_views(conn, sa.and_(*of_these))
+        return attempt_views(conn, sa.and_(allocations.c.state == "expired", last_users()))
 
     @writes
     def set_plan(
@@ -151,7 +150,14 @@ class Attempts(Queue):
 
     @writes
     def move_on(
-        self, conn: Connection, attempt_id: int, watch: int, *, failure: Mapping[str, Any], exclude_host: str | None
+        self,
+        conn: Connection,
+        attempt_id: int,
+        watch: int,
+        *,
+        failure: Mapping[str, Any],
+        exclude_host: str | None,
+        also: Sequence[str] = (),
     ) -> Ticket | None:
         """Let a trial wait for other hosts after one was at fault; return None when none could serve it.
 
@@ -160,23 +166,70 @@ class Attempts(Queue):
 
         :param failure: why the attempt cannot go on
         :param exclude_host: the host at fault; kept from this trial
+        :param also: more such hosts
         :raises StaleWatchError: the watch is not current
         """
         pool = self._lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        if row.trial_id is None:
+            return None
         excluded = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == attempt.trial_id)) or []
-        names = {entry["host"] for entry in excluded} | {exclude_host}
+        names = {entry["host"] for entry in excluded} | {exclude_host, *also}
         options, request = options_of(pool), GangRequest("", row.slots, row.priority, row.is_single_host)
         rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
         found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
         if isinstance(found, Unplaceable) and found.never:
             return None
-        self._exclude(conn, attempt.trial_id, exclude_host)
+        for host in (exclude_host, *also):
+            self._exclude(conn, attempt.trial_id, host)
         if attempt.state == "starting" and not held_hosts(conn, row.id):
             self._wait_again(conn, attempt, row, str(failure.get("message", "")))
             return self._ticket_of(conn, attempt_id)
         return self._next(conn, attempt, failure, counted=False, keep=False)
+
+    @writes
+    def yield_gang(self, conn: Connection, attempt_id: int, watch: int, *, reason: str, paused: bool) -> Ticket:
+        """End an attempt that gave its gang back; its trial waits again with its place and its counters. Repeatable.
+
+        It is no failure and not counted. Hosts that were not released keep their slots: the old gang is ``expired``.
+
+        :param reason: why it had to go, in words
+        :param paused: True: because a person paused the trial. Whether it waits or stays paused is as people
+            want it by now.
+        :raises StaleWatchError: the watch is not current
+        :raises ConflictError: the attempt has ended otherwise, or its gang is held for several tasks
+        """
+        self._lock_pool_of(conn, attempt_id)
+        attempt = guard(conn, attempt_id, watch)
+        newest = sa.select(attempts.c.id).where(attempts.c.trial_id == attempt.trial_id)
+        last = int(conn.scalar(newest.order_by(attempts.c.number.desc()).limit(1)) or 0)
+        if attempt.state == "preempted" and last != attempt_id:
+            return self._ticket_of(conn, last)
+        if attempt.ended_at is not None:
+            raise ConflictError(f"Attempt {attempt_id} is {attempt.state}: it has no gang to give back.")
+        if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempt.allocation_id)):
+            raise ConflictError(f"Attempt {attempt_id} uses a gang that is held for several tasks: it stays.")
+        if attempt.state == "starting":
+            self._set_attempt(conn, attempt, "stopping")
+            attempt = guard(conn, attempt_id, watch)
+        now = self._now()
+        self._set_attempt(conn, attempt, "preempted", reason=reason, ended_at=now)
+        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        self._expire(conn, row)
+        new = self._request_again(conn, row, "" if paused else reason, held_until=now)
+        return self._follow_with(conn, attempt, new, "waiting")
+
+    @writes
+    def set_cost(self, conn: Connection, attempt_id: int, watch: int, seconds: float) -> None:
+        """Note what a checkpoint and a restart of this trial cost.
+
+        :param seconds: measured
+        :raises StaleWatchError: the watch is not current
+        """
+        attempt = guard(conn, attempt_id, watch)
+        where = allocations.c.id == attempt.allocation_id
+        conn.execute(allocations.update().where(where).values(cost_s=max(0.0, seconds)))
 
     def _next(
         self, conn: Connection, attempt: Row[Any], failure: Mapping[str, Any], *, counted: bool, keep: bool
@@ -190,25 +243,44 @@ class Attempts(Queue):
             mark = mark_of("errored", failure, attempt.state)
             self._set_attempt(conn, attempt, mark, failure=failure, ended_at=now)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        allocation_id, state = self._gang_for_next(conn, row, keep=keep and attempt.ended_at is None)
+        keep = keep and attempt.ended_at is None
+        if row.trial_id is None:
+            allocation_id, state = row.id, self._stay_with_gang(conn, row, attempt, keep=keep)
+            if state == "waiting" and trial.state != "queued":
+                self._set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
+        else:
+            allocation_id, state = self._gang_for_next(conn, row, keep=keep, ended_at=attempt.ended_at)
         if state == "waiting":
-            self._set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
             again = {"state": "running", "ended_at": None}
             conn.execute(experiments.update().where(experiments.c.id == trial.experiment_id).values(**again))
         restarts = trial.restarts + int(counted)
         conn.execute(trials.update().where(trials.c.id == trial.id).values(restarts=restarts))
-        values = {"trial_id": trial.id, "number": attempt.number + 1, "allocation_id": allocation_id, "state": state}
-        query = attempts.insert().values(**values, created_at=now, renewed_at=now)
+        ticket = self._follow_with(conn, attempt, allocation_id, state)
+        if row.trial_id is None:
+            self._pass_gang_on(conn, row, attempt.id, ticket.attempt_id)
+        return ticket
+
+    def _follow_with(self, conn: Connection, attempt: Row[Any], allocation_id: int, state: str) -> Ticket:
+        """Return the ticket of a trial's next attempt."""
+        now = self._now()
+        query = attempts.insert().values(
+            trial_id=attempt.trial_id, number=attempt.number + 1, allocation_id=allocation_id, state=state,
+            created_at=now, renewed_at=now,
+        )  # fmt: skip
         return self._ticket_of(conn, int(conn.scalar(query.returning(attempts.c.id)) or 0))
 
-    def _gang_for_next(self, conn: Connection, row: Row[Any], *, keep: bool) -> tuple[int, str]:
+    def _gang_for_next(
+        self, conn: Connection, row: Row[Any], *, keep: bool, ended_at: datetime | None
+    ) -> tuple[int, str]:
         """Return the next attempt's allocation and state: the gang it keeps, or a new request."""
         all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)
         if keep and held and held == all_hosts and row.state != "released":
             self._set_allocation(conn, row.id, row.state, "starting")
+            # Its slots are not coming after all.
+            bump(conn, row.pool)
             return int(row.id), "starting"
         self._expire(conn, row)
-        return self._request_again(conn, row, ""), "waiting"
+        return self._request_again(conn, row, "", held_until=ended_at), "waiting"
 
     def _ticket_of(self, conn: Connection, attempt_id: int) -> Ticket:
         row = conn.execute(

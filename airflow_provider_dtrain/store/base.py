@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Engine, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreError, StoreUnavailableError, UserError
 from airflow_provider_dtrain.store.engine import dump_json, gate, utcnow
+from airflow_provider_dtrain.store.notify import pool_changed
 from airflow_provider_dtrain.store.tables import attempts, audit, pools
 
 P = ParamSpec("P")
@@ -37,7 +38,9 @@ class Base:
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
         self._engine, self._clock = engine, clock
-        self._reader = engine.execution_options(dtrain_reads=True)
+        # READ COMMITTED gives each statement its own view: BEGIN and ROLLBACK around reads would be two round trips.
+        alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
+        self._reader = engine.execution_options(dtrain_reads=True, **alone)
 
     def _now(self) -> datetime:
         return self._clock()
@@ -71,6 +74,15 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
         raise AssertionError("unreachable")
 
     return cast("Callable[Concatenate[S, P], T]", transaction)
+
+
+def store_errors(work: Callable[[], T]) -> T:
+    """Return what a piece of work returns, with the database's errors as the store's; forks are held off."""
+    try:
+        with gate.transaction():
+            return work()
+    except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
+        raise _store_error(error) from error
 
 
 def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
@@ -143,7 +155,9 @@ def lock_pool(conn: Connection, name: str) -> Row[Any]:
 
 def bump(conn: Connection, pool: str) -> None:
     """Note that the next pass of the pool may decide differently."""
-    conn.execute(pools.update().where(pools.c.name == pool).values(version=pools.c.version + 1))
+    raised = pools.update().where(pools.c.name == pool).values(version=pools.c.version + 1)
+    told = pool_changed(conn.dialect.name, pool)
+    conn.execute(raised.returning(*told) if told else raised)
 
 
 def guard(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:

@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.base import bump, lock_pool
-from airflow_provider_dtrain.store.holding import Holding
+from airflow_provider_dtrain.store.counting import held_s
+from airflow_provider_dtrain.store.held import Held
 from airflow_provider_dtrain.store.records import AttemptState, EndState
 from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, trials
 
@@ -21,7 +22,7 @@ ATTEMPT_END: Mapping[EndState, AttemptState] = {
 }  # fmt: skip
 
 
-class Ending(Holding):
+class Ending(Held):
     """Moves attempts and trials; callers hold the lock of the pool."""
 
     def _lock_pool_of(self, conn: Connection, attempt_id: int) -> Row[Any]:
@@ -58,7 +59,10 @@ class Ending(Holding):
         self._set_attempt(conn, attempt, mark_of(state, failure, attempt.state), **values)
         self._set_trial(conn, attempt.trial_id, state, **values)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        self._expire(conn, row)
+        if row.trial_id is None:
+            self._leave_gang(conn, row, attempt.id)
+        else:
+            self._expire(conn, row)
         self._end_experiment(conn, attempt.trial_id)
 
     def _expire(self, conn: Connection, row: Row[Any]) -> None:
@@ -68,6 +72,18 @@ class Ending(Holding):
             bump(conn, row.pool)
         elif row.state in {"starting", "running", "stopping"}:
             self._set_allocation(conn, row.id, row.state, "expired")
+
+    def _ungrant(self, conn: Connection, row: Row[Any], reason: str) -> Row[Any]:
+        """Take a grant back under which no process was started; return the allocation as it is then.
+
+        Whoever takes the grant up does not lock the pool: if that came first, nothing is changed.
+        """
+        now = self._now()
+        values = {"token": None, "granted_at": None, "reason": reason, "eligible_since": now}
+        if self._set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
+            self._free_rows(conn, [row.id], "untaken")
+            bump(conn, row.pool)
+        return conn.execute(sa.select(allocations).where(allocations.c.id == row.id)).one()
 
     def _end_experiment(self, conn: Connection, trial_id: int) -> None:
         of = conn.scalar(sa.select(trials.c.experiment_id).where(trials.c.id == trial_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import threading
 import time
 import weakref
@@ -140,16 +141,31 @@ def _sqlite(url: URL) -> Engine:
 def _postgresql(url: URL) -> Engine:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
+    is_psycopg = url.drivername == "postgresql+psycopg"
     # Behind pgbouncer a prepared statement may be looked for on another server connection.
-    arguments = {"prepare_threshold": None} if url.drivername == "postgresql+psycopg" else {}
-    return sa.create_engine(
+    arguments = {"prepare_threshold": None} if is_psycopg else {}
+    engine = sa.create_engine(
         url,
         json_serializer=dump_json,
         hide_parameters=True,
         isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
+        pool_pre_ping=not is_psycopg,
         connect_args=arguments,
     )
+    if is_psycopg:
+        event.listen(engine, "checkout", _refuse_closed)
+    return engine
+
+
+def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
+    """Let the pool make a new connection when the server has closed this one; no round trip, unlike a ping."""
+    if not connection.closed:
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        # An idle connection has nothing to say but that it ends.
+        if not poll.poll(0):
+            return
+    raise sa.exc.DisconnectionError("the server has closed the connection")
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

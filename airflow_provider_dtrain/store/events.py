@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.errors import StaleWatchError
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
 from airflow_provider_dtrain.store.base import Base, guard, reads, writes
 from airflow_provider_dtrain.store.metrics import add_checkpoint, add_metrics
 from airflow_provider_dtrain.store.records import EventView, MetricGroup, RankView
-from airflow_provider_dtrain.store.tables import allocations, attempts, events, ranks, streams
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, events, ranks, slots, streams
+from airflow_provider_dtrain.store.views import store_mark
 
 LOG_TAIL_BYTES = 64 * 1024
+#: Key of a stored event's body: how far the host's clock was ahead, seconds. Not the host's to say.
+OFFSET_KEY = "clock_offset_s"
 _RANK_STREAM = re.compile(r"rank(\d+)\.(events|log)")
 Handler = Callable[[Connection, Row[Any], Mapping[str, Any], int | None], None]
 
@@ -27,9 +30,12 @@ class Events(Base):
     @reads
     def offsets(self, conn: Connection, attempt_id: int) -> dict[tuple[str, str], int]:
         """Return how many bytes of each (host, stream) of the attempt's current run are committed."""
-        where = (streams.c.attempt_id == attempt_id, streams.c.token == _token_of(conn, attempt_id))
-        rows = conn.execute(sa.select(streams.c.host, streams.c.stream, streams.c.position).where(*where))
-        return {(row.host, row.stream): row.position for row in rows}
+        return {key: position for key, (position, _) in _positions(conn, attempt_id).items()}
+
+    @reads
+    def epochs(self, conn: Connection, attempt_id: int) -> dict[tuple[str, str], int]:
+        """Return how often each (host, stream) of the attempt's current run began anew."""
+        return {key: epoch for key, (_, epoch) in _positions(conn, attempt_id).items()}
 
     @writes
     def commit_events(
@@ -42,20 +48,30 @@ class Events(Base):
         old_offset: int,
         new_offset: int,
         batch: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Store events and all that follows from them, and move the stream's offset.
+        *,
+        epoch: int = 0,
+        clock_offset_s: float = 0.0,
+    ) -> list[Mapping[str, Any]]:
+        """Store events and all that follows from them, and move the stream's offset; return the events that are new.
+
+        Only a stream that began anew can bring events that are stored already.
 
         :param stream: ``supervisor.events`` or ``rank<k>.events``
         :param batch: events as parsed, with ``seq``, ``at`` (Unix seconds) and ``kind``
-        :raises StaleWatchError: the watch is not current, or the stream is not at ``old_offset``
+        :param epoch: how often the stream began anew; see :meth:`begin_epoch`
+        :param clock_offset_s: how far the host's clock is ahead of ours; kept with each event
+        :raises StaleWatchError: the watch is not current, or the stream is not at ``old_offset`` of ``epoch``
         """
         attempt = guard(conn, attempt_id, watch)
         token = _token_of(conn, attempt_id)
-        self._move(conn, attempt_id, token, host, stream, old_offset, new_offset)
+        self._move(conn, _Stream(attempt_id, token, host, stream, epoch), old_offset, new_offset)
+        if epoch:
+            batch = _unknown(conn, attempt_id, token, host, stream, batch)
         rows = [
             {
                 "attempt_id": attempt_id, "token": token, "host": host, "stream": stream, "seq": event.get("seq"),
-                "at": moment(event.get("at")), "kind": str(event.get("kind"))[:63], "body": dict(event),
+                "at": moment(event.get("at")), "kind": str(event.get("kind"))[:63],
+                "body": {**event, OFFSET_KEY: clock_offset_s},
             }
             for event in batch
         ]  # fmt: skip
@@ -65,6 +81,46 @@ class Events(Base):
         for event in batch:
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
                 handler(conn, attempt, {**event, "host": host, "token": token}, int(source[1]) if source else None)
+        return list(batch)
+
+    @writes
+    def begin_epoch(
+        self,
+        conn: Connection,
+        attempt_id: int,
+        watch: int,
+        host: str,
+        stream: str,
+        old_offset: int,
+        epoch: int,
+        reason: str,
+    ) -> None:
+        """Note that a stream's file is shorter than what is committed of it: it is read from its start again.
+
+        The gap is marked by an event of kind ``gap``. Repeatable.
+
+        :param old_offset: what is committed of the epoch before
+        :param epoch: the new one
+        :param reason: in words
+        :raises StaleWatchError: the watch is not current, or the stream is elsewhere
+        """
+        guard(conn, attempt_id, watch)
+        token = _token_of(conn, attempt_id)
+        where = [streams.c.attempt_id == attempt_id, streams.c.token == token, streams.c.host == host]
+        where.append(streams.c.stream == stream)
+        found = conn.execute(sa.select(streams.c.position, streams.c.epoch).where(*where)).one_or_none()
+        if found is not None and (found.position, found.epoch) == (0, epoch):
+            return
+        if found is None or (found.position, found.epoch) != (old_offset, epoch - 1):
+            raise _moved(attempt_id, host, stream, old_offset)
+        conn.execute(streams.update().where(*where).values(position=0, epoch=epoch))
+        body = {"kind": "gap", "epoch": epoch, "read_bytes": old_offset, "reason": reason}
+        conn.execute(
+            events.insert().values(
+                attempt_id=attempt_id, token=token, host=host, stream=stream, seq=None, at=self._now(), kind="gap",
+                body=body,
+            )
+        )  # fmt: skip
 
     @writes
     def commit_log(
@@ -85,21 +141,19 @@ class Events(Base):
         where = (ranks.c.attempt_id == attempt_id, ranks.c.rank == rank)
         conn.execute(ranks.update().where(*where).values(log_tail=tail[-LOG_TAIL_BYTES:]))
 
-    def _move(self, conn: Connection, attempt_id: int, token: int, host: str, stream: str, old: int, new: int) -> None:
-        key = {"attempt_id": attempt_id, "token": token, "host": host, "stream": stream}
+    def _move(self, conn: Connection, of: _Stream, old: int, new: int) -> None:
+        key = {"attempt_id": of.attempt_id, "token": of.token, "host": of.host, "stream": of.stream}
         moved: Any = None
-        if old == 0:
+        if old == 0 and of.epoch == 0:
             first = self._insert(streams).values(**key, position=new).on_conflict_do_nothing(index_elements=list(key))
             moved = conn.scalar(first.returning(streams.c.position))
         if moved is None:
             where = [streams.c[name] == value for name, value in key.items()]
-            query = streams.update().where(*where, streams.c.position == old).values(position=new)
+            where += [streams.c.position == old, streams.c.epoch == of.epoch]
+            query = streams.update().where(*where).values(position=new)
             moved = conn.scalar(query.returning(streams.c.position))
         if moved is None:
-            raise StaleWatchError(
-                f"{stream} of attempt {attempt_id} on '{host}' is not at byte {old} any more: another follower "
-                "has committed it."
-            )
+            raise _moved(of.attempt_id, of.host, of.stream, old)
 
     @reads
     def events(self, conn: Connection, attempt_id: int, *, kinds: Sequence[str] | None = None) -> list[EventView]:
@@ -114,6 +168,65 @@ class Events(Base):
             EventView(host=row.host, stream=row.stream, seq=row.seq, at=row.at, kind=row.kind, body=row.body)
             for row in conn.execute(sa.select(events).where(*where).order_by(events.c.id))
         ]
+
+    @reads
+    def check_watch(self, conn: Connection, attempt_id: int, watch: int) -> None:
+        """Do nothing while a watch is current.
+
+        :raises StaleWatchError: somebody else follows the attempt now
+        """
+        found = conn.scalar(sa.select(attempts.c.watch).where(attempts.c.id == attempt_id))
+        if found != watch:
+            raise StaleWatchError(f"Attempt {attempt_id} is followed under watch {found}, not {watch}: stop here.")
+
+    @reads
+    def silent_for_s(self, conn: Connection, attempt_id: int) -> float:
+        """Return the seconds since an attempt's follower was last heard of, while it waits or runs.
+
+        :raises NotFoundError: there is no such attempt
+        """
+        query = (
+            sa.select(attempts.c.renewed_at, attempts.c.state, allocations.c.renewed_at.label("asked_at"))
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(attempts.c.id == attempt_id)
+        )
+        row = conn.execute(query).one_or_none()
+        if row is None:
+            raise NotFoundError(f"There is no attempt {attempt_id}.")
+        times = [row.renewed_at, row.asked_at if row.state == "waiting" else None]
+        heard = max((time for time in times if time is not None), default=None)
+        return float("inf") if heard is None else (self._now() - heard).total_seconds()
+
+    @reads
+    def unknown_runs(self, conn: Connection, names: Sequence[str]) -> list[str]:
+        """Return those of some runs that bear this store's mark and that it knows nothing of.
+
+        That is so after the store was restored from a backup taken before their grant.
+        """
+        mark = f"{store_mark(conn)}-t"
+        found = {}
+        for name in names:
+            trial, _, rest = name.removeprefix(mark).partition(".")
+            number, _, token = rest.partition(".")
+            if name.startswith(mark) and trial.isdigit() and number.isdigit() and token.isdigit():
+                found[name] = (int(trial), int(number), int(token))
+        known: set[tuple[int, int, int]] = set()
+        for some in _chunks(list(found.values()), 200):
+            query = (
+                sa.select(attempts.c.trial_id, attempts.c.number, allocation_slots.c.token)
+                .select_from(attempts)
+                .join(allocation_slots, allocation_slots.c.token.in_([token for _, _, token in some]))
+                .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+                .where(sa.tuple_(attempts.c.trial_id, attempts.c.number).in_([key[:2] for key in some]))
+                .where(sa.func.coalesce(allocations.c.trial_id, attempts.c.trial_id) == attempts.c.trial_id)
+            )
+            known |= {(row.trial_id, row.number, row.token) for row in conn.execute(query)}
+        return [name for name, key in found.items() if key not in known]
+
+    @reads
+    def hosts_with_blocked_slots(self, conn: Connection) -> list[str]:
+        """Return hosts with slots that are stuck or busy elsewhere, as far as is known."""
+        return sorted(set(conn.scalars(sa.select(slots.c.host).where(slots.c.state != "ready"))))
 
     @reads
     def ranks(self, conn: Connection, attempt_id: int) -> list[RankView]:
@@ -135,6 +248,42 @@ def moment(at: Any) -> datetime:
         return datetime.fromtimestamp(float(at), UTC)
     except (TypeError, ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(0, UTC)
+
+
+class _Stream(NamedTuple):
+    """One file of a run, and how often it began anew."""
+
+    attempt_id: int
+    token: int
+    host: str
+    stream: str
+    epoch: int
+
+
+def _moved(attempt_id: int, host: str, stream: str, old: int) -> StaleWatchError:
+    return StaleWatchError(
+        f"{stream} of attempt {attempt_id} on '{host}' is not at byte {old} any more: another follower has committed "
+        "it."
+    )
+
+
+def _positions(conn: Connection, attempt_id: int) -> dict[tuple[str, str], tuple[int, int]]:
+    where = (streams.c.attempt_id == attempt_id, streams.c.token == _token_of(conn, attempt_id))
+    return {(row.host, row.stream): (row.position, row.epoch) for row in conn.execute(sa.select(streams).where(*where))}
+
+
+def _unknown(
+    conn: Connection, attempt_id: int, token: int, host: str, stream: str, batch: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the events that are not stored yet: a file that lost its end begins with events that are."""
+    of = events.c
+    where = (of.attempt_id == attempt_id, of.token == token, of.host == host, of.stream == stream)
+    seqs = [event.get("seq") for event in batch]
+    rows = conn.execute(sa.select(of.seq, of.body).where(*where, of.seq.in_(seqs)))
+    known: dict[Any, list[Any]] = {}
+    for row in rows:
+        known.setdefault(row.seq, []).append({key: value for key, value in row.body.items() if key != OFFSET_KEY})
+    return [event for event in batch if dict(event) not in known.get(event.get("seq"), ())]
 
 
 def _token_of(conn: Connection, attempt_id: int) -> int:
@@ -182,6 +331,10 @@ def _report(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], rank:
 
 def _checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: int | None) -> None:
     add_checkpoint(conn, attempt, event, at=moment(event.get("at")))
+
+
+def _chunks(values: list[Any], size: int) -> Iterator[list[Any]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:

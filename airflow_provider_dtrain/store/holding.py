@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,14 +22,16 @@ def held_rows() -> sa.ColumnElement[bool]:
 class Holding(Base):
     """Releases per allocation and host; every caller holds the lock of the pool."""
 
-    def _release_host(self, conn: Connection, allocation_id: int, host: str | None, proof: Proof) -> int:
-        """Free an allocation's slots on one host, or on all; return how many rows that were held.
+    def _release_host(
+        self, conn: Connection, allocation_id: int, host: str | Sequence[str] | None, proof: Proof
+    ) -> int:
+        """Free an allocation's slots on one host, several, or all; return how many rows that were held.
 
         When none is held any more the allocation is released and draining hosts without work are drained.
         """
         where = [held_rows(), allocation_slots.c.allocation_id == allocation_id]
         if host is not None:
-            where.append(allocation_slots.c.host == host)
+            where.append(allocation_slots.c.host.in_([host] if isinstance(host, str) else host))
         values = {"released_at": self._now(), "proof": proof}
         freed = conn.execute(allocation_slots.update().where(*where).values(**values)).rowcount
         row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation_id)).one()
@@ -39,6 +42,11 @@ class Holding(Base):
             bump(conn, row.pool)
             self._settle_draining(conn, row.pool)
         return freed
+
+    def _free_rows(self, conn: Connection, allocation_ids: Sequence[int], proof: Proof) -> None:
+        """Free all slots of allocations under which no process was started."""
+        where = (held_rows(), allocation_slots.c.allocation_id.in_(allocation_ids))
+        conn.execute(allocation_slots.update().where(*where).values(released_at=self._now(), proof=proof))
 
     def _set_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
         """Move an allocation from one state to another; return False when it is not in ``old`` any more.

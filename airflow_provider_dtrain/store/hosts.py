@@ -12,6 +12,7 @@ from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.core.resources import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.base import bump, check_name, lock_pool, reads, writes
+from airflow_provider_dtrain.store.held import gang_words
 from airflow_provider_dtrain.store.holding import Holding, held_rows
 from airflow_provider_dtrain.store.pools import Pools
 from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
@@ -20,6 +21,7 @@ from airflow_provider_dtrain.store.tables import (
     allocations,
     attempts,
     experiments,
+    gangs,
     hosts,
     slots,
     trials,
@@ -188,8 +190,10 @@ class Hosts(Pools, Holding):
         """Return every slot with its holder, by host and index."""
         rows = (
             sa.select(
-                slots, hosts.c.pool, allocations.c.id.label("allocation_id"), allocations.c.trial_id,
+                slots, hosts.c.pool, allocations.c.id.label("allocation_id"),
+                sa.func.coalesce(allocations.c.trial_id, attempts.c.trial_id).label("trial_id"),
                 experiments.c.name.label("experiment"), allocations.c.granted_at.label("held_since"),
+                gangs.c.dag_id.label("gang_dag"), gangs.c.task_id.label("gang_task"),
             )
             .join(hosts, hosts.c.name == slots.c.host)
             .outerjoin(
@@ -197,6 +201,8 @@ class Hosts(Pools, Holding):
                 sa.and_(held_rows(), allocation_slots.c.host == slots.c.host, allocation_slots.c.slot == slots.c.slot),
             )
             .outerjoin(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+            .outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+            .outerjoin(attempts, attempts.c.id == gangs.c.attempt_id)
             .outerjoin(trials, trials.c.id == allocations.c.trial_id)
             .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
             .where(sa.true() if pool is None else hosts.c.pool == pool)
@@ -206,7 +212,8 @@ class Hosts(Pools, Holding):
             SlotView(
                 host=row.host, index=row.slot, pool=row.pool, device=row.device, device_name=row.device_name,
                 enabled=row.enabled, state=row.state, allocation_id=row.allocation_id, trial_id=row.trial_id,
-                experiment=row.experiment, held_since=row.held_since,
+                experiment=row.experiment if row.gang_dag is None else gang_words(row.gang_dag, row.gang_task),
+                held_since=row.held_since,
             )
             for row in conn.execute(rows)
         ]  # fmt: skip

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store.base import Base, reads, writes
+from airflow_provider_dtrain.store.base import Base, bump, reads, writes
 from airflow_provider_dtrain.store.engine import restore_floats
 from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
-from airflow_provider_dtrain.store.tables import attempts, checkpoints, metrics, trials
+from airflow_provider_dtrain.store.tables import allocations, attempts, checkpoints, metrics, trials
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
@@ -128,7 +128,17 @@ def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any]
             metrics=dict(values) if isinstance(values, Mapping) else {}, at=at,
         )
     )  # fmt: skip
+    _note_preemptible(conn, attempt)
     _note_removed(conn, attempt, run, event.get("removed"), at=at)
+
+
+def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
+    """Note with the first checkpoint of a gang that it can be interrupted from now on."""
+    where = (allocations.c.id == attempt.allocation_id, sa.not_(allocations.c.has_checkpoint))
+    first = allocations.update().where(*where).values(has_checkpoint=True).returning(allocations.c.pool)
+    pool = conn.scalar(first)
+    if pool is not None:
+        bump(conn, pool)
 
 
 def _note_removed(conn: Connection, attempt: Row[Any], run: str, paths: Any, *, at: datetime) -> None:

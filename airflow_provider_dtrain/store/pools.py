@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.resources import Fit, PoolOptions, PreemptionRule, SlotType
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, Base, bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.records import Pool
 from airflow_provider_dtrain.store.tables import allocations, hosts, pools
@@ -45,19 +46,31 @@ class Pools(Base):
         allow_heterogeneous: bool | None = None,
         reservations: int | None = None,
         preemption: PreemptionRule | None = None,
+        max_wait_s: float | None = None,
+        protected_share: float | None = None,
+        fresh_s: float | None = None,
+        young_s: float | None = None,
+        min_run_s: float | None = None,
         defaults: Mapping[str, Any] | None = None,
         by: str = "",
     ) -> Pool:
         """Change options of a pool; None leaves one as it is. Return the pool.
 
+        What the options mean: :class:`PoolOptions`.
+
         :raises NotFoundError: no such pool
+        :raises UserError: a value is out of range
         """
-        lock_pool(conn, name)
-        given = {
+        row = lock_pool(conn, name)
+        options = {
             "fit": fit, "allow_heterogeneous": allow_heterogeneous, "reservations": reservations,
-            "preemption": preemption, "defaults": defaults,
+            "preemption": preemption, "max_wait_s": max_wait_s, "protected_share": protected_share,
+            "fresh_s": fresh_s, "young_s": young_s, "min_run_s": min_run_s,
         }  # fmt: skip
-        values = {key: value for key, value in given.items() if value is not None}
+        values: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+        _check_options(name, replace(options_of(row), **values))
+        if defaults is not None:
+            values["defaults"] = defaults
         if values:
             conn.execute(pools.update().where(pools.c.name == name).values(**values))
             bump(conn, name)
@@ -109,6 +122,26 @@ def pool_of(row: Row[Any]) -> Pool:
         defaults=row.defaults,
         version=row.version,
     )
+
+
+def _check_options(name: str, options: PoolOptions) -> None:
+    """Do nothing when a pool can work with these options.
+
+    :raises UserError: with every one that is out of range
+    """
+    limits = (
+        ("fit", options.fit in get_args(Fit), "one of " + ", ".join(get_args(Fit))),
+        ("preemption", options.preemption in get_args(PreemptionRule), "one of " + ", ".join(get_args(PreemptionRule))),
+        ("reservations", options.reservations >= 0, "0 or more"),
+        ("max_wait_s", 0 < options.max_wait_s < math.inf, "above 0 s"),
+        ("protected_share", 0 < options.protected_share <= 1, "above 0 and at most 1"),
+        ("fresh_s", 0 <= options.fresh_s < math.inf, "0 s or more"),
+        ("young_s", options.fresh_s <= options.young_s < math.inf, f"at least fresh_s, which is {options.fresh_s:g} s"),
+        ("min_run_s", 0 <= options.min_run_s < math.inf, "0 s or more"),
+    )
+    wrong = [f"{key}={getattr(options, key)} has to be {words}" for key, is_right, words in limits if not is_right]
+    if wrong:
+        raise UserError(f"Pool '{name}' cannot have these options: {'; '.join(wrong)}.")
 
 
 def options_of(row: Row[Any]) -> PoolOptions:

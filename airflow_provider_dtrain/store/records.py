@@ -131,7 +131,9 @@ class SlotView:
     enabled: bool
     state: SlotState
     allocation_id: int | None
+    #: The one that uses a held gang; None while nobody does.
     trial_id: int | None
+    #: For a held gang: whose it is, in words.
     experiment: str | None
     held_since: datetime | None
 
@@ -169,6 +171,16 @@ class TrialSubmission:
     seed: int = 0
     max_restarts: int = 5
     on_unplaceable: OnUnplaceable = "fail"
+    #: Share of its experiment beside others; counts when the experiment is made.
+    weight: float = 1.0
+    #: Most slots that all gangs of its experiment hold at one time; None = no cap. As ``weight``.
+    max_slots: int | None = None
+    #: Seconds after which its runs are ended; None = they may run for ever.
+    max_runtime_s: float | None = None
+    #: Whether it can be interrupted; None = as soon as it has written a checkpoint.
+    preemptible: bool | None = None
+    #: A held gang that it uses instead of asking for one.
+    allocation_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,16 +246,17 @@ class AttemptView:
     ended_at: datetime | None
     failure: Mapping[str, Any] | None
     result: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassResult:
-    """What one scheduling pass did."""
-
-    #: Ids of the allocations granted by it.
-    granted: tuple[int, ...]
-    #: Requests of the pool that still wait.
-    waiting: int
+    #: When it may start, in words; and as a time, where one is known.
+    expected: str = ""
+    expected_at: datetime | None = None
+    #: True: a person wants its request to wait.
+    paused: bool = False
+    #: For whom its gang has to go, in words; None = it may stay.
+    preempted_for: str | None = None
+    #: Seconds after which the run is ended; None = it may run for ever.
+    max_runtime_s: float | None = None
+    #: True: its gang is held for several tasks and outlives it.
+    is_held_gang: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,14 +296,16 @@ class EventView:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskView:
-    """A gang that waits or runs."""
+    """A gang that waits or runs; of a held gang the attempt that uses it, None while nobody does."""
 
-    attempt_id: int
-    attempt_number: int
-    trial_id: int
-    trial_number: int
-    experiment_id: int
+    attempt_id: int | None
+    attempt_number: int | None
+    trial_id: int | None
+    trial_number: int | None
+    experiment_id: int | None
+    #: For a held gang: whose it is, in words.
     experiment: str
+    #: The task that asked for the gang.
     key: TrialKey
     pool: str
     priority: int
@@ -301,6 +316,10 @@ class TaskView:
     position: int | None
     #: Submission while it waits, grant afterwards.
     since: datetime
+    #: When it may start, in words.
+    expected: str = ""
+    #: True: a person wants it to wait.
+    paused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,22 +13,27 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store import schema
-from airflow_provider_dtrain.store.attempts import Attempts
 from airflow_provider_dtrain.store.base import reads
+from airflow_provider_dtrain.store.changes import Watching
 from airflow_provider_dtrain.store.documents import Documents
 from airflow_provider_dtrain.store.engine import create_sqlite_file, file_system_of, make_engine, parse_url, utcnow
 from airflow_provider_dtrain.store.events import Events
+from airflow_provider_dtrain.store.explaining import Explaining
+from airflow_provider_dtrain.store.gangs import Gangs
+from airflow_provider_dtrain.store.hold import Holds
 from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.metrics import Metrics
 from airflow_provider_dtrain.store.records import Check
+from airflow_provider_dtrain.store.recovering import Recovering
+from airflow_provider_dtrain.store.retention import Retention
 from airflow_provider_dtrain.store.schema import migrate
 from airflow_provider_dtrain.store.tables import meta
-from airflow_provider_dtrain.store.trials import Trials
+from airflow_provider_dtrain.store.wishing import Wishing
 
 __all__ = ["Store", "migrate"]
 
 
-class Store(Documents, Hosts, Trials, Attempts, Events, Metrics):
+class Store(Documents, Hosts, Gangs, Wishing, Recovering, Events, Metrics, Watching, Holds, Retention, Explaining):
     """The provider's memory. One method is one transaction; nothing here talks to a host or to Airflow.
 
     Safe to use from several threads, from several processes, and after a fork.
@@ -54,6 +59,7 @@ class Store(Documents, Hosts, Trials, Attempts, Events, Metrics):
         engine = make_engine(parsed)
         try:
             if is_sqlite and schema.revision(engine) != schema.HEAD:
+                # A newer schema that only adds to this code's own is left as it is.
                 schema.upgrade(engine)
             elif not is_sqlite:
                 schema.require_current(engine)
@@ -64,6 +70,8 @@ class Store(Documents, Hosts, Trials, Attempts, Events, Metrics):
 
     def close(self) -> None:
         """Close all connections."""
+        if self._changes is not None:
+            self._changes.close()
         self._engine.dispose()
 
     @reads
@@ -76,7 +84,11 @@ class Store(Documents, Hosts, Trials, Attempts, Events, Metrics):
     def check(self) -> list[Check]:
         """Return what is right and wrong with the store, for people."""
         found = schema.revision(self._engine)
-        checks = [Check(name="schema", ok=found == schema.HEAD, message=f"{found}, this version needs {schema.HEAD}")]
+        words = f"{found}, this version needs {schema.HEAD}"
+        is_newer = schema.is_usable(self._engine, found)
+        if is_newer:
+            words += "; a newer version added to it, and this one works with it until it is upgraded too"
+        checks = [Check(name="schema", ok=found == schema.HEAD or is_newer, message=words)]
         return checks + (self._check_sqlite() if self._engine.dialect.name == "sqlite" else self._check_postgresql())
 
     @reads

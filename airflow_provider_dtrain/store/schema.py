@@ -28,6 +28,8 @@ MIGRATION_WAIT_S = 60.0
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "ceph", "fuse.glusterfs", "glusterfs"}
 )
+#: Key in ``meta``: a revision and, behind a blank, the oldest revision whose code works with its schema.
+USABLE_FROM = "usable_from"
 #: A number of our own among PostgreSQL's advisory locks.
 ADVISORY_LOCK = 0x6474_7261_696E
 
@@ -49,18 +51,29 @@ def revision(engine: Engine) -> str | None:
 
 
 def require_current(engine: Engine) -> None:
-    """Return when the database has the schema of this code.
+    """Return when this code works with the schema of the database: its own, or a newer one that only adds to it.
 
-    :raises StoreNotMigratedError: it has an older one, none, or one that this code does not know
+    :raises StoreNotMigratedError: it has an older one, none, or a newer one that this code does not work with
     """
     found = revision(engine)
-    if found == HEAD:
+    if found == HEAD or is_usable(engine, found):
         return
     _refuse_newer(found)
     raise StoreNotMigratedError(
         f"The store has {f'schema {found}' if found else 'no schema yet'}, this version needs {HEAD}. "
         "Run once: airflow dtrain db migrate"
     )
+
+
+def is_usable(engine: Engine, found: str | None) -> bool:
+    """Return whether a newer version made the schema, and says that it only added to what this code knows."""
+    if found is None or found in REVISIONS:
+        return False
+    query = sa.select(meta.c.value).where(meta.c.key == USABLE_FROM)
+    with gate.transaction(), engine.execution_options(dtrain_reads=True).connect() as connection:
+        told_of, _, oldest = str(connection.scalar(query) or "").partition(" ")
+    # What an older revision wrote says nothing of a newer one.
+    return told_of == found and oldest in REVISIONS
 
 
 def migrate(url: str) -> str:
@@ -77,31 +90,47 @@ def migrate(url: str) -> str:
     engine = make_engine(parsed)
     try:
         upgrade(engine)
+        return revision(engine) or HEAD
     finally:
         engine.dispose()
-    return HEAD
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring an open database to the schema of this code, under its migration lock."""
+    """Bring an open database to the schema of this code, under its migration lock.
+
+    A newer schema with which this code works is left as it is.
+
+    :raises StoreNotMigratedError: the store was made by a newer version, and this one does not work with it
+    :raises StoreError: the database cannot be reached or changed
+    """
+    move(engine, HEAD)
+
+
+def move(engine: Engine, target: str) -> None:
+    """Bring an open database up or down to a revision, under its migration lock.
+
+    :param target: one of ``REVISIONS``; one below the present loses what only the newer schema holds
+    :raises StoreNotMigratedError: the store was made by a newer version, and this one does not work with it
+    :raises StoreError: the database cannot be reached or changed
+    """
     with gate.transaction():
         try:
             if engine.dialect.name == "sqlite":
                 path = Path(str(engine.url.database))
                 with _file_lock(path.with_name(path.name + ".migrate")):
                     _prepare_sqlite(engine, path)
-                    _upgrade_if_needed(engine)
+                    _move_if_needed(engine, target)
             else:
                 with engine.connect() as connection, connection.begin():
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
-                    _upgrade_if_needed(engine)
+                    _move_if_needed(engine, target)
         except sa.exc.DBAPIError as error:
             raise StoreError(f"The store could not be migrated: {error.orig}") from error
 
 
-def _upgrade_if_needed(engine: Engine) -> None:
+def _move_if_needed(engine: Engine, target: str) -> None:
     found = revision(engine)
-    if found == HEAD:
+    if found == target or is_usable(engine, found):
         return
     _refuse_newer(found)
     from alembic import command
@@ -109,11 +138,53 @@ def _upgrade_if_needed(engine: Engine) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    with engine.begin() as connection:
+    is_up = found is None or REVISIONS.index(found) < REVISIONS.index(target)
+    with engine.connect() as connection, _without_foreign_keys(connection), connection.begin():
         config.attributes["connection"] = connection
-        command.upgrade(config, HEAD)
+        (command.upgrade if is_up else command.downgrade)(config, target)
         _seed(connection)
-    log.info("Store migrated from %s to %s", found or "nothing", HEAD)
+        _check_foreign_keys(connection)
+    log.info("Store migrated from %s to %s", found or "nothing", target)
+
+
+def note_usable(connection: Connection, found: str, oldest: str) -> None:
+    """Write into the store with which code its schema works; called by each step of a migration.
+
+    :param found: the revision that the step has made
+    :param oldest: the oldest revision whose code works with it
+    """
+    connection.execute(meta.delete().where(meta.c.key == USABLE_FROM))
+    connection.execute(meta.insert().values(key=USABLE_FROM, value=f"{found} {oldest}"))
+
+
+@contextmanager
+def _without_foreign_keys(connection: Connection) -> Iterator[None]:
+    """Switch SQLite's foreign keys off, which works outside of transactions only.
+
+    A table that is rebuilt is dropped first: with them on, its rows' dependants would go with it.
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    raw = connection.connection.cursor()
+    raw.execute("PRAGMA foreign_keys=OFF")
+    try:
+        yield
+    finally:
+        raw.execute("PRAGMA foreign_keys=ON")
+        raw.close()
+
+
+def _check_foreign_keys(connection: Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        return
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    if broken:
+        tables = ", ".join(sorted({str(row[0]) for row in broken}))
+        raise StoreError(
+            f"The migration would leave {len(broken)} rows without the row they refer to (tables {tables}). Nothing "
+            "was changed. Keep a copy of the file and report this."
+        )
 
 
 def _seed(connection: Connection) -> None:

@@ -160,6 +160,8 @@ allocations = sa.Table(
     # Place in the queue; a request that follows another one of its trial inherits it.
     sa.Column("sequence", sa.BigInteger, nullable=False, default=0),
     sa.Column("token", sa.BigInteger), _text("reason"), _flag("unplaceable"),
+    # Place among those that wait, by the last pass that looked at it.
+    sa.Column("position", sa.Integer),
     _time("submitted_at", nullable=False), _time("renewed_at", nullable=False),
     _time("granted_at"), _time("ended_at"),
     # Counters up to granted_at and up to eligible_since; a request that follows another one inherits them.
@@ -189,7 +191,10 @@ gangs = sa.Table(
     sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
     _seconds("hold_for_s", 900.0), _time("held_until"),
     _int("watch"), sa.Column("watcher", sa.Text), sa.Column("ended_because", sa.Text),
-    sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
+    # The attempt that uses it, or whose hosts have not all confirmed its end; and those hosts.
+    sa.Column("attempt_id", Id), sa.Column("unclear", Json, nullable=False, default=list),
+    # A task that is tried again after its gang has ended gets another one.
+    sa.Index("ix_gangs_dag_id_run_id_task_id_map_index", "dag_id", "run_id", "task_id", "map_index"),
 )  # fmt: skip
 
 #: One row per slot of a grant; slot -1 stands for the host of a gang of 0 slots.

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.core.resources import GangRequest, TrialState, Unpl
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.base import bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.ending import Ending
+from airflow_provider_dtrain.store.held import gang_rows, gang_words
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue import pool_machines
 from airflow_provider_dtrain.store.records import AttemptView, TaskView, Ticket, TrialKey, TrialSubmission, TrialView
@@ -61,7 +62,8 @@ class Trials(Ending):
     def _experiment(self, conn: Connection, submission: TrialSubmission) -> int:
         key = submission.key
         values = {"dag_id": key.dag_id, "run_id": key.run_id, "name": submission.experiment_name}
-        insert = self._insert(experiments).values(**values, state="running", created_at=self._now())
+        share = {"weight": submission.weight, "max_slots": submission.max_slots}
+        insert = self._insert(experiments).values(**values, **share, state="running", created_at=self._now())
         conn.execute(insert.on_conflict_do_nothing(index_elements=list(values)))
         where = [experiments.c[name] == value for name, value in values.items()]
         row = conn.execute(sa.select(experiments).where(*where).with_for_update()).one()
@@ -81,12 +83,13 @@ class Trials(Ending):
         )  # fmt: skip
 
     def _request(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> int:
-        names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
+        names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
         values = {name: getattr(submission, name) for name in names}
         now = self._now()
         allocation_id = _inserted(
-            conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now
-        )
+            conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
+            eligible_since=now,
+        )  # fmt: skip
         own = allocations.c.id == allocation_id
         conn.execute(allocations.update().where(own).values(sequence=allocations.c.id))
         return allocation_id
@@ -145,24 +148,6 @@ class Trials(Ending):
         """Return all attempts of a trial, oldest first."""
         return attempt_views(conn, attempts.c.trial_id == trial_id)
 
-    @writes
-    def request_kill(self, conn: Connection, trial_id: int, by: str) -> None:
-        """Ask whoever follows a trial to kill it.
-
-        :param by: who asks
-        :raises NotFoundError: there is no such trial
-        """
-        values = {"kill_requested_at": self._now(), "kill_requested_by": by}
-        if not conn.execute(trials.update().where(trials.c.id == trial_id).values(**values)).rowcount:
-            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
-        self._note(conn, by, "kill requested", f"trial {trial_id}")
-
-    @reads
-    def kill_requested(self, conn: Connection, attempt_id: int) -> bool:
-        """Return whether somebody asked to kill the attempt's trial."""
-        query = sa.select(trials.c.kill_requested_at).join(attempts, attempts.c.trial_id == trials.c.id)
-        return conn.scalar(query.where(attempts.c.id == attempt_id)) is not None
-
     @reads
     def tasks(self, conn: Connection, pool: str | None = None) -> list[TaskView]:
         """Return every gang that waits or holds slots, in the order of the queue."""
@@ -175,29 +160,37 @@ class Trials(Ending):
                 trials.c.task_id, trials.c.map_index, trials.c.max_tries,
             )
             .select_from(JOINED)
-            .where(allocations.c.state != "released", attempts.c.id.in_(newest))
+            .where(allocations.c.state != "released", attempts.c.id.in_(newest), allocations.c.trial_id.is_not(None))
             .where(sa.true() if pool is None else allocations.c.pool == pool)
-            .order_by(allocations.c.pool, allocations.c.priority, allocations.c.sequence)
         ).all()  # fmt: skip
+        rows = sorted([*rows, *gang_rows(conn, pool)], key=_in_queue_order)
         placed = placements(conn, {row.id: row.token for row in rows if row.token is not None})
         waiting: dict[str, int] = {}
         views = []
         for row in rows:
             place_of = None
             if row.state == "waiting":
-                place_of = waiting[row.pool] = waiting.get(row.pool, 0) + 1
+                waiting[row.pool] = waiting.get(row.pool, 0) + 1
+                place_of = row.position or waiting[row.pool]
             views.append(_task_view(row, {host: found[0] for host, found in placed.get(row.id, {}).items()}, place_of))
         return views
 
 
+def _in_queue_order(row: Row[Any]) -> tuple[Any, ...]:
+    place = row.position if row.state == "waiting" and row.position is not None else 0
+    return row.pool, row.priority, place, row.sequence
+
+
 def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None) -> TaskView:
     waits = place_of is not None
+    gang = gang_words(row.dag_id, row.task_id) if row.experiment is None else None
     return TaskView(
         attempt_id=row.attempt_id, attempt_number=row.attempt_number, trial_id=row.trial_id,
-        trial_number=row.trial_number, experiment_id=row.experiment_id, experiment=row.experiment, key=key_of(row),
+        trial_number=row.trial_number, experiment_id=row.experiment_id, experiment=gang or row.experiment,
+        key=key_of(row),
         pool=row.pool, priority=row.priority, slots=row.slots, placement=placement, state=row.state,
         reason=row.reason if waits else row.attempt_reason, position=place_of,
-        since=row.submitted_at if waits else row.granted_at,
+        since=row.submitted_at if waits else row.granted_at, expected=row.expected if waits else "", paused=row.paused,
     )  # fmt: skip
 
 

@@ -9,13 +9,38 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.store.records import AttemptView, TrialKey, TrialView
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, meta, trials
+from airflow_provider_dtrain.store.tables import (
+    allocation_slots,
+    allocations,
+    attempts,
+    experiments,
+    gangs,
+    meta,
+    trials,
+)
 
+#: The request for which a gang was told to go.
+CLAIMANTS = allocations.alias("claimants")
 JOINED = (
     attempts.join(trials, trials.c.id == attempts.c.trial_id)
     .join(experiments, experiments.c.id == trials.c.experiment_id)
     .join(allocations, allocations.c.id == attempts.c.allocation_id)
 )
+
+
+FOLLOWED = JOINED.outerjoin(CLAIMANTS, CLAIMANTS.c.id == allocations.c.preempted_for).outerjoin(
+    gangs, gangs.c.allocation_id == allocations.c.id
+)
+
+
+def claimant_of(row: Row[Any]) -> str | None:
+    """Return in words for whom a gang has to go; None when it may stay.
+
+    :param row: has ``preempted_at`` and ``claimant_trial``
+    """
+    if row.preempted_at is None:
+        return None
+    return "a more urgent gang" if row.claimant_trial is None else f"trial {row.claimant_trial}"
 
 
 def run_name(store: str, trial_id: int, number: int, token: int) -> str:
@@ -48,9 +73,13 @@ def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[Attem
             trials.c.hparams, trials.c.seed, trials.c.restarts, trials.c.max_restarts,
             allocations.c.state.label("allocation_state"), allocations.c.pool, allocations.c.priority,
             allocations.c.sequence, allocations.c.slots, allocations.c.token, allocations.c.granted_at,
-            allocations.c.unplaceable, allocations.c.reason.label("allocation_reason"),
+            allocations.c.unplaceable, allocations.c.reason.label("allocation_reason"), allocations.c.expected,
+            allocations.c.expected_at, allocations.c.paused, allocations.c.max_runtime_s, allocations.c.preempted_at,
+            allocations.c.position,
+            CLAIMANTS.c.trial_id.label("claimant_trial"), gangs.c.allocation_id.label("gang"),
+            gangs.c.attempt_id.label("gang_user"), gangs.c.unclear.label("gang_unclear"),
         )
-        .select_from(JOINED)
+        .select_from(FOLLOWED)
         .where(where)
         .order_by(attempts.c.id)
     ).all()  # fmt: skip
@@ -69,7 +98,8 @@ def _attempt_view(
             "number", "trial_id", "trial_number", "trial_state", "experiment_id", "experiment", "state", "watch",
             "watcher", "renewed_at", "allocation_id", "allocation_state", "pool", "priority", "slots", "unplaceable",
             "config_id", "payload", "hparams", "seed", "plan", "master", "restarts", "max_restarts", "created_at",
-            "granted_at", "started_at", "ended_at", "failure", "result", "token",
+            "granted_at", "started_at", "ended_at", "failure", "result", "token", "expected", "expected_at", "paused",
+            "max_runtime_s",
         )
     }  # fmt: skip
     return AttemptView(
@@ -77,11 +107,18 @@ def _attempt_view(
         key=key_of(row),
         run=None if row.token is None else run_name(store, row.trial_id, row.number, row.token),
         placement={host: indices for host, (indices, _) in placed.items()},
-        held_hosts=tuple(host for host, (_, held) in placed.items() if held),
+        held_hosts=tuple(host for host, (_, held) in placed.items() if held and _is_concerned(row, host)),
         reason=row.allocation_reason if waits else row.reason,
-        position=position(conn, row.pool, row.priority, row.sequence) if waits else None,
+        position=(row.position or position(conn, row.pool, row.priority, row.sequence)) if waits else None,
+        preempted_for=claimant_of(row),
+        is_held_gang=row.gang is not None,
         **same,
     )
+
+
+def _is_concerned(row: Row[Any], host: str) -> bool:
+    """Return whether the attempt may have left something on a host; of a held gang, only the one that uses it."""
+    return row.gang is None or (row.gang_user == row.id and host in row.gang_unclear)
 
 
 def position(conn: Connection, pool: str, priority: int, sequence: int) -> int:

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.known_fields import scheduling_unit
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.moving import mover
+from airflow_provider_dtrain.train.progress import HERE
 from airflow_provider_dtrain.train.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.schedules import Schedules, check_mode
@@ -86,6 +87,7 @@ class Context(Ending):
         The same on all ranks. Looked at every ``scheduling_unit`` calls of :meth:`step`, and in each
         :meth:`report_validation`, :meth:`save_checkpoint` and epoch of :meth:`epochs`.
         """
+        self._left_early = self._left_early or self._stop
         return self._stop
 
     # -- training --------------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ class Context(Ending):
         if self._batches % self._unit == 0:
             self._meet()
         if not self._stepped:
-            self._stepped = self._reporter.meets = True
+            self._stepped = self._reporter.meets = HERE.started = True
             self._writer.write("first_step", {})
         return norm
 

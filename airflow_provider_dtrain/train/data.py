@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.progress import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.seeding import derive, seed_everything
 from airflow_provider_dtrain.train.timings import Timings
 
@@ -146,13 +147,17 @@ class Loader:
             return
         loader = self._torch_loader(current.samples)
         left = len(loader) if self._on_last is not None and self._progress.last_epoch else 0
+        HERE.now = DATA
         for batch in self._timings.batches(loader):
+            HERE.now = COMPUTE
             if left == 1 and self._on_last is not None:
                 self._on_last()
             left -= 1
             # Counted before it is handed out: a checkpoint in the loop body belongs after this batch.
             current.samples += self._per_slot * self._size
             yield batch
+            HERE.now = DATA
+        HERE.now = COMPUTE
         current.finished = True
 
     def _torch_loader(self, start: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, SetupError
+from airflow_provider_dtrain.train.progress import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
 
 #: A leader may fetch a large data set while the others wait.
 LEADER_TIMEOUT_S = 6 * 3600
@@ -84,7 +85,8 @@ class Distributed:
         if self._group is not None:
             import torch.distributed as dist
 
-            dist.barrier(group=self._group)
+            with HERE.at(MESSAGE):
+                dist.barrier(group=self._group)
 
     def allgather(self, value: Any) -> list[Any]:
         """Return every rank's value, in order of rank, on every rank.
@@ -96,7 +98,8 @@ class Distributed:
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.get_size()
-        dist.all_gather_object(values, value, group=self._group)
+        with HERE.at(MESSAGE):
+            dist.all_gather_object(values, value, group=self._group)
         return values
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -106,7 +109,8 @@ class Distributed:
         import torch.distributed as dist
 
         values: list[Any] | None = [None] * self.get_size() if self.get_rank() == 0 else None
-        dist.gather_object(value, values, dst=0, group=self._group)
+        with HERE.at(MESSAGE):
+            dist.gather_object(value, values, dst=0, group=self._group)
         return values
 
     def broadcast(self, value: Any = None) -> Any:
@@ -116,7 +120,8 @@ class Distributed:
         import torch.distributed as dist
 
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self._group)
+        with HERE.at(MESSAGE):
+            dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
     def allgather_local(self, value: Any) -> list[Any]:
@@ -141,7 +146,8 @@ class Distributed:
         import torch.distributed as dist
 
         vote = torch.tensor([int(flag)], dtype=torch.int32)
-        dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group)
+        with HERE.at(MESSAGE):
+            dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group)
         return bool(vote.item())
 
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
@@ -156,7 +162,8 @@ class Distributed:
         whole = bytearray(content) if content is not None else bytearray(size)
         for start in range(0, size, PIECE_BYTES):
             piece = torch.frombuffer(whole, dtype=torch.uint8, offset=start, count=min(PIECE_BYTES, size - start))
-            dist.broadcast(piece, src=0, group=self._group)
+            with HERE.at(MESSAGE):
+                dist.broadcast(piece, src=0, group=self._group)
         return bytes(whole)
 
     def leave(self) -> None:
@@ -178,10 +185,11 @@ class Distributed:
         self._leader_calls += 1
         key = f"leader/{self._env.group_rank}/{self._leader_calls}"
         if self._store is None or self._env.local_rank == 0:
-            with self._telling(key):
+            with self._telling(key), HERE.at(LEADER):
                 yield
             return
-        self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
+        with HERE.at(FOLLOWERS):
+            self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
         if self._store.get(key) != b"done":
             raise LeaderFailedError(
                 f"Local rank 0 of this host (host {self._env.group_rank} of the gang) failed in local_leader_first; "
@@ -197,10 +205,11 @@ class Distributed:
         self._chief_calls += 1
         key = f"chief/{self._chief_calls}"
         if self._store is None or self._env.rank == 0:
-            with self._telling(key):
+            with self._telling(key), HERE.at(CHIEF):
                 value = function()
             return self.broadcast(value)
-        self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
+        with HERE.at(OTHERS):
+            self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
         if self._store.get(key) != b"done":
             raise LeaderFailedError("Rank 0 failed in what it does alone, for all ranks; its own error says why.")
         return self.broadcast()

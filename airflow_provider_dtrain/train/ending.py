@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.errors import InvalidHP
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
+from airflow_provider_dtrain.train.progress import HERE
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.timings import Timings
 
@@ -29,6 +30,8 @@ class Ending:
     _gradients: Gradients
     _timings: Timings
     _stop = _closed = _together = False
+    #: The program knows of the stop, so its end is not the end of training.
+    _left_early = False
     _batches = _last_step = 0
     #: Step and metrics of the latest validation.
     _validated: tuple[int, Mapping[str, Any]] | None = None
@@ -60,6 +63,7 @@ class Ending:
         self._write_result()
         telling.say_where(self._env, self._saver.shown_latest())
         self.distributed.barrier()
+        HERE.end()
         self._together = True
 
     def leave(self) -> None:
@@ -80,6 +84,7 @@ class Ending:
         if self._closed:
             return
         self._closed = True
+        HERE.end()
         # A broken device must not hide the error that broke it.
         with contextlib.suppress(Exception):
             self._reporter.flush()
@@ -95,6 +100,8 @@ class Ending:
 
     def _write_result(self) -> None:
         if self.distributed.get_rank() == 0:
+            if self._left_early:
+                self._writer.write("stopped", {"step": self._last_step}, sync=True)
             self._writer.write("result", {"value": self._final()}, sync=True)
 
     def _final(self) -> Any:

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.compression import Compression
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.precision import LossScale, Precision
+from airflow_provider_dtrain.train.progress import BACKWARD, COMPUTE, HERE
 from airflow_provider_dtrain.train.state import DEFAULT_BUCKET_MIB, wrap
 from airflow_provider_dtrain.train.tuning import FusionTuner
 
@@ -59,6 +60,8 @@ class Gradients:
         self._waiting = aggregation.Waiting()
         self._backwards, self._stepped, self._warned = 0, False, False
         self._last = self._boundary = False
+        #: Where a rank is in a backward pass: alone, nobody is waited for.
+        self._in_backward = BACKWARD if size > 1 else COMPUTE
         self.plain = self._is_plain()
 
     # -- one batch -------------------------------------------------------------------------------------------------
@@ -101,11 +104,13 @@ class Gradients:
         :raises SetupError: the gradients of an unfinished group were cleared
         """
         self._backwards += 1
+        HERE.now = self._in_backward
         if self.plain:
             if options:
                 loss.backward(**options)
             else:
                 loss.backward()
+            HERE.now = COMPUTE
             return
         for group in self._groups.values():
             group.check_not_cleared()
@@ -117,6 +122,7 @@ class Gradients:
             self._tuner.backward(loss, **options)
         else:
             loss.backward(**options)
+        HERE.now = COMPUTE
 
     def step(
         self, optimizer: Any, *, clip_grad_norm: float | None = None,

@@ -21,6 +21,7 @@ from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.gradients import Gradients
+from airflow_provider_dtrain.train.progress import CHECKPOINT, HERE
 from airflow_provider_dtrain.train.snapshot import Snapshots
 from airflow_provider_dtrain.train.state import Prepared
 
@@ -66,6 +67,10 @@ class Saver:
         """
         if self.policy["keep"] == "none":
             return None
+        with HERE.at(CHECKPOINT):
+            return self._save(step, counters, facts)
+
+    def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
         self.finish()
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
         if ranks is None or self._storage is None:
@@ -90,7 +95,8 @@ class Saver:
 
         :raises CheckpointError: the last one could not be written; older ones are still there
         """
-        self._background.wait()
+        with HERE.at(CHECKPOINT):
+            self._background.wait()
 
     def settle(self) -> None:
         """Return when no save is running; say what failed instead of raising it."""
@@ -130,7 +136,7 @@ class Saver:
         ranks, after everything was prepared.
         """
         self.finish()
-        with self._scratch() as scratch:
+        with HERE.at(CHECKPOINT), self._scratch() as scratch:
             found = self._find(scratch) if self._distributed.get_rank() == 0 else None
             metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
             if metadata is None:

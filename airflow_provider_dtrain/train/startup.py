@@ -23,6 +23,7 @@ from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
+from airflow_provider_dtrain.train.progress import HERE
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.state import Prepared
 from airflow_provider_dtrain.train.timings import open_timings
@@ -74,6 +75,7 @@ def init(
     seeding.seed_everything(trial_seed)
     context = _build(env, distributed, trial_seed, chosen, Hparams({**(hparams or {}), **env.hparams}),
                      checkpoint_dir, fail_on_nan)  # fmt: skip
+    HERE.begin(env.run_dir, env.rank, lambda: context._batches)
     context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
     _live.append(context)
     if env.on_cluster or env.world_size > 1:

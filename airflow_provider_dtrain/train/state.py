@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+from airflow_provider_dtrain.train.progress import BUILD, HERE
 
 #: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
 DEFAULT_BUCKET_MIB = 25
@@ -120,14 +121,15 @@ def distribute(model: Any, *, device: Any, bucket_mib: float, find_unused_parame
     """
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(
-        model,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        bucket_cap_mb=None if bucket_mib == DEFAULT_BUCKET_MIB else bucket_mib,
-        find_unused_parameters=find_unused_parameters,
-        gradient_as_bucket_view=True,
-        **options,
-    )
+    with HERE.at(BUILD):
+        return DistributedDataParallel(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            bucket_cap_mb=None if bucket_mib == DEFAULT_BUCKET_MIB else bucket_mib,
+            find_unused_parameters=find_unused_parameters,
+            gradient_as_bucket_view=True,
+            **options,
+        )
 
 
 def parameters_sha256(*models: Any) -> str:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.dataloader import Shares, on_cpu
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.lengths import Geometry, Length, Position
 from airflow_provider_dtrain.train.moving import move as move_batch
+from airflow_provider_dtrain.train.progress import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.trial import PyTorchTrial, check_training
 from airflow_provider_dtrain.train.trial_context import LRScheduler, PyTorchTrialContext
@@ -89,6 +90,7 @@ class Trainer:
         seeding.seed_everything(seeding.derive(ctx.seed, "rank", self._rank))
         for model in context.models:
             model.train()
+        HERE.steps = lambda: context._batch
         ctx.restore()
         # With another batch size the same samples are another number of batches.
         self._position.epoch_batches = self._position.offset // self._shares.stride
@@ -137,6 +139,8 @@ class Trainer:
         if self._ctx.stop_requested and not self._searcher_stopped:
             self._checkpoint()
             return
+        # It came to its end, whatever was asked meanwhile.
+        self._ctx._left_early = False
         if self._validated != self._position.batches:
             self._validate()
         self._checkpoint()
@@ -198,9 +202,11 @@ class Trainer:
         train_batch, collect, move, device = self._trial.train_batch, self._metrics.add, self._move, context.device
         timed, clock, after, end = timings.enabled, perf_counter, self._by_batch, object()
         add_next, add_move, add_train = map(timings.adder, ("dataloader_next", "to_device", "train_batch"))
-        epoch, first, done, began = position.epoch, position.batches, 0, clock()
+        epoch, first, done, began, here = position.epoch, position.batches, 0, clock(), HERE
         for index in range(first, first + count):
+            here.now = DATA
             batch = next(batches, end)
+            here.now = COMPUTE
             if batch is end:
                 break
             if timed:
@@ -232,7 +238,7 @@ class Trainer:
         return None if self._context.device.type == "cpu" and on_cpu(batch) else self._move
 
     def _first_step(self) -> None:
-        self._ctx._stepped = True
+        self._ctx._stepped = HERE.started = True
         self._ctx._writer.write("first_step", {})
 
     def _went(self, batches: int) -> None:

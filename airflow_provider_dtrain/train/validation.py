@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.callbacks import Callbacks
 from airflow_provider_dtrain.train.dataloader import DataLoader, Shares
 from airflow_provider_dtrain.train.errors import MetricError, TrialClassError
 from airflow_provider_dtrain.train.moving import move
+from airflow_provider_dtrain.train.progress import HERE, VALIDATION
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.trial import PyTorchTrial, evaluates_batches
 from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
@@ -37,7 +38,7 @@ class Validator:
     def run(self) -> dict[str, float]:
         """Return the metrics of the whole data set, the same on all ranks. Called by all ranks."""
         self._callbacks.call("on_validation_start")
-        with evaluating(self._context.models), torch.no_grad():
+        with HERE.at(VALIDATION), evaluating(self._context.models), torch.no_grad():
             metrics = self._evaluate_batches() if self._by_batch else self._evaluate_whole()
         found = {name: number(name, value) for name, value in metrics.items()}
         self._callbacks.call("on_validation_end", found)
@@ -69,6 +70,7 @@ class Validator:
         outputs: list[dict[str, Any]] = []
         weights: list[int] = []
         for index, batch in enumerate(self._shares.validation()):
+            HERE.moves += 1
             weights.append(trial.get_batch_length(batch))
             if context.experimental.auto_to_device:
                 batch = move(batch, context.device)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -15,23 +15,16 @@ from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
 from airflow_provider_dtrain.engine.runtime import Runtime, take_over
 from airflow_provider_dtrain.engine.tasklog import TaskLog
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import StaleWatchError
+from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, in_background, is_deferred, warm_up
 
-#: Airflow may fail a task whose trigger fires within seconds of its deferral.
-EARLIEST_EVENT_S = 12.0
-
-#: The loop holds tasks weakly.
-_BACKGROUND: set[asyncio.Future[Any]] = set()
-_ASKED: set[int] = set()
-
-
-def _in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Return a task that goes on when its caller is cancelled."""
-    task = asyncio.ensure_future(work)
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
-    return task
+#: Between two looks at a trial that another process follows.
+LOOK_AGAIN_S = 10.0
+#: A follower that was silent for so long does nothing any more.
+SILENT_S = 60.0
+#: The same while it waits in the queue, where the request is renewed and not the attempt.
+SILENT_WAITING_S = 600.0
 
 
 class TrialTrigger(BaseTrigger):
@@ -57,15 +50,15 @@ class TrialTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event with the outcome."""
         started_at = time.monotonic()
-        self._warm_up()
-        self._runtime = runtime = await self._take_over()
-        try:
-            outcome = await AttemptRunner(runtime, deadline=self.deadline).run()
-        except Superseded as error:
-            self.log.info("Another process follows this trial now (%s)", error)
-            await asyncio.Event().wait()
-            return
-        assert outcome is not None
+        warm_up(self)
+        outcome = None
+        while outcome is None:
+            self._runtime = runtime = await self._take_over()
+            try:
+                outcome = await AttemptRunner(runtime, deadline=self.deadline).run()
+            except Superseded as error:
+                self.log.info("Another process follows this trial now (%s)", error)
+                await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
         yield TriggerEvent({"outcome": outcome.to_dict()})  # type: ignore[no-untyped-call]
@@ -76,10 +69,10 @@ class TrialTrigger(BaseTrigger):
         The triggerer cancels a trigger again each second until it is gone, and ``on_kill`` with it: the
         work is a task of its own, which goes on.
         """
-        await asyncio.shield(_in_background(self._kill()))
+        await asyncio.shield(in_background(self._kill()))
 
     async def _kill(self) -> None:
-        if self._fired or await self._is_deferred():
+        if self._fired or await is_deferred(self):
             return
         try:
             runtime = self._runtime or await self._take_over()
@@ -92,23 +85,18 @@ class TrialTrigger(BaseTrigger):
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         return await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
 
-    def _warm_up(self) -> None:
-        """Ask once per triggerer what a kill will ask: its first question costs seconds (seen: 9), later ones none."""
-        if os.getpid() not in _ASKED:
-            _ASKED.add(os.getpid())
-            _in_background(self._is_deferred())
+    async def _until_alone(self) -> None:
+        """Return when the other process has ended the trial, or follows it no more.
 
-    async def _is_deferred(self) -> bool:
-        """Return whether Airflow still waits for this trigger: then it was moved, not killed."""
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
-
-        ti = self.task_instance
-        if ti is None:
-            return False
-        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-        )
-        found: Any = (states or {}).get(ti.run_id, {})
-        name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
-        return str(found.get(name, found.get(ti.task_id))) == "deferred"
+        The trigger that took its place in another triggerer renews the lease; recovery ends what it took.
+        """
+        assert self._runtime is not None
+        store = self._runtime.store
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            with contextlib.suppress(StoreUnavailableError):
+                attempt_id = (await in_thread(store.trial, self.trial_id)).attempt_id
+                view = await in_thread(store.attempt, attempt_id)
+                silent_s = time.time() - view.renewed_at.timestamp() if view.renewed_at else SILENT_S
+                if view.ended_at is not None or silent_s >= (SILENT_WAITING_S if view.state == "waiting" else SILENT_S):
+                    return

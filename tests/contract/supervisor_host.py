@@ -13,9 +13,11 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SUPERVISOR = Path(__file__).parents[2] / "airflow_provider_dtrain" / "hosts" / "supervisor.py"
 DEADLINE_S = 20.0
@@ -253,6 +255,30 @@ class Host:
         for file in runs.glob("*/supervisor.json"):
             path = json.loads(file.read_text()).get("cgroup")
             until(lambda path=path: not path or not os.path.isdir(path) or removed(path), "an empty cgroup")
+
+
+@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
+def host(request: Any, tmp_path: Path) -> Iterator[Host]:
+    """A host; once with this interpreter and once with the oldest that hosts may have."""
+    found = Host(tmp_path / "host", request.param)
+    yield found
+    found.clean()
+
+
+@pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
+def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
+    """A host; once with a cgroup of its own, where the machine lets us, and once with the walk over descendants."""
+    found = Host(tmp_path / "host", cgroup=request.param)
+    yield found
+    found.clean()
+
+
+@pytest.fixture
+def one_host(tmp_path: Path) -> Iterator[Host]:
+    """A host, once: for what does not depend on the interpreter."""
+    found = Host(tmp_path / "host")
+    yield found
+    found.clean()
 
 
 def removed(path: str) -> bool:

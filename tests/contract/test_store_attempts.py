@@ -250,9 +250,9 @@ def test_a_waiting_trial_that_ends_leaves_the_queue(store, submit):
 
 def test_a_kill_is_a_wish_with_a_name(store, submit):
     ticket = submit()
-    assert not store.kill_requested(ticket.attempt_id)
+    assert store.wishes(ticket.attempt_id).kill_by is None
     store.request_kill(ticket.trial_id, "ann")
-    assert store.kill_requested(ticket.attempt_id)
+    assert store.wishes(ticket.attempt_id).kill_by == "ann"
     assert store.trial(ticket.trial_id).kill_requested_by == "ann"
     with pytest.raises(NotFoundError):
         store.request_kill(10**6, "ann")

@@ -8,22 +8,14 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.supervisor_host import Channel, Host, Refusal, interpreters, make_plan, start, until
+from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start, until
 
 NONCE = "0123456789abcdef"
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
-def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    found = Host(tmp_path / "host", request.param)
-    yield found
-    found.clean()
 
 
 def finished(host: Host, script: str, run: str = "t1.1.7", **changes: Any) -> Channel:

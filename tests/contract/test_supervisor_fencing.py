@@ -6,9 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,27 +15,11 @@ from tests.contract.supervisor_host import (
     SLEEP,
     Host,
     Refusal,
-    interpreters,
     is_alive,
     make_plan,
     start,
     until,
 )
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
-def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    found = Host(tmp_path / "host", request.param)
-    yield found
-    found.clean()
-
-
-@pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
-def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """Once with a cgroup of its own, where the machine lets us, and once with the walk over descendants alone."""
-    found = Host(tmp_path / "host", cgroup=request.param)
-    yield found
-    found.clean()
 
 
 def test_ranks_die_with_their_supervisor_and_the_run_is_lost(contained: Host) -> None:

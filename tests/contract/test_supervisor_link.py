@@ -20,6 +20,7 @@ from airflow_provider_dtrain.errors import HostRefusedError, SlotBusyError
 from airflow_provider_dtrain.hosts.local import LocalTransport
 from airflow_provider_dtrain.hosts.payload import library, pack
 from airflow_provider_dtrain.hosts.remote import Frame, HostLink
+from airflow_provider_dtrain.hosts.wire import Progress
 from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]
@@ -164,12 +165,27 @@ def test_beats_come_and_renewals_are_taken(link: HostLink, tmp_path: Path) -> No
     beat = beats.get(timeout=20)
     while "t5.1.5" not in beat["runs"]:
         beat = beats.get(timeout=20)
-    before = answer(link, "status")["runs"]["t5.1.5"]["renewed_s_ago"]
+    before = answer(link, "status")["runs"]["t5.1.5"]["unrenewed_s"]
     link.renew(["t5.1.5"], beat["boottime_s"], 900)
-    after = answer(link, "status")["runs"]["t5.1.5"]["renewed_s_ago"]
+    after = answer(link, "status")["runs"]["t5.1.5"]["unrenewed_s"]
     assert after is not None
     assert before is None or after <= before + 5
     free(link, "t5.1.5")
+    assert follow(link, frames)[0][-1]["reason"] == "fenced"
+
+
+def test_what_the_ranks_do_comes_with_the_beats_to_whoever_asked_for_it(link: HostLink, tmp_path: Path) -> None:
+    document = plan(link, "t8.1.8", ["python", "train.py", "wait"], tmp_path)
+    prepared = answer(link, "prepare", plan=document, secrets={})
+    frames: Queue[Frame] = Queue()
+    reports: Queue[Progress] = Queue()
+    link.subscribe("t8.1.8", {}, frames.put, on_progress=reports.put).result(timeout=30)
+    answer(link, "go", run="t8.1.8", master_addr="127.0.0.1", master_port=prepared["port"])
+    report = reports.get(timeout=30)
+    assert (report.run, report.supervisor_stopped_s) == ("t8.1.8", 0)
+    assert [(rank.rank, rank.host, rank.silent_s) for rank in report.ranks] == [(0, link.host, None)]
+    assert reports.get(timeout=30).boottime_s > report.boottime_s
+    free(link, "t8.1.8")
     assert follow(link, frames)[0][-1]["reason"] == "fenced"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from airflow_provider_dtrain.hosts import supervisor
 from airflow_provider_dtrain.hosts.supervisor import log_lines, without_edges
-from tests.contract.supervisor_host import Channel, Host, Refusal, interpreters, make_plan, start
+from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start
 
 RUN = "t1.1.7"
 #: Rank 1 says something early, and both talk on for longer than any tail.
@@ -24,13 +23,6 @@ TALK = (
     "for number in range(30000): print('nothing to see in line', number, 'of rank', rank, 'x' * 40)\n"
     "sys.stdout.flush(); sys.exit(3 if rank == '1' else 0)\n",
 )  # fmt: skip
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
-def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    found = Host(tmp_path / "host", request.param)
-    yield found
-    found.clean()
 
 
 @pytest.fixture

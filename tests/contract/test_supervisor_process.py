@@ -8,9 +8,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,26 +18,10 @@ from tests.contract.supervisor_host import (
     Host,
     Refusal,
     archive,
-    interpreters,
     make_plan,
     start,
     until,
 )
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
-def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    found = Host(tmp_path / "host", request.param)
-    yield found
-    found.clean()
-
-
-@pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
-def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """Once with a cgroup of its own, where the machine lets us, and once with the walk over descendants alone."""
-    found = Host(tmp_path / "host", cgroup=request.param)
-    yield found
-    found.clean()
 
 
 def test_a_run_goes_from_plan_to_end(host: Host) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from airflow_provider_dtrain.core.events import parse_events
 from airflow_provider_dtrain.hosts.supervisor import Sampler
-from tests.contract.supervisor_host import SLEEP, Channel, Host, interpreters, is_alive, make_plan, start, until
+from tests.contract.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
 
 FAKE = Path(__file__).parents[1] / "support" / "fake_nvml.c"
 RUN = "t1.1.7"
@@ -24,13 +23,6 @@ BUSY = (
     "end = time.monotonic() + 60\n"
     "while time.monotonic() < end: sum(range(10000))\n",
 )  # fmt: skip
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
-def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    found = Host(tmp_path / "host", request.param)
-    yield found
-    found.clean()
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,23 @@ data: {secrets: {token: hunter2}}
 
 def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: World) -> None:
     done = subprocess.run([*AIRFLOW, "dtrain", "--help"], env=world.environment, capture_output=True, timeout=120)
-    nouns = ["config", "db", "doctor", "explain", "hosts", "pools", "slots", "t", "task", "template", "tpl", "trial"]
+    nouns = [
+        "config",
+        "db",
+        "doctor",
+        "experiment",
+        "explain",
+        "gc",
+        "hold",
+        "hosts",
+        "pools",
+        "slots",
+        "t",
+        "task",
+        "template",
+        "tpl",
+        "trial",
+    ]
     assert [noun for noun in nouns if not re.search(rf"^\s+{noun}\s", done.stdout.decode(), re.MULTILINE)] == []
     assert done.returncode == 0
     assert b"Failed to load CLI commands" not in done.stderr + done.stdout

@@ -2,79 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import psutil
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.submission import render, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
-from tests.support.cli_world import ROOT, World
+from tests.support.cli_world import World
+from tests.support.gangs import Gangs, until
 
-pytest_plugins = ["tests.support.cli_world"]
+pytest_plugins = ["tests.support.cli_world", "tests.support.gangs"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
-
-JOBS = ROOT / "tests" / "jobs"
-
-
-class Gangs:
-    """Trials as a task would run them, on host ``local`` of the same store."""
-
-    def __init__(self, world: World) -> None:
-        home = Path(world.environment["AIRFLOW_HOME"])
-        options = dataclasses.replace(
-            settings(), sql_alchemy_conn=f"sqlite:///{home}/dtrain.db", checkpoint_dir=home / "kept", kill_grace_s=2.0
-        )
-        self.hook, self.threads = DtrainHook(options), []
-
-    def submit(self, what: str, slots: int) -> Ticket:
-        document = {
-            "name": "ranks", "entrypoint": f"python ranks.py {what}", "model_dir": "code", "max_restarts": 0,
-            "resources": {"slots_per_trial": slots, "pool": "local"},
-        }  # fmt: skip
-        key = TrialKey(dag_id="dag", run_id=f"run {what}", task_id="train")
-        return submit(self.hook, render(self.hook, document, None, JOBS), key=key, folder=JOBS)
-
-    def carry(self, ticket: Ticket) -> threading.Thread:
-        async def run() -> None:
-            log = TaskLog(logging.getLogger("cli"), 10**6)
-            runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
-            await asyncio.wait_for(AttemptRunner(runtime).run(), 120)
-
-        thread = threading.Thread(target=asyncio.run, args=(run(),))
-        thread.start()
-        return thread
-
-
-@pytest.fixture(scope="module")
-def gangs(world: World) -> Iterator[Gangs]:
-    added = world("hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"))
-    assert added.code == 0, added.err
-    gangs = Gangs(world)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(world.folder))
-        yield gangs
-    gangs.hook.links.close_all()
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gangs: Gangs) -> None:

@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_dtrain.engine import launching
 from airflow_provider_dtrain.engine.attempt import AttemptRunner
 from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.engine.recovery import recover_ended
+from airflow_provider_dtrain.engine.recovery import recover
 from airflow_provider_dtrain.engine.runtime import Runtime, take_over
 from airflow_provider_dtrain.engine.submission import render, revive, submit
 from airflow_provider_dtrain.engine.tasklog import TaskLog
@@ -231,7 +231,7 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     ("document", "error", "words"),
     [
         (config("facts") | {"entrypont": "x"}, ConfigError, "entrypont"),
-        (config("facts") | {"resources": {"weight": 2}}, UnsupportedFieldError, "weight"),
+        (config("facts") | {"tensorboard": True}, UnsupportedFieldError, "tensorboard"),
         (config("facts") | {"model_dir": "../.."}, ConfigError, "model_dir"),
         (config("facts") | {"model_dir": "nowhere"}, PayloadError, "nowhere"),
         (config("facts") | {"environment": {"variables": {"A": "a\nb"}}}, ConfigError, "variables"),
@@ -269,7 +269,7 @@ async def test_slots_of_an_ended_gang_are_freed_once_its_host_answers_again(
     assert outcome is not None
     assert outcome.state == "killed"
     assert len(held(engine)) == 2, "nobody may get slots that were not confirmed"
-    assert await recover_ended(engine.hook) == ["local"]
+    assert await recover(engine.hook) == ["local"]
     assert processes("sleep 323") == []
     assert held(engine) == []
 
@@ -297,10 +297,10 @@ async def test_a_store_that_is_away_for_a_moment_ends_nothing(engine: Engine, mo
     store, refusals = engine.hook.store, iter(range(3))
     commit = store.commit_events
 
-    def locked(*args: Any) -> None:
+    def locked(*args: Any, **how: Any) -> Any:
         if next(refusals, None) is not None:
             raise StoreUnavailableError("The store refused a transaction: database is locked.")
-        commit(*args)
+        return commit(*args, **how)
 
     monkeypatch.setattr(store, "commit_events", locked)
     ticket = engine.submit(config("facts"))

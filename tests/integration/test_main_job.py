@@ -88,6 +88,15 @@ class Cluster:
         slots = json.loads(self.cli("slots", "list", "-o", "json").stdout)
         return [slot for slot in slots if slot.get("trial") or slot.get("trial_id")]
 
+    def taken(self) -> list[dict[str, Any]]:
+        """Return the slots that a trial or a held gang has."""
+        return [slot for slot in json.loads(self.cli("slots", "list", "-o", "json").stdout) if slot["state"] == "held"]
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return the gangs that wait in the queue."""
+        tasks = json.loads(self.cli("task", "list", "-o", "json").stdout)
+        return [task for task in tasks if task["state"].startswith("waiting")]
+
 
 #: Home folders are often one NFS share: the run folders must not meet there.
 ANY_HOMES = pytest.mark.parametrize("cluster", ["own homes", "one home"], indirect=True)
@@ -104,8 +113,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn(host_key=False) for host in hosts
         }
         airflow = Standalone(home, dags, connections)
-        airflow.start()
         try:
+            airflow.start()
             cluster = Cluster(airflow, hosts)
             for host in hosts:
                 conn_id = host.name.lower().replace("-", "_")
@@ -282,3 +291,70 @@ def test_a_wrong_host_key_is_named(cluster: Cluster) -> None:
             (host.folder / name).write_bytes(content)
         host.reboot()
         cluster.cli("hosts", "probe", host.name)
+
+
+@pytest.mark.torch
+@OWN_HOMES
+def test_two_trials_run_on_one_held_gang_that_a_teardown_frees(cluster: Cluster) -> None:
+    conf = {"slots_per_trial": 4, "pool": "gpus", "epochs": 2}
+    state, run_id = cluster.run("dtrain_held_gang", conf, timeout_s=400)
+    logs = {name: cluster.airflow.log("dtrain_held_gang", run_id, name) for name in ("gang", "slow", "fast", "free")}
+    assert state == "success", "".join(log[-3000:] for log in logs.values())
+    gang = cluster.airflow.xcom("dtrain_held_gang", run_id, "gang")
+    results = [cluster.airflow.xcom("dtrain_held_gang", run_id, name) for name in ("slow", "fast")]
+    places = [{host["host"]: [rank["slot"] for rank in host["ranks"]] for host in one["hosts"]} for one in results]
+    assert places == [gang["slots"]] * 2
+    assert all(f".{gang['token']}" in logs[name] for name in ("slow", "fast")), "both runs bear the gang's token"
+    assert "is free" in logs["free"]
+    assert cluster.taken() == []
+
+
+@pytest.mark.torch
+@OWN_HOMES
+def test_a_function_runs_as_the_ranks_of_a_gang(cluster: Cluster) -> None:
+    conf = {"slots_per_trial": 4, "pool": "gpus", "samples": 100_000}
+    state, run_id = cluster.run("dtrain_task_decorator", conf, timeout_s=240)
+    log = cluster.airflow.log("dtrain_task_decorator", run_id, "estimate_pi")
+    assert state == "success", log[-6000:]
+    result = cluster.airflow.xcom("dtrain_task_decorator", run_id, "estimate_pi")
+    assert result["ranks"] == 4
+    assert abs(result["pi"] - 3.1416) < 0.02
+    assert cluster.taken() == []
+
+
+@OWN_HOMES
+def test_functions_are_mapped_and_templated_and_fail_with_their_own_lines(cluster: Cluster) -> None:
+    state, run_id = cluster.run("job_functions", {"word": "given"}, timeout_s=240)
+    assert state == "failed", "one of its functions raises"
+    logs = [cluster.airflow.log("job_functions", run_id, "square", map_index=index) for index in (0, 1)]
+    assert cluster.airflow.xcom("job_functions", run_id, "collect") == [4, 9], logs[0][-3000:]
+    log = cluster.airflow.log("job_functions", run_id, "fails")
+    assert "ValueError: cannot go on with {'number': 5}" in log
+    lines = (ROOT / "tests" / "jobs" / "gangs.py").read_text().splitlines()
+    number = next(index for index, line in enumerate(lines, start=1) if "raise ValueError(f" in line)
+    assert re.search(rf"gangs\.py.*, line {number}, in fails", log), log[-3000:]
+    assert "raise ValueError(f" in log
+
+
+@OWN_HOMES
+@pytest.mark.parametrize("dag_id", ["job_gang", "job_gang_left"])
+def test_a_gang_is_freed_when_its_trial_fails(cluster: Cluster, dag_id: str) -> None:
+    state, run_id = cluster.run(dag_id, {"slots": 4, **ranks(4, "fail 3")}, timeout_s=240)
+    assert state == "failed"
+    assert "ValueError: rank 3 cannot go on" in cluster.airflow.log(dag_id, run_id, "train")
+    # Without a teardown the end of the DAG run frees it.
+    wait_until(lambda: not cluster.taken(), timeout_s=60, what="free slots")
+
+
+@OWN_HOMES
+def test_a_sensor_that_is_ended_while_it_waits_leaves_the_queue(cluster: Cluster) -> None:
+    first = cluster.airflow.trigger("job_gang", {"slots": 6, **ranks(6, "sleep 300")})
+    wait_until(lambda: len(cluster.processes("ranks.py sleep")) >= 6, timeout_s=120, what="six ranks")
+    second = cluster.airflow.trigger("job_gang", {"slots": 2, **ranks(2, "facts")})
+    cluster.airflow.wait_task("job_gang", second, "gang", "deferred")
+    wait_until(lambda: len(cluster.waiting()) == 1, timeout_s=60, what="a waiting gang")
+    cluster.airflow.set_task_state("job_gang", second, "gang", "failed")
+    wait_until(lambda: not cluster.waiting(), timeout_s=30, what="an empty queue")
+    cluster.airflow.set_task_state("job_gang", first, "train", "failed")
+    wait_until(lambda: not cluster.processes("ranks.py|sleep 300"), timeout_s=30, what="an end of every process")
+    wait_until(lambda: not cluster.taken(), timeout_s=90, what="free slots")

@@ -92,6 +92,7 @@ class NamespaceHost:
         (self.folder / "passwd").write_text(_passwd(self.home))
         command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(self.folder / "host_key"))
         settings = {"address": self.address, "folder": self.folder, "extra": sshd_extra}
+        settings["extra"] = sshd_extra.replace("{folder}", str(self.folder))
         text = _SSHD_CONFIG.format(max_startups=max_startups, max_sessions=max_sessions, **settings)
         (self.folder / "sshd_config").write_text(text)
 
@@ -178,11 +179,19 @@ class NamespaceHost:
             limit = ["rate", rate, "burst", "64kb", "latency", "400ms"]
             command("tc", "qdisc", "add", "dev", device, "root", "tbf", *limit)
 
+    @property
+    def init_pid(self) -> int:
+        """The host's first process by its number outside; 0 while the host is down."""
+        return self._init_pid
+
+    @property
+    def pid_namespace(self) -> str:
+        """What all processes of the host share; empty while the host is down."""
+        return _pid_namespace(self._init_pid) if self._init_pid else ""
+
     def pids(self) -> list[int]:
         """Return every process in the host but its init, by its number outside."""
-        if not self._init_pid:
-            return []
-        inside = _pid_namespace(self._init_pid)
+        inside = self.pid_namespace
         found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return [pid for pid in found if pid != self._init_pid and inside and _pid_namespace(pid) == inside]
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store, migrate
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, trials
 
 SIZES = {"h1": 4, "h2": 4, "h3": 2}
 HOLDS = {"granted", "starting", "running", "stopping", "expired"}
@@ -27,11 +27,13 @@ FAILURE = {"error": "HostUnreachableError", "kind": "infra", "message": "gone", 
 ANY = st.integers(0, 10**6)
 SOMETIMES = st.sampled_from([False, False, False, True])
 STATES = st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
-WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt")
+WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt", "yield_gang")
 #: What the run did, so that a run that did nothing cannot pass.
 SEEN: Counter[str] = Counter()
 
 
+#: How many histories of how many steps; ``python -m bench.soak_steps`` takes many more.
+EXAMPLES, STEPS = int(os.environ.get("DTRAIN_MACHINE_EXAMPLES", "25")), 40
 #: Memory, where there is some: what is tested is the order of things, not the disk.
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -67,6 +69,10 @@ class StoreMachine(RuleBasedStateMachine):
         #: (host, slot) -> (attempt, token) of the process that really runs there
         self.processes: dict[tuple[str, int], tuple[int, int]] = {}
         self.token_of: dict[int, int] = {}
+        #: (attempt, its stream's offset) of the checkpoints that were told
+        self.told: dict[int, int] = {}
+        #: allocation -> who looks after it, and until when
+        self.claims: dict[int, tuple[str, datetime]] = {}
 
     def teardown(self) -> None:
         self.store.close()
@@ -113,6 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
             slots = tuple(SlotRecord(index=i) for i in range(size))
             self.store.add_host(HostRecord(name=name, pool="p", slot_type="cpu", slots=slots))
         self.config = self.store.put_config({}, origins={}).config_id
+        self.store.set_pool("p", preemption="slices", min_run_s=5.0, fresh_s=40.0, young_s=90.0, max_wait_s=300.0)
         for size in sizes:
             self.submit_now(size, 42, False)
         self.store.schedule("p")
@@ -226,6 +233,105 @@ class StoreMachine(RuleBasedStateMachine):
         if (picked := self.pick(which, stale, HOLDS | {"waiting"})) is not None:
             self.change(picked, "end_attempt", crashes=crashes, state=state)
 
+    # -- preemption and pause ------------------------------------------------------------------
+    @rule(which=ANY, crashes=SOMETIMES)
+    def a_checkpoint_is_told(self, which: int, crashes: bool) -> None:
+        picked = self.pick(which, False, {"running"})
+        if picked is not None and self.store.attempt(picked[0]).state == "running":
+            event = {"seq": 1, "at": 0.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}
+            host, old = next(iter(self.store.attempt(picked[0]).placement)), self.told.get(picked[0], 0)
+            self.change(picked, "commit_events", host, "rank0.events", old, old + 10, [event], crashes=crashes)
+            if not crashes:
+                self.told[picked[0]] = old + 10
+
+    @rule(which=ANY, slots=st.sampled_from([2, 4, 8]))
+    def an_urgent_one_comes(self, which: int, slots: int) -> None:
+        """Somebody who may be interrupted runs, and somebody with a better priority waits for it."""
+        for _ in range(3):
+            self.wait_and_take_up(which)
+        for attempt, watches in list(self.watches.items()):
+            if self.store.attempt(attempt).state == "starting":
+                self.call("set_running", attempt, watches[-1])
+            self.a_checkpoint_is_told(attempt, False)
+        self.now += timedelta(seconds=10)
+        self.submit_now(slots, 1, False)
+        self.schedule(False)
+        wanted = [attempt for attempt in self.watches if self.store.wishes(attempt).preempted_for is not None]
+        SEEN["preempted"] += len(wanted)
+
+    @rule(which=ANY, crashes=SOMETIMES, paused=st.booleans())
+    def pause_or_activate(self, which: int, crashes: bool, paused: bool) -> None:
+        if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
+            trial = self.store.attempt(picked[0]).trial_id
+            self.call("request_pause" if paused else "activate", trial, "m", crashes=crashes)
+            self.note("pause" if paused else "activate")
+
+    @rule(which=ANY, crashes=SOMETIMES, priority=st.sampled_from([1, 42, 99]))
+    def change_priority(self, which: int, crashes: bool, priority: int) -> None:
+        if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
+            self.call("set_priority", self.store.attempt(picked[0]).trial_id, priority, "m", crashes=crashes)
+
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, wished=st.booleans(), partly=st.booleans())
+    def give_way(self, which: int, stale: bool, crashes: bool, wished: bool, partly: bool) -> None:
+        """Yield as the follower does: because a person or the queue wishes it, or in a race with the wish's end."""
+        picked = self.pick(which, stale, {"starting", "running", "stopping"})
+        if picked is None:
+            return
+        view, wishes = self.store.attempt(picked[0]), self.store.wishes(picked[0])
+        if wished and wishes.pause_by is None and wishes.preempted_for is None:
+            return
+        if picked[1] == self.watches[picked[0]][-1]:
+            for host in view.held_hosts[: 1 if partly else None]:
+                ended = [place for place, (run, _) in self.processes.items() if run == picked[0] and place[0] == host]
+                for place in ended:
+                    del self.processes[place]
+                self.call("release", *picked, host, proof="clear")
+        paused = wishes.pause_by is not None
+        self.learn(self.change(picked, "yield_gang", crashes=crashes, reason="why", paused=paused))
+
+    # -- recovery and hosts --------------------------------------------------------------------
+    @rule(which=ANY, by=st.sampled_from(["a", "b"]), for_s=st.sampled_from([5.0, 40.0]), ends=st.booleans())
+    def claim(self, which: int, by: str, for_s: float, ends: bool) -> None:
+        views = self.store.recoverable()
+        if not views:
+            return
+        allocation = views[which % len(views)].allocation_id
+        holder, until = self.claims.get(allocation, ("", self.now))
+        got = self.store.claim_recovery(allocation, by, for_s)
+        assert got is (holder in ("", by) or until <= self.now), "one recoverer at a time, and never nobody for ever"
+        self.note(f"claim {got}")
+        if got:
+            self.claims[allocation] = by, self.now + timedelta(seconds=for_s)
+            assert not self.store.claim_recovery(allocation, "c", 1.0)
+        if got and ends:
+            self.store.end_recovery(allocation, by)
+            del self.claims[allocation]
+
+    @rule(host=st.sampled_from(list(SIZES)), force=st.booleans(), crashes=SOMETIMES)
+    def a_host_is_removed_and_comes_back(self, host: str, force: bool, crashes: bool) -> None:
+        if self.call("remove_host", host, force=force, crashes=crashes) is None:
+            return
+        # Who forces it vouches for that.
+        for place in [place for place in self.processes if place[0] == host]:
+            assert force, "a host was removed while somebody used it"
+            del self.processes[place]
+        slots = tuple(SlotRecord(index=i) for i in range(SIZES[host]))
+        self.store.add_host(HostRecord(name=host, pool="p", slot_type="cpu", slots=slots))
+        self.note("host removed")
+
+    @invariant()
+    def every_trial_that_has_not_ended_has_one_attempt_that_goes_on(self) -> None:
+        with self.store._engine.connect() as connection:
+            mine = (attempts.c.trial_id, attempts.c.id, attempts.c.number, attempts.c.ended_at)
+            query = sa.select(*mine, trials.c.state)
+            rows = list(connection.execute(query.join(trials, trials.c.id == attempts.c.trial_id)))
+        newest: dict[int, int] = {}
+        for row in rows:
+            newest[row.trial_id] = max(newest.get(row.trial_id, 0), row.number)
+        for row in rows:
+            goes_on = row.state in {"queued", "running", "paused"} and row.number == newest[row.trial_id]
+            assert (row.ended_at is None) is goes_on, row
+
     def change(self, picked: tuple[int, int], method: str, *arguments: object, **named: object) -> object:
         """Write as a follower; one that is not current changes nothing."""
         attempt, watch = picked
@@ -280,12 +386,13 @@ def test_no_slot_is_given_out_twice() -> None:
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(
-            max_examples=40,
-            stateful_step_count=50,
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
             deadline=None,
-            derandomize=True,
+            derandomize=EXAMPLES <= 25,
             suppress_health_check=list(HealthCheck),
         ),
     )
-    needed = ["granted", *(f"{method} current" for method in WRITES), "release stale"]
+    needed = ["granted", *(f"{method} current" for method in WRITES), "release stale", "pause", "activate",
+              "preempted", "claim True", "host removed"]  # fmt: skip
     assert [what for what in needed if not SEEN[what]] == [], SEEN

@@ -59,7 +59,7 @@ class ForkingCli:
         """End the server."""
         assert self._server.stdin
         self._server.stdin.close()
-        self._server.wait(timeout=30)
+        self._server.wait(timeout=180)
 
 
 def _serve() -> None:

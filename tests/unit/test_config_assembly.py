@@ -301,8 +301,6 @@ USES: dict[str, tuple[Any, ...]] = {
     "hyperparameters": ({"a": {"b": {"type": "int", "minval": 1, "maxval": 2}}},),
     "searcher.name": ("random", {"metric": "a", "max_trials": 1}),
     "searcher.source_checkpoint": ("a",),
-    "resources.weight": (2,),
-    "resources.max_slots": (2,),
     "resources.shm_size": ("1g",),
     "resources.devices": (["/dev/a"],),
     "bind_mounts": ([{"host_path": "/a", "container_path": "/b"}],),
@@ -311,9 +309,6 @@ USES: dict[str, tuple[Any, ...]] = {
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
     "checkpoint_storage.save_trial_latest": (0,),
-    "preemption_timeout": (5,),
-    "preemptible": (True,),
-    "max_runtime": (5,),
     "tensorboard": (True,),
     "launch": ("per_host",),
     "hang_timeout": (5,),
@@ -355,7 +350,7 @@ def test_a_trial_class_without_a_length_is_incomplete() -> None:
 
 
 def test_an_unsupported_field_says_who_gave_it() -> None:
-    effective = assemble({**RUN, "resources": {"weight": 2}}, {}, pool_defaults={"tensorboard": True})
+    effective = assemble({**RUN, "resources": {"shm_size": "1g"}}, {}, pool_defaults={"tensorboard": True})
     found = {problem.path: problem.message for problem in unsupported(effective.config, effective.origins)}
-    assert found["resources.weight"].endswith("(given by the template)")
+    assert found["resources.shm_size"].endswith("(given by the template)")
     assert found["tensorboard"].endswith("(given by the defaults of the pool)")

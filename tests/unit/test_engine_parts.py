@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.lifecycle import RankExit
 from airflow_provider_dtrain.engine.finishing import cause
-from airflow_provider_dtrain.engine.following import GangEnd
+from airflow_provider_dtrain.engine.following import GangEnd, max_runtime_over
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, plain
+from airflow_provider_dtrain.engine.restarting import restart_of
 from airflow_provider_dtrain.engine.tasklog import TaskLog, clean
+from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, platform_back_off_s
 
 
 def test_an_outcome_travels_through_json_and_back() -> None:
@@ -53,6 +57,89 @@ def test_what_the_library_refused_is_told_from_what_may_pass(last_line: str, err
     )
     assert type(cause(GangEnd(exits=[left]))) is error
     assert last_line in str(cause(GangEnd(exits=[left])))
+
+
+def left(rank: int, code: int = 1, *, at: float = 1.0, message: str = "boom", signal: bool = False) -> RankExit:
+    return RankExit(
+        rank=rank, host=f"h{rank}", exit_code=code, at=at, error={"message": message, "traceback": message},
+        sent_signal=signal,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "kind"),
+    [
+        ("orphaned", errors.RunEndedError, "platform"),
+        ("prepare_timeout", errors.RunEndedError, "platform"),
+        ("fenced", errors.RunEndedError, "platform"),
+        ("timeout", errors.ExecutionTimeoutError, "user"),
+        ("stopped", errors.HostLostError, "infra"),
+    ],
+)
+def test_ranks_that_we_sent_a_signal_have_not_failed(reason: str, error: type, kind: str) -> None:
+    found = cause(GangEnd(exits=[left(0, -15, signal=True), left(1, -9, signal=True)], ended={"h0": reason}))
+    assert type(found) is error
+    assert found.kind == kind
+
+
+def test_a_rank_that_failed_by_itself_is_the_cause_whatever_ended_the_rest() -> None:
+    end = GangEnd(exits=[left(0, -15, signal=True), left(1)], ended={"h0": "stopped", "h1": "failed"})
+    found = cause(end)
+    assert isinstance(found, errors.RankFailedError)
+    assert "Rank 1" in str(found)
+
+
+def test_a_lost_host_is_the_cause_and_not_the_ranks_that_lost_their_peer() -> None:
+    lost = errors.HostLostError("h0", "Host 'h0' was restarted.")
+    aftermath = left(1, message="RuntimeError: Connection closed by peer [10.0.0.1]:1234")
+    assert cause(GangEnd(exits=[aftermath], lost={"h0": lost})) is lost
+    failed = left(1, message="ValueError: mine")
+    assert isinstance(cause(GangEnd(exits=[failed, aftermath], lost={"h0": lost})), errors.RankFailedError)
+
+
+def test_the_first_failure_is_by_the_control_sides_clock_also_when_the_events_were_read_back() -> None:
+    end = GangEnd()
+    exits = {"ahead": (3600.0, 3700.0), "right": (0.0, 101.0)}
+    for rank, (host, (offset_s, at)) in enumerate(exits.items()):
+        end.note(host, {"kind": "exit", "rank": rank, "exit_code": 1, "at": at, "error": {"message": host}}, offset_s)
+    assert isinstance(found := cause(end), errors.RankFailedError)
+    assert found.host == "ahead"
+
+
+def test_what_the_control_side_ended_has_its_reason() -> None:
+    over = max_runtime_over(60.0)
+    end = GangEnd(exits=[left(0, message="ValueError: interrupted")], over=over)
+    assert end.failed
+    assert cause(end) is over
+    assert "max_runtime (60 s)" in str(over)
+
+
+def test_pauses_after_failures_of_the_platform_grow_until_the_gang_is_given_back() -> None:
+    pauses = [platform_back_off_s(failures) for failures in range(9)]
+    assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600]
+    assert [pause > KEEP_GANG_S for pause in pauses] == [False] * 4 + [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "restarts", "expected"),
+    [
+        ("HostLostError", "infra", 5, False),
+        ("RunEndedError", "platform", 5, False),
+        ("RankFailedError", "user", 4, True),
+        ("RankFailedError", "user", 5, None),
+        ("TrainingRefusedError", "user", 0, None),
+        ("MaxRuntimeError", "user", 0, None),
+        ("UnplaceableError", "user", 0, None),
+    ],
+)
+def test_an_ended_trial_goes_on_only_where_the_rules_say(
+    error: str, kind: str, restarts: int, expected: bool | None
+) -> None:
+    failure = {"error": error, "kind": kind, "message": ""}
+    view: Any = SimpleNamespace(trial_state="errored", failure=failure, restarts=restarts, max_restarts=5)
+    assert restart_of(view) is expected
+    view.trial_state = "killed"
+    assert restart_of(view) is None
 
 
 def test_values_for_xcom_have_no_nan_and_no_foreign_types() -> None:

@@ -15,7 +15,7 @@ ROOT = PACKAGE.parent
 HEAVY = ("torch", "paramiko", "optuna", "fastapi", "alembic")
 EDGE = sorted(
     f"airflow_provider_dtrain.{folder}.{file.stem}"
-    for folder in ("operators", "sensors", "triggers", "decorators", "links")
+    for folder in ("operators", "sensors", "triggers", "decorators", "links", "plugins")
     for file in (PACKAGE / folder).glob("[a-z]*.py")
 )
 

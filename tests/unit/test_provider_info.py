@@ -17,7 +17,16 @@ from airflow_provider_dtrain.get_provider_info import get_provider_info
 INFO = get_provider_info()
 OPTIONS = INFO["config"]["dtrain"]["options"]
 MODULES = [
-    module for key in ("operators", "hooks", "triggers") for entry in INFO[key] for module in entry["python-modules"]
+    module
+    for key in ("operators", "sensors", "hooks", "triggers")
+    for entry in INFO[key]
+    for module in entry["python-modules"]
+]
+OBJECTS = [
+    *INFO["cli"],
+    *INFO["extra-links"],
+    *(entry["class-name"] for entry in INFO["task-decorators"]),
+    *(entry["plugin-class"] for entry in INFO["plugins"]),
 ]
 
 
@@ -39,12 +48,23 @@ def test_the_installed_entry_point_leads_to_the_description() -> None:
     assert [point.load() for point in points] == [get_provider_info]
 
 
+def test_the_installed_entry_point_leads_to_the_plugin() -> None:
+    from airflow_provider_dtrain.plugins.dtrain_plugin import DtrainPlugin
+
+    points = [
+        point
+        for point in metadata.entry_points(group="airflow.plugins")
+        if point.dist and point.dist.name == INFO["package-name"]
+    ]
+    assert [point.load() for point in points] == [DtrainPlugin]
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_every_named_module_can_be_imported(module: str) -> None:
     importlib.import_module(module)
 
 
-@pytest.mark.parametrize("path", [*INFO["cli"], *INFO["extra-links"]])
+@pytest.mark.parametrize("path", OBJECTS)
 def test_every_named_object_exists(path: str) -> None:
     module, _, name = path.rpartition(".")
     assert hasattr(importlib.import_module(module), name)
@@ -54,7 +74,7 @@ def test_every_module_with_an_operator_a_trigger_or_a_hook_is_named() -> None:
     package = Path(importlib.import_module("airflow_provider_dtrain").__file__ or "").parent
     found = {
         f"airflow_provider_dtrain.{folder}.{file.stem}"
-        for folder in ("operators", "triggers")
+        for folder in ("operators", "sensors", "triggers")
         for file in (package / folder).glob("[a-z]*.py")
         if "class " in file.read_text()
     }

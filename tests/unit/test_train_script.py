@@ -177,6 +177,23 @@ def test_a_stop_is_seen_at_the_next_boundary_only(cluster):
     assert seen == [False, True]
 
 
+@pytest.mark.parametrize(("asked_at", "leaves", "marked"), [(2, True, True), (None, False, False), (4, False, False)])
+def test_a_script_that_leaves_because_it_was_asked_to_says_so(cluster, asked_at, leaves, marked):
+    run_dir = cluster({"scheduling_unit": 1})
+    with dtrain.init() as ctx:
+        model, optimizer, _ = make(ctx)
+        for batch in range(1, 5):
+            if leaves and ctx.stop_requested:
+                break
+            if batch == asked_at:
+                (run_dir / "stop_requested").touch()
+            ctx.backward(model(torch.randn(2, 4)).sum())
+            ctx.step(optimizer)
+    kinds = [line["kind"] for line in lines_of(run_dir / "events")]
+    assert ("stopped" in kinds) is marked
+    assert kinds[-1] == "result"
+
+
 def test_schedulers_advance_per_batch_per_epoch_or_by_hand(tmp_path):
     rates = {}
     for kind in ("batch", "epoch", "manual"):

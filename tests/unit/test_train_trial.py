@@ -267,6 +267,26 @@ def test_a_requested_stop_ends_with_the_unit_and_a_checkpoint(tmp_path):
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000003"]
 
 
+@pytest.mark.parametrize("in_training", [True, False])
+def test_a_trial_that_was_asked_to_stop_tells_whether_it_had_something_left(tmp_path, in_training):
+    class Stopping(Small):
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            if in_training and batch_idx == 2:
+                self.context.set_stop_requested(True)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+        def evaluate_batch(self, batch):
+            self.context.set_stop_requested(True)
+            return {"seconds": 9.0}
+
+    kept = Kept(Stopping)
+    # The validation at the end of the first epoch finds that the goal is reached.
+    searcher = {"metric": "seconds", "max_time": 8, "time_metric": "seconds"}
+    kept.run(None, config={"checkpoint_policy": "best", "searcher": searcher}, checkpoint_dir=tmp_path)
+    assert len(kept.batches) == 3
+    assert kept.trial.context._ctx._left_early is in_training
+
+
 def test_a_validation_that_a_stop_came_before_is_made_up_for(tmp_path):
     class Stopping(Small):
         validated = ()

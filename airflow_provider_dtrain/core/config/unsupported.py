@@ -33,24 +33,17 @@ def _varies(value: Any, config: ExperimentConfig) -> bool:
 
 _SEARCH: Final = "hyperparameter search is not built yet; 'single' runs"
 _CONTAINER: Final = "containers are not built yet; ranks run in the host's own environment"
-_PREEMPT: Final = "preemption is not built yet"
 
 #: (dotted path, whether a value uses the feature, words).
 UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
     ("hyperparameters", _varies, "ranges and choices are not sampled yet, not even for searcher single; use constants"),
     ("searcher.name", _other_than("single"), _SEARCH),
-    ("resources.weight", _other_than(1), "weights are not part of the queue's order yet"),
-    ("resources.max_slots", _given, "the cap on an experiment's slots is not built yet"),
     ("resources.shm_size", _given, _CONTAINER),
     ("resources.devices", _given, _CONTAINER),
     ("bind_mounts", _given, _CONTAINER),
     ("environment.image", _given, _CONTAINER),
-    ("preemption_timeout", _other_than(3600), _PREEMPT),
-    ("preemptible", _given, _PREEMPT),
-    ("max_runtime", _given, "run time limits are not built yet; use the operator's execution_timeout"),
     ("tensorboard", _given, "TensorBoard files are not built yet"),
     ("launch", _other_than("per_slot"), "one process per host is not built yet"),
-    ("hang_timeout", _other_than(1800), "the watchdog is not built yet"),
     ("decision_timeout", _other_than(30), _SEARCH),
 )
 

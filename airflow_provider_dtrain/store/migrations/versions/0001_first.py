@@ -9,6 +9,8 @@ from airflow_provider_dtrain.store.engine import UtcDateTime
 
 revision = "0001"
 down_revision = None
+#: The oldest revision whose code works with this schema: older code opens the store when it knows that one.
+usable_from = "0001"
 
 Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Json = sa.JSON(none_as_null=True)

@@ -9,6 +9,8 @@ from airflow_provider_dtrain.store.engine import UtcDateTime
 
 revision = "0002"
 down_revision = "0001"
+#: The oldest revision whose code works with this schema: older code opens the store when it knows that one.
+usable_from = "0001"
 
 
 def upgrade() -> None:

@@ -12,6 +12,8 @@ from airflow_provider_dtrain.store.engine import UtcDateTime
 
 revision = "0003"
 down_revision = "0002"
+#: The oldest revision whose code works with this schema: older code opens the store when it knows that one.
+usable_from = "0002"
 
 Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Json = sa.JSON(none_as_null=True)
@@ -44,6 +46,7 @@ _NEW: dict[str, Callable[[], list[sa.Column[Any]]]] = {
     "experiments": lambda: [_seconds("weight", 1.0), sa.Column("max_slots", sa.Integer)],
     "trials": lambda: [_time("pause_requested_at"), sa.Column("pause_requested_by", sa.Text)],
     "allocations": lambda: [
+        sa.Column("position", sa.Integer),
         _seconds("held_s"),
         _seconds("waited_s"),
         _time("eligible_since"),
@@ -86,22 +89,15 @@ def upgrade() -> None:
         sa.Column("watch", sa.Integer, nullable=False),
         sa.Column("watcher", sa.Text),
         sa.Column("ended_because", sa.Text),
-        sa.UniqueConstraint(
-            "dag_id",
-            "run_id",
-            "task_id",
-            "map_index",
-            "max_tries",
-            name="uq_gangs_dag_id_run_id_task_id_map_index_max_tries",
-        ),
+        sa.Column("attempt_id", Id),
+        sa.Column("unclear", Json, nullable=False),
     )
+    op.create_index("ix_gangs_dag_id_run_id_task_id_map_index", "gangs", ["dag_id", "run_id", "task_id", "map_index"])
 
 
 def downgrade() -> None:
     op.drop_table("gangs")
-    held = "SELECT id FROM allocations WHERE trial_id IS NULL"
-    op.execute(f"DELETE FROM allocation_slots WHERE allocation_id IN ({held})")  # noqa: S608
-    op.execute("DELETE FROM allocations WHERE trial_id IS NULL")
+    _forget_what_is_new()
     for table, columns in reversed(_NEW.items()):
         with op.batch_alter_table(table) as batch:
             if table == "allocations":
@@ -109,3 +105,16 @@ def downgrade() -> None:
                 batch.alter_column("trial_id", existing_type=Id, nullable=False)
             for column in columns():
                 batch.drop_column(column.name)
+
+
+def _forget_what_is_new() -> None:
+    """Bring rows into states that the older code knows."""
+    op.execute("UPDATE allocations SET preempted_for = NULL")
+    op.execute("UPDATE attempts SET state = 'lost' WHERE state = 'preempted'")
+    op.execute("UPDATE trials SET state = 'queued' WHERE state = 'paused'")
+    # A held gang belongs to the last trial that used it; one that none used goes.
+    last = "SELECT max(trial_id) FROM attempts WHERE attempts.allocation_id = allocations.id"
+    op.execute(f"UPDATE allocations SET trial_id = ({last}) WHERE trial_id IS NULL")  # noqa: S608
+    held = "SELECT id FROM allocations WHERE trial_id IS NULL"
+    op.execute(f"DELETE FROM allocation_slots WHERE allocation_id IN ({held})")  # noqa: S608
+    op.execute("DELETE FROM allocations WHERE trial_id IS NULL")

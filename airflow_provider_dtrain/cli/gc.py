@@ -1,0 +1,118 @@
+"""``airflow dtrain gc``: what nobody needs any more goes, on the hosts and in the store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_dtrain.cli.console import UsageError, command, hint, note, show, size
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.engine.collecting import Collected
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+PARALLEL_HOSTS = 8
+LONGEST_DAYS = 36_500
+
+
+@command
+def gc(args: Namespace) -> int:
+    """Remove runs, archives and rows of trials that ended long ago; print what went and how many bytes."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    days = hook.settings.retention_days if args.older_than is None else args.older_than
+    if args.older_than is None and not days:
+        note("Nothing is removed: [dtrain] retention_days is 0. Name an age: airflow dtrain gc --older-than 30")
+        show(args, [], empty="")
+        return 0
+    if days > LONGEST_DAYS:
+        raise UsageError(f"--older-than {days}: at most {LONGEST_DAYS} days.")
+    cutoff = datetime.now(UTC) - timedelta(days=days)
+    with _progress() as step:
+        hosts = _hosts(args, hook, cutoff, step) if args.hosts else []
+        rows = [*_host_rows(hosts), *_store_rows(hook, cutoff, step, dry_run=args.dry_run)]
+    shown = rows if args.output != "table" else [{**row, "size": size(row.pop("bytes"))} for row in rows]
+    show(args, shown)
+    _say(args, hosts, days)
+    return 0
+
+
+def _say(args: Namespace, hosts: list[Collected], days: int) -> None:
+    for one in hosts:
+        if one.problem is not None:
+            note(f"Host '{one.host}' was skipped: {one.problem}")
+        if one.kept:
+            note(
+                f"Host '{one.host}' keeps {len(one.kept)} old run(s) that hold the only copy of a checkpoint, e.g. "
+                f"{one.kept[0]}. With --checkpoints they go too."
+            )
+    if args.dry_run:
+        note(f"Nothing was removed. That is what trials that ended over {days} day(s) ago left behind.")
+        hint("airflow dtrain gc" + (f" --older-than {days}" if args.older_than is not None else ""))
+
+
+def _hosts(args: Namespace, hook: DtrainHook, cutoff: datetime, step: Step) -> list[Collected]:
+    from airflow_provider_dtrain.engine.collecting import collect_host
+
+    records = hook.store.list_hosts()
+    if not records:
+        return []
+    with ThreadPoolExecutor(min(PARALLEL_HOSTS, len(records))) as threads:
+        asked = [
+            threads.submit(collect_host, hook, record, cutoff, dry_run=args.dry_run, with_checkpoints=args.checkpoints)
+            for record in records
+        ]
+        for number, _ in enumerate(as_completed(asked), 1):
+            step(f"{number} of {len(records)} hosts")
+    return [one.result() for one in asked]
+
+
+def _host_rows(hosts: list[Collected]) -> list[dict[str, Any]]:
+    rows = []
+    for one in hosts:
+        for what, sizes in (("runs", one.runs), ("archives", one.archives)):
+            rows.append({
+                "where": one.host, "what": what, "count": len(sizes), "bytes": sum(sizes.values()),
+                "skipped": one.problem,
+            })  # fmt: skip
+    return rows
+
+
+def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool) -> list[dict[str, Any]]:
+    from airflow_provider_dtrain.store.retention import KINDS
+
+    found = {kind.name: [0, 0] for kind in KINDS}
+    for removed in hook.store.count_old(cutoff) if dry_run else hook.store.remove_old(cutoff):
+        found[removed.kind][0] += removed.count
+        found[removed.kind][1] += removed.size_bytes
+        step(f"store: {found[removed.kind][0]} {removed.kind}")
+    return [
+        {"where": "store", "what": name, "count": count, "bytes": size_bytes, "skipped": None}
+        for name, (count, size_bytes) in found.items()
+    ]
+
+
+class Step(Protocol):
+    """Shows how far it is."""
+
+    def __call__(self, words: str) -> None:
+        """Show these words in place of the last ones."""
+
+
+@contextmanager
+def _progress() -> Iterator[Step]:
+    """Yield what shows progress on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda words: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("gc") as status:
+        yield lambda words: status.update(f"gc: {words}")

@@ -1,0 +1,167 @@
+"""What ``doctor`` looks at beside hosts and store: what would keep a gang from surviving a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+#: How long a lease must outlive the time that Airflow needs to notice a dead worker.
+LEASE_MARGIN_S = 120.0
+#: Trials whose tasks are looked at.
+RECENT_TRIALS = 200
+#: An Airflow job that was silent for longer is gone.
+JOB_ALIVE = timedelta(minutes=5)
+#: Executors whose tasks run on the scheduler's machine.
+LOCAL_EXECUTORS = frozenset({"LocalExecutor", "SequentialExecutor"})
+
+Line = dict[str, Any]
+
+
+def line(check: str, ok: bool, message: str) -> Line:
+    """Return one line of the report."""
+    return {"check": check, "ok": ok, "message": message}
+
+
+def settings_lines(hook: DtrainHook) -> Iterator[Line]:
+    """Yield what the options of this installation mean for gangs that lose their follower."""
+    from airflow.sdk.configuration import conf
+
+    heartbeat_s = conf.getfloat("scheduler", "task_instance_heartbeat_timeout", fallback=300.0)
+    yield lease_line(hook.settings.orphan_timeout_s, heartbeat_s)
+    days = hook.settings.retention_days
+    message = f"{days} days; removed by: airflow dtrain gc"
+    if not days:
+        message = "0: nothing is ever removed, disks fill up. Set [dtrain] retention_days, run: airflow dtrain gc"
+    yield line("retention", bool(days), message)
+
+
+def lease_line(orphan_timeout_s: float, heartbeat_s: float) -> Line:
+    """Return whether leases outlive the time in which Airflow notices a dead worker.
+
+    :param heartbeat_s: ``[scheduler] task_instance_heartbeat_timeout``
+    """
+    needed_s = heartbeat_s + LEASE_MARGIN_S
+    if not orphan_timeout_s:
+        message = "0: a run that nobody follows never ends by itself; a host that stays away keeps its slots"
+        return line("leases", True, message)
+    if orphan_timeout_s <= needed_s:
+        return line(
+            "leases",
+            False,
+            f"orphan_timeout {orphan_timeout_s:g} s is not above {needed_s:g} s ([scheduler] task_instance_heartbeat_"
+            f"timeout {heartbeat_s:g} s + {LEASE_MARGIN_S:g} s): a run ends itself before Airflow has noticed that its "
+            f"worker is dead. Set [dtrain] orphan_timeout to {needed_s + 60:.0f} or more.",
+        )
+    return line("leases", True, f"orphan_timeout {orphan_timeout_s:g} s, above {needed_s:g} s")
+
+
+def store_lines(hook: DtrainHook) -> Iterator[Line]:
+    """Yield what people and Airflow's own database say; the store is known to work."""
+    if (hold := hook.store.hold()) is not None:
+        words = f"held until {hold.until:%Y-%m-%d %H:%MZ} by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
+        yield line("hold", True, words + "; to end it: airflow dtrain hold --end")
+    for check, look in (("store: machines", _machines), ("airflow pools", _pools)):
+        try:
+            yield from look(hook)
+        except Exception as error:
+            # Airflow's models change between versions; what they say here is only advice.
+            yield line(check, True, f"not looked at: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+
+
+def _machines(hook: DtrainHook) -> Iterator[Line]:
+    from airflow.sdk.configuration import conf
+
+    executors = conf.get("core", "executor", fallback="LocalExecutor").split(",")
+    yield machines_line(hook.settings.sql_alchemy_conn, executors, _other_machines())
+
+
+def machines_line(url: str, executors: list[str], others: list[str]) -> Line:
+    """Return whether every process of Airflow can reach the store.
+
+    :param executors: of ``[core] executor``
+    :param others: machines, not this one, on which schedulers and triggerers live
+    """
+    names = [executor.split(":")[-1].strip().rpartition(".")[2] for executor in executors]
+    remote = [name for name in names if name not in LOCAL_EXECUTORS]
+    if not url.startswith("sqlite") or not (remote or others):
+        return line("store: machines", True, "SQLite, one machine" if url.startswith("sqlite") else "a database server")
+    why = f"the executor {remote[0]} runs tasks on other machines" if remote else f"Airflow also runs on {others[0]}"
+    return line(
+        "store: machines",
+        False,
+        f"SQLite serves one machine, but {why}: each machine would have a queue of its own, and nobody could take "
+        "over from another. Use PostgreSQL in [dtrain] sql_alchemy_conn.",
+    )
+
+
+def _other_machines() -> list[str]:
+    from airflow.jobs.job import Job
+    from airflow.utils.net import get_hostname
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    kinds = ("TriggererJob", "SchedulerJob")
+    alive = Job.latest_heartbeat > datetime.now(UTC) - JOB_ALIVE
+    query = select(Job.hostname).where(Job.job_type.in_(kinds), Job.state == "running", alive).distinct()
+    with create_session() as session:
+        return sorted(str(name) for name in session.scalars(query) if name != get_hostname())
+
+
+def _pools(hook: DtrainHook) -> Iterator[Line]:
+    tasks = {(trial.key.dag_id, trial.key.task_id) for trial in hook.store.list_trials(limit=RECENT_TRIALS)}
+    yield pools_line(_counting_pools(tasks) if tasks else {})
+
+
+def pools_line(counting: Mapping[str, str]) -> Line:
+    """Return whether tasks of trials that are deferred leave their Airflow pool's slots to others.
+
+    :param counting: Airflow pool that counts deferred tasks -> a trial's task in it
+    """
+    if not counting:
+        return line("airflow pools", True, "no task of a trial is in a pool that counts deferred tasks")
+    pool, task = next(iter(counting.items()))
+    return line(
+        "airflow pools",
+        False,
+        f"task {task} is in Airflow's pool '{pool}', which counts deferred tasks: gangs that wait fill it, and a retry "
+        "that should take over a running gang finds no place. Give trials a pool without 'include deferred'.",
+    )
+
+
+def _counting_pools(tasks: set[tuple[str, str]]) -> dict[str, str]:
+    from airflow.models import Pool
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select, tuple_
+
+    of_trials = tuple_(TaskInstance.dag_id, TaskInstance.task_id).in_(sorted(tasks))
+    query = (
+        select(TaskInstance.pool, TaskInstance.dag_id, TaskInstance.task_id)
+        .join(Pool, Pool.pool == TaskInstance.pool)
+        .where(of_trials, Pool.include_deferred)
+        .distinct()
+    )
+    with create_session() as session:
+        return {pool: f"{dag_id}.{task_id}" for pool, dag_id, task_id in session.execute(query)}
+
+
+def host_lines(name: str, facts: Mapping[str, Any], is_network: Callable[[str], bool]) -> Iterator[Line]:
+    """Yield what on a host would end or confuse runs behind our back.
+
+    :param is_network: whether a type of file system lies on other machines
+    """
+    kind = facts.get("state_dir_fs")
+    if isinstance(kind, str) and is_network(kind):
+        message = f"state_dir lies on {kind}; locks and pids need a disk of the host. Register it with --state-dir"
+        yield line(f"{name}: state_dir", False, message)
+    if facts.get("linger") is False and facts.get("kill_user_processes") is True:
+        yield line(
+            f"{name}: logout",
+            False,
+            "logind has KillUserProcesses=yes and the account does not linger: runs die with the last SSH session. On "
+            "the host: loginctl enable-linger",
+        )

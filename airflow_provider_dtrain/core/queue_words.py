@@ -1,0 +1,117 @@
+"""Why a request of a queue waits and when it may start, in words for people: bounds only, never guesses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.classes import OVERDUE, PROTECTED
+from airflow_provider_dtrain.core.lanes import Shape, Waiter
+from airflow_provider_dtrain.core.passing import Pass
+from airflow_provider_dtrain.core.resources import Placement, Unplaceable
+from airflow_provider_dtrain.core.shortage import shortfall
+from airflow_provider_dtrain.core.shortage_words import count, explain, missing_words, names, sentences
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.gangs import Gang
+    from airflow_provider_dtrain.core.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class Expected:
+    """When a waiting request may start."""
+
+    #: Seconds within which it starts unless a request before it takes its slots; None = no bound is known.
+    within_s: float | None
+    #: The same for people.
+    words: str
+
+
+class Words:
+    """The words about a pool after a pass.
+
+    :param state: the pool as the pass left it
+    """
+
+    def __init__(self, state: Scheduler) -> None:
+        self.state = state
+        self._look = Pass(state)
+        self._due = {held.holder.request.request_id: held.due_s for held in self._look.held()}
+        self._lacks: dict[tuple[Shape, frozenset[str]], str] = {}
+
+    def never(self, waiter: Waiter) -> Unplaceable:
+        """Return why a request can never start in the pool."""
+        return explain(self.state.board, waiter.request, self.state.options)
+
+    def reason(self, waiter: Waiter, position: int) -> str:
+        """Return what stands in the way of a request, who holds it, and its place among those that wait."""
+        place = f"Position {position}, {count(position - 1, 'request')} before it."
+        if waiter.reserved:
+            place += f" Reserved for it: {names(waiter.reserved)}."
+        return f"{self._fact(waiter)} {place}"
+
+    def _fact(self, waiter: Waiter) -> str:
+        if self.state.shares.is_capped(waiter):
+            return self._cap(waiter)
+        if waiter.claim is not None:
+            return self._coming(waiter, waiter.claim)
+        return self._lack(waiter)
+
+    def _cap(self, waiter: Waiter) -> str:
+        used, cap = self.state.shares.in_use(waiter), waiter.party.max_slots
+        return sentences([f"its experiment has {used} of at most {cap} slots, and it needs {waiter.shape.slots}"])
+
+    def _coming(self, waiter: Waiter, claim: Placement) -> str:
+        fact = f"{count(claim.size, 'slot')} on {names(sorted(claim.slots))} are coming for it: {waiter.kept.size} free"
+        told = sorted({gang.who for gang in self._stopping(claim)})
+        return sentences([fact, *([f"told to stop: {names(told)}"] if told else [])])
+
+    def _stopping(self, claim: Placement) -> list[Gang]:
+        return [
+            gang
+            for name, indices in claim.slots.items()
+            for gang in self.state.gangs.on(name)
+            if gang.is_ending and not set(gang.placement.slots[name]).isdisjoint(indices)
+        ]
+
+    def _lack(self, waiter: Waiter) -> str:
+        closed = self._look.closed(waiter)
+        key = (waiter.shape, closed)
+        if key not in self._lacks:
+            state = self.state
+            need = shortfall(state.board, waiter.request, state.options, closed)
+            self._lacks[key] = missing_words(state.board, waiter.request, need)
+        return self._lacks[key]
+
+    def ineligible(self) -> dict[str, str]:
+        """Return why the waiting of some requests does not count."""
+        found = {request_id: self.never(waiter).reason for request_id, waiter in self.state.never.items()}
+        capped = {key: self._cap(waiter) for key, waiter in self.state.waiting.items() if not waiter.is_eligible}
+        return {**found, **capped}
+
+    def expected(self, waiter: Waiter) -> Expected:
+        """Return a bound for the start of a request."""
+        due_s = self._due.get(waiter.request.request_id)
+        if not waiter.is_eligible:
+            return Expected(None, "not known; its experiment is at max_slots")
+        if waiter.claim is not None:
+            return Expected(None, "not known; as soon as those that were told to stop have ended")
+        if due_s is not None:
+            what = "when everything on its hosts has reached its max_runtime"
+            return Expected(due_s, f"in {span(due_s)} at the latest, {what}, unless a request before it takes them")
+        if waiter.level == PROTECTED:
+            return Expected(None, "not known; protected: nothing behind it passes or interrupts it")
+        if waiter.level == OVERDUE:
+            return Expected(None, "not known; protected once enough of the older protected ones have ended")
+        left_s = self.state.options.max_wait_s - waiter.waited_at(self.state.now)
+        return Expected(None, f"not known; protected in {span(left_s)} at the latest" if left_s > 0 else "not known")
+
+
+def span(seconds: float) -> str:
+    """Return a duration in words, rounded up: to 10 minutes above an hour, so that it seldom changes."""
+    minutes = math.ceil(max(0.0, seconds) / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(math.ceil(minutes / 10) * 10, 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"

@@ -1,0 +1,141 @@
+"""Which hosts to keep for a request that cannot start, and who may use them meanwhile."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from airflow_provider_dtrain.core.board import Board, stable_order
+from airflow_provider_dtrain.core.classes import Rank
+from airflow_provider_dtrain.core.gangs import Gangs
+from airflow_provider_dtrain.core.resources import GangRequest, PoolOptions
+from airflow_provider_dtrain.core.subset_sum import cheapest_subset
+
+#: A slot in the way weighs more than all seconds that gangs were ever held.
+SLOT = 1 << 44
+
+#: Cost of a host, and the host behind its tie-break.
+_Row = tuple[int, tuple[int, str]]
+_Plan = tuple[int, list[str]]
+
+
+def is_sensible(board: Board, request: GangRequest, hosts: Sequence[str], options: PoolOptions) -> bool:
+    """Return whether the request could still start on the hosts that are kept for it."""
+    usable = all(name in board.free and name not in request.excluded_hosts for name in hosts)
+    if not usable or not hosts:
+        return False
+    if len(hosts) == 1 and _able(board, hosts[0]) >= request.slots:
+        return True
+    sizes = [board.size[name] for name in hosts]
+    if request.is_single_host or sum(sizes) != request.slots:
+        return False
+    is_one_size = len(set(sizes)) == 1 or options.allow_heterogeneous
+    return is_one_size and all(_able(board, name) == size for name, size in zip(hosts, sizes, strict=True))
+
+
+def _able(board: Board, name: str) -> int:
+    """Return how many slots of a host can ever be granted as things are."""
+    host = board.hosts[name]
+    return board.size[name] - (len(host.blocked & host.enabled) if host.blocked else 0)
+
+
+@dataclass(frozen=True)
+class Reserving:
+    """One question: where to keep hosts for a request."""
+
+    board: Board
+    gangs: Gangs
+    request: GangRequest
+    rank: Rank
+    options: PoolOptions
+    now: float
+    #: Hosts that are excluded for it or kept for others.
+    banned: Set[str]
+
+    def run(self) -> tuple[str, ...]:
+        """Return the hosts where fewest slots are in the way for good, ties by least time held; () for none."""
+        if self.request.slots == 0:
+            return ()
+        plans = [plan for plan in (self._one_host(), *self._equal_hosts()) if plan is not None]
+        if not plans and self.options.allow_heterogeneous and not self.request.is_single_host:
+            plans = [plan for plan in [self._unequal_hosts()] if plan is not None]
+        return tuple(sorted(min(plans, key=lambda plan: plan[0])[1])) if plans else ()
+
+    def _one_host(self) -> _Plan | None:
+        rows = self._rows([name for name in self._usable() if _able(self.board, name) >= self.request.slots], True)
+        return _plan([min(rows)]) if rows else None
+
+    def _equal_hosts(self) -> list[_Plan | None]:
+        if self.request.is_single_host:
+            return []
+        plans = []
+        for size, names in self._by_size().items():
+            wanted = self.request.slots // size
+            if wanted * size == self.request.slots and 1 < wanted <= len(names):
+                plans.append(_plan(heapq.nsmallest(wanted, self._rows(names, False))))
+        return [*plans]
+
+    def _unequal_hosts(self) -> _Plan | None:
+        groups = [(size, sorted(self._rows(names, False))) for size, names in self._by_size().items()]
+        fitting = [(size, rows) for size, rows in groups if size <= self.request.slots]
+        costs = [(size, [cost for cost, _ in rows]) for size, rows in fitting]
+        counts = cheapest_subset(costs, self.request.slots)
+        if counts is None:
+            return None
+        return _plan([row for count, (_, rows) in zip(counts, fitting, strict=True) for row in rows[:count]])
+
+    def _usable(self) -> list[str]:
+        return [name for name in self.board.free if name not in self.banned]
+
+    def _by_size(self) -> dict[int, list[str]]:
+        """Return usable hosts whose every slot can come free, by size, largest first."""
+        names = [name for name in self._usable() if _able(self.board, name) == self.board.size[name]]
+        sizes = sorted({self.board.size[name] for name in names} - {0}, reverse=True)
+        return {size: [name for name in names if self.board.size[name] == size] for size in sizes}
+
+    def _rows(self, names: Sequence[str], is_shared: bool) -> list[_Row]:
+        return [(self._cost(row[1], is_shared), row) for row in stable_order(self.request.request_id, names)]
+
+    def _cost(self, name: str, is_shared: bool) -> int:
+        """Return the slots on a host that the request can neither have nor end others for, and the time held."""
+        able = _able(self.board, name)
+        wanted = self.request.slots if is_shared else able
+        missing = wanted - self.board.free[name]
+        if missing <= 0:
+            return 0
+        in_the_way = max(0, missing - self.gangs.coming(name, self.rank))
+        seconds = self.gangs.held_seconds(name, self.rank, self.now)
+        return in_the_way * SLOT + int(min(seconds, SLOT >> 12))
+
+
+def _plan(rows: Sequence[_Row]) -> _Plan:
+    return sum(cost for cost, _ in rows), [name for _, (_, name) in rows]
+
+
+def is_for_good(board: Board, gangs: Gangs, request: GangRequest, rank: Rank, hosts: Sequence[str]) -> bool:
+    """Return whether slots are in the way of a reservation that its holder can never end others for.
+
+    Where none are, it waits for ``min_run`` of the last ones at most, and new gangs there would prolong that.
+    """
+    is_shared = len(hosts) == 1 and board.size[hosts[0]] > request.slots
+    for name in hosts:
+        missing = (request.slots if is_shared else board.size[name]) - board.free[name]
+        if missing > gangs.coming(name, rank):
+            return True
+    return False
+
+
+def due(board: Board, gangs: Gangs, hosts: Sequence[str], now: float) -> float | None:
+    """Return the seconds until everything on reserved hosts has ended; None where that is not known."""
+    latest = 0.0
+    for name in hosts:
+        held = 0
+        for gang in gangs.on(name):
+            if gang.ends_at is None:
+                return None
+            held += len(gang.placement.slots[name])
+            latest = max(latest, gang.ends_at - now)
+        if board.free[name] + held != board.size[name]:
+            return None
+    return latest

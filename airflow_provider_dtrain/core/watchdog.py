@@ -1,0 +1,195 @@
+"""Who holds up a gang: ranks that make no progress while others wait for them. Pure: reports in, verdict out.
+
+A process that is stopped is named whatever the others do. A rank that lives is named only while another one waits
+for it in an exchange: soon when it does nothing, later when it computes or loads data, because a slow step is no hang.
+Declared waits (a checkpoint, the searcher's decision, a download by one rank) and everything before the first step
+are exempt. A host of which nothing is known makes no rank look behind: the caller leaves its reports out and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from airflow_provider_dtrain.errors import Kind
+
+#: A process that has been stopped for this long is named.
+STOPPED_S = 5.0
+#: So long a rank neither moved nor used its CPU, and so long another one waits for it, before it is named.
+STILL_S, WAITING_S = 6.0, 4.0
+#: The same for a rank that computes or loads data, and for a gang in which nobody is behind.
+PATIENT_S = 60.0
+
+Why = Literal["stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together"]
+
+_WORDS: dict[Why, str] = {
+    "stopped": "stopped by a signal",
+    "traced": "held by a debugger",
+    "uninterruptible": "in an uninterruptible system call",
+    "unresponsive": "alive but no thread of it runs",
+    "idle": "alive, it uses no CPU",
+    "busy": "alive, it computes",
+    "loading": "alive",
+    "together": "alive",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """One look at a rank; all spans end at the look."""
+
+    rank: int
+    host: str
+    pid: int = 0
+    #: Letter of the process state in /proc.
+    state: str = "S"
+    #: How long it has been in that state.
+    state_s: float = 0.0
+    #: How long it has used less than a twentieth of a CPU.
+    idle_s: float = 0.0
+    #: How long its heartbeat has been away; None: it does not use the library.
+    silent_s: float | None = None
+    #: How long it has been at the same place.
+    still_s: float = 0.0
+    #: ``start``, ``compute``, ``data``, ``exchange``, ``wait``, ``ended``; empty without the library.
+    phase: str = ""
+    #: That place in words.
+    what: str = ""
+    steps: int = 0
+    #: The first step is done.
+    started: bool = False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger holds the process."""
+        return self.state in ("T", "t")
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the rank is expected to move."""
+        return self.started and self.silent_s is not None and self.phase in ("compute", "data", "exchange")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """A rank that holds up its gang."""
+
+    report: RankReport
+    why: Why
+    #: How long it has made no progress.
+    for_s: float
+
+    @property
+    def kind(self) -> Kind:
+        """Who is at fault: the host for a process that cannot run, the program for one that could.
+
+        A rank that lives in the user's code would hang again on another host, so it counts against ``max_restarts``;
+        one that is stopped, or stuck in the kernel, says nothing about the code.
+        """
+        return "infra" if self.why in ("stopped", "traced", "uninterruptible", "unresponsive") else "user"
+
+    @property
+    def words(self) -> str:
+        """Return rank, host, how long, how, and where."""
+        report = self.report
+        where = f", in {report.what}, step {report.steps}" if report.what else ""
+        return (
+            f"rank {report.rank} on {report.host} has made no progress for {self.for_s:.0f} s "
+            f"({_WORDS[self.why]}{where}, pid {report.pid})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What one look at a gang shows."""
+
+    behind: tuple[Behind, ...] = ()
+    #: Ranks that wait for others, longest first.
+    waiting: tuple[RankReport, ...] = ()
+    #: rank -> how long it has held up others by now, named or not
+    lagging: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def waiting_words(self) -> str:
+        """Return how many ranks wait, where and since when; empty when nobody does."""
+        if not self.waiting:
+            return ""
+        first, count = self.waiting[0], len(self.waiting)
+        return f"{count} rank{'s wait' if count > 1 else ' waits'} for it in {first.what} since {first.still_s:.0f} s"
+
+
+def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: float = 0.0) -> Verdict:
+    """Return who is behind.
+
+    :param reports: of all running ranks of which something fresh is known, in any order
+    :param complete: False: some ranks are missing, e.g. on a host that cannot be reached. Only stopped processes are
+        named then, because the others may wait for a rank that is not seen
+    :param longest_s: longest stand so far that ended by itself; twice as long is borne before a living rank is named
+    """
+    stopped = [_stopped(one) for one in reports if one.is_stopped and one.state_s >= STOPPED_S]
+    waiting = sorted((one for one in reports if _waits(one)), key=lambda one: (-one.still_s, one.rank))
+    if not complete:
+        return Verdict(behind=_sorted(stopped), waiting=tuple(waiting))
+    living = [one for one in reports if not one.is_stopped]
+    lagging = {one.rank: one.still_s for one in living if _is_waited_for(one, waiting)}
+    found = [_alive(one, longest_s) for one in living if one.rank in lagging]
+    found += [_without_library(one) for one in living if one.silent_s is None]
+    behind = [*stopped, *(one for one in found if one is not None)]
+    if not behind and len(reports) > 1:
+        behind = _together(reports, longest_s)
+    named = {one.report.rank for one in behind}
+    return Verdict(
+        behind=_sorted(behind), waiting=tuple(one for one in waiting if one.rank not in named), lagging=lagging
+    )
+
+
+def _sorted(behind: Sequence[Behind]) -> tuple[Behind, ...]:
+    return tuple(sorted(behind, key=lambda one: (-one.for_s, one.report.rank)))
+
+
+def _stopped(report: RankReport) -> Behind:
+    return Behind(report=report, why="traced" if report.state == "t" else "stopped", for_s=report.state_s)
+
+
+def _waits(report: RankReport) -> bool:
+    """Return whether a rank that lives has been in an exchange for a while."""
+    beats = report.silent_s is not None and report.silent_s < WAITING_S
+    return report.is_watched and report.phase == "exchange" and beats and report.still_s >= WAITING_S
+
+
+def _is_waited_for(report: RankReport, waiting: Sequence[RankReport]) -> bool:
+    """Return whether others wait for a rank: in an exchange that it has not come to, or a step ahead of it."""
+    if not report.is_watched or report.still_s < WAITING_S:
+        return False
+    if report.phase == "exchange" and (report.silent_s or 0.0) < STILL_S:
+        return any(one.steps > report.steps for one in waiting)
+    return any(one.rank != report.rank for one in waiting)
+
+
+def _alive(report: RankReport, longest_s: float) -> Behind | None:
+    """Return a rank that is waited for when it has stood too long for what it does."""
+    silent = (report.silent_s or 0.0) >= STILL_S
+    if report.state == "D" and min(report.state_s, report.still_s) >= STILL_S:
+        return Behind(report=report, why="uninterruptible", for_s=report.still_s)
+    idle = report.idle_s >= STILL_S
+    if silent and idle:
+        return Behind(report=report, why="unresponsive", for_s=report.silent_s or 0.0)
+    why: Why = "loading" if report.phase == "data" else "idle" if idle else "busy"
+    limit_s = max(STILL_S if why == "idle" else PATIENT_S, 2 * longest_s)
+    return Behind(report=report, why=why, for_s=report.still_s) if report.still_s >= limit_s else None
+
+
+def _without_library(report: RankReport) -> Behind | None:
+    stuck = report.state == "D" and report.state_s >= PATIENT_S
+    return Behind(report=report, why="uninterruptible", for_s=report.state_s) if stuck else None
+
+
+def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
+    """Return all ranks when none of them moves and none is behind: lost messages, or exchanges in another order."""
+    limit_s = max(PATIENT_S, 2 * longest_s)
+    stands = all(one.is_watched and one.phase != "data" and one.still_s >= limit_s for one in reports)
+    rests = all(one.idle_s >= STILL_S for one in reports)
+    if not stands or not rests or not any(one.phase == "exchange" for one in reports):
+        return []
+    return [Behind(report=one, why="together", for_s=one.still_s) for one in reports]

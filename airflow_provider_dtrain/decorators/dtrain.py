@@ -1,0 +1,187 @@
+"""``@task.dtrain``: a Python function that runs as the ranks of a gang."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
+from airflow_provider_dtrain.errors import FunctionError
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+    from airflow_provider_dtrain.engine.outcome import Outcome
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records import Ticket, TrialKey
+
+#: Folder of the payload that holds the function.
+FOLDER = "dtrain_function"
+
+
+class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
+    """Runs a function once per slot of a gang; what it returns on rank 0 is the task's XCom.
+
+    :param python_callable: the function; its source travels
+    :param op_args: positional arguments, as JSON (templated)
+    :param op_kwargs: named arguments, as JSON (templated)
+    :param config: experiment configuration without an entrypoint: a path, YAML text or a dict (templated)
+    :param slots: of the gang; wins over ``config`` (templated)
+    :param gang_pool: pool of hosts; wins over ``config`` (templated)
+    :param environment: ``python`` and ``variables`` of the ranks; wins over ``config`` (templated)
+    """
+
+    custom_operator_name = "@task.dtrain"
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields, *TrialOperator.template_fields, "slots", "gang_pool", "environment",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers, **TrialOperator.template_fields_renderers,
+    }  # fmt: skip
+    shallow_copy_attrs: Sequence[str] = ("python_callable",)
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        config: str | Mapping[str, Any] | None = None,
+        slots: int | str | None = None,
+        gang_pool: str | None = None,
+        environment: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_function(python_callable)
+        super().__init__(
+            kwargs_to_upstream={"config": config or {}},
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            **kwargs,
+        )
+        self.slots = slots
+        self.gang_pool = gang_pool
+        self.environment = environment
+        self._context: Context | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Run the function on every rank; return what it returned on rank 0. Raises as a ``TrialOperator`` does."""
+        self._context = context
+        return super().execute(context)
+
+    def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
+        from airflow_provider_dtrain.engine.submission import render, submit
+
+        source, call = read_function(self.python_callable), self._call()
+        gang = self._gang()
+        held = hook.store.gang(gang.allocation_id) if gang is not None else None
+        document = self._document(folder, source.file_name, slots=held.slots if held is not None else None)
+        stored = render(hook, document, self.template, folder, pool=held.pool if held is not None else None)
+        with tempfile.TemporaryDirectory(prefix="dtrain-") as root:
+            model_dir = stored.document.get("model_dir")
+            code = Path(root) / (model_dir or "")
+            if model_dir:
+                shutil.copytree(folder / model_dir, code, symlinks=True)
+            place = code / FOLDER
+            place.mkdir()
+            (place / source.file_name).write_text(source.text, encoding="utf-8")
+            (place / "call.json").write_text(json.dumps(call, allow_nan=False), encoding="utf-8")
+            return submit(hook, stored, key=key, folder=Path(root), trial=self._planned(key), gang=gang)
+
+    def _call(self) -> dict[str, Any]:
+        """Return the call; parameters that have the name of a part of Airflow's context get it."""
+        import inspect
+
+        from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+
+        kwargs, context = dict(self.op_kwargs), self._context or {}
+        given = inspect.signature(self.python_callable).bind_partial(*self.op_args, **kwargs).arguments
+        for name in inspect.signature(self.python_callable).parameters:
+            if name in KNOWN_CONTEXT_KEYS and name not in given and name in context:
+                kwargs[name] = context[name]  # type: ignore[literal-required]
+        return bind(self.python_callable, list(self.op_args), kwargs)
+
+    def _document(self, folder: Path, file_name: str, *, slots: int | None) -> dict[str, Any]:
+        """Return the configuration with the function as its entrypoint.
+
+        :param slots: of the held gang; taken when nobody else says how many
+        """
+        from airflow_provider_dtrain.engine.submission import read_document
+
+        document = dict(read_document(self.config, folder, what="configuration").document)
+        if document.get("entrypoint") is not None:
+            raise FunctionError(
+                f"config has the entrypoint {document['entrypoint']!r}, but @task.dtrain runs the function "
+                f"{self.python_callable.__name__}(). Remove it, or use a TrialOperator."
+            )
+        document["entrypoint"] = ["python", "-m", "airflow_provider_dtrain.train.function", f"{FOLDER}/{file_name}"]
+        if self.template is None and "template" not in document:
+            document.setdefault("max_restarts", 0)
+        resources = dict(document.get("resources") or {})
+        if self.slots is not None:
+            resources["slots_per_trial"] = _whole(self.slots)
+        elif slots is not None:
+            resources.setdefault("slots_per_trial", slots)
+        if self.gang_pool:
+            resources["pool"] = self.gang_pool
+        environment = {**(document.get("environment") or {}), **(self.environment or {})}
+        return {**document, "resources": resources, **({"environment": environment} if environment else {})}
+
+    def _end(self, outcome: Outcome | None) -> Any:
+        ended = super()._end(outcome)
+        return None if ended is None else self._returned(int(ended["trial_id"]))
+
+    def _returned(self, trial_id: int) -> Any:
+        """Return what rank 0's function returned; None when it left the interpreter itself."""
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+        from airflow_provider_dtrain.train.function import RETURNED
+
+        store = DtrainHook().store
+        found = store.events(store.trial(trial_id).attempt_id, kinds=(RETURNED,))
+        texts = [str(event.body.get("json")) for event in found if event.stream == "rank0.events"]
+        try:
+            return json.loads(texts[-1]) if texts else None
+        except ValueError:
+            raise FunctionError(f"Rank 0 of trial {trial_id} sent a result that is no JSON.") from None
+
+
+def _whole(value: int | str) -> int | str:
+    text = str(value).strip()
+    return int(text) if text.lstrip("-").isdigit() else value
+
+
+def dtrain_task(
+    python_callable: Callable[..., Any] | None = None,
+    multiple_outputs: bool | None = None,
+    *,
+    pool: str | None = None,
+    airflow_pool: str | None = None,
+    **kwargs: Any,
+) -> TaskDecorator:
+    """Make a task of a function that runs as the ranks of a gang.
+
+    The function's own lines travel: imports belong inside. Its arguments and what it returns on rank 0 are JSON.
+
+    :param pool: pool of hosts
+    :param airflow_pool: Airflow's pool of the task
+    :param kwargs: ``config``, ``template``, ``slots``, ``environment``, ``allocation``, and what every task takes
+    """
+    if pool is not None:
+        kwargs["gang_pool"] = pool
+    if airflow_pool is not None:
+        kwargs["pool"] = airflow_pool
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=DtrainDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,46 @@
+"""A coroutine that waits for its gang sleeps until something concerns it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.store.records import AttemptView
+
+#: A request is renewed this often while nothing happens; the queue skips one that was silent for 60 s.
+RENEW_S = 20.0
+
+
+async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = RENEW_S) -> None:
+    """Wait until something may have changed for a waiting request; raises as :meth:`Runtime.check` does.
+
+    Of all coroutines of this process that wait in the pool, one is woken for the next scheduling pass.
+
+    :param timeout_s: at most so long; the caller renews its request then
+    """
+    from airflow_provider_dtrain.store.changes import Waiter
+
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        # Called by the thread that looks; a loop that is closed meanwhile has nobody to wake.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(woken.set)
+
+    changes = rt.store.changes()
+    waiter = Waiter(view.pool, view.allocation_id, wake, rt.settings.pass_interval_s)
+    if rt.deadline is not None:
+        timeout_s = max(0.0, min(timeout_s, rt.deadline - time.time()))
+    changes.add(waiter)
+    waits = [asyncio.ensure_future(woken.wait()), asyncio.ensure_future(rt.wished(timeout_s))]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        changes.remove(waiter)
+        for wait in waits:
+            wait.cancel()
+    await rt.check()

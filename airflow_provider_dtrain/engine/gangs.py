@@ -1,0 +1,251 @@
+"""Gangs that are held for several tasks: waiting for one, using it, and its end on the hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from airflow_provider_dtrain.engine.changes import RENEW_S
+from airflow_provider_dtrain.engine.recovery import Recovery
+from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.errors import StoreUnavailableError, UnplaceableError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.engine.tasklog import TaskLog
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
+    from airflow_provider_dtrain.store.records import AttemptView, TrialKey
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: How long a waiting task bears a store that does not answer.
+STORE_PATIENCE_S = 300.0
+#: How long the follower of a trial has to end it by itself when its gang ends.
+FOLLOWER_GRACE_S = 30.0
+#: A follower that was silent for so long does nothing any more.
+FOLLOWER_SILENT_S = 60.0
+
+
+class GangTimeout(Exception):
+    """The gang was not granted in time."""
+
+
+@dataclass(frozen=True)
+class HeldGang:
+    """What a task was given to use a gang by: the XCom of the task that asked for it."""
+
+    allocation_id: int
+    token: int
+
+    @classmethod
+    def parse(cls, value: Any) -> HeldGang:
+        """Return the gang that an XCom names.
+
+        :param value: ``{"allocation_id", "token", "slots"}``
+        :raises UserError: it is something else
+        """
+        from airflow_provider_dtrain.errors import UserError
+
+        try:
+            return cls(int(value["allocation_id"]), int(value["token"]))
+        except (TypeError, KeyError, ValueError):
+            raise UserError(
+                f"allocation is {value!r}, not the XCom of a GangSensor with allocation_id, token and slots. "
+                "Give allocation=sensor.output."
+            ) from None
+
+
+def as_xcom(view: GangView) -> dict[str, Any]:
+    """Return what later tasks need to use a gang, as plain JSON."""
+    slots = {host: list(indices) for host, indices in sorted(view.placement.items())}
+    return {"allocation_id": view.allocation_id, "token": view.token, "slots": slots}
+
+
+class GangWaiter:
+    """Waits in the queue for one gang, under a watch of its own.
+
+    :param watcher: who waits, in words
+    :param deadline: Unix time from which it waits no more; None = never
+    """
+
+    def __init__(
+        self, hook: DtrainHook, allocation_id: int, log: TaskLog, *, watcher: str, deadline: float | None = None
+    ) -> None:
+        self.hook, self.store, self.allocation_id, self.log = hook, hook.store, allocation_id, log
+        self.watcher, self.deadline = watcher, deadline
+        self.watch: int | None = None
+        self._said = self._pool = ""
+
+    async def run(self, *, patient: bool = True) -> GangView | None:
+        """Return the gang once it is held.
+
+        Any waiter runs the scheduling pass, so no daemon is needed.
+
+        :param patient: False: return None after the first pass that does not grant
+        :raises UnplaceableError: no set of the pool's hosts can serve it any more
+        :raises GangEndedError: it was withdrawn
+        :raises StaleWatchError: another process waits for it now
+        :raises GangTimeout: the deadline has passed
+        """
+        if self.watch is None:
+            self.watch = await self._db(self.store.watch_gang, self.allocation_id, watcher=self.watcher)
+        recovery = Recovery(self.hook)
+        try:
+            while (view := await self._look()) is None and patient:
+                recovery.tick()
+                await self._changed()
+        finally:
+            await recovery.close()
+        return view
+
+    async def _changed(self) -> None:
+        """Wait until something may have changed for the request, but not longer than it may be silent."""
+        from airflow_provider_dtrain.store.changes import Waiter
+
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # A loop that is closed meanwhile has nobody to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        left_s = RENEW_S if self.deadline is None else min(RENEW_S, self.deadline - time.time())
+        waiter = Waiter(self._pool, self.allocation_id, wake, self.hook.settings.pass_interval_s)
+        changes = self.store.changes()
+        changes.add(waiter)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), max(0.1, left_s))
+        finally:
+            changes.remove(waiter)
+
+    async def withdraw(self, because: str) -> None:
+        """Leave the queue, or give up the gang that was granted.
+
+        :raises StaleWatchError: another process waits for it now
+        """
+        await self._db(self.store.end_gang, self.allocation_id, because, watch=self.watch)
+
+    async def _look(self) -> GangView | None:
+        assert self.watch is not None
+        view = await self._db(self.store.renew_gang_request, self.allocation_id, self.watch)
+        self._pool = view.pool
+        await self._db(self.store.schedule, view.pool)
+        held = await self._db(self.store.take_up_gang, self.allocation_id, self.watch)
+        if held is not None:
+            places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(held.placement.items()))
+            self.log.info("Holding %d slot(s) of pool '%s': %s", held.slots, held.pool, places)
+            return held
+        view = await self._db(self.store.gang, self.allocation_id)
+        if view.reason and view.reason != self._said:
+            self.log.info("Waiting in pool '%s': %s", view.pool, view.reason)
+            self._said = view.reason
+        if view.unplaceable:
+            raise UnplaceableError(view.reason)
+        if self.deadline is not None and time.time() > self.deadline:
+            raise GangTimeout(f"No gang of {view.slots} slots was granted in pool '{view.pool}': {view.reason}")
+        return None
+
+    async def _db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a method of the store returns, called in a thread; waits for a store that is away."""
+        give_up_at, pause_s = time.monotonic() + STORE_PATIENCE_S, 0.5
+        while True:
+            try:
+                return await in_thread(method, *args, **kwargs)
+            except StoreUnavailableError as error:
+                if time.monotonic() + pause_s > give_up_at:
+                    raise
+                self.log.warning("%s Trying again.", error)
+                pause_s = min(pause_s * 2, 15.0)
+                await asyncio.sleep(pause_s)
+
+
+def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:
+    """Write the request for a gang; repeatable by its key. Blocks.
+
+    :raises UnplaceableError: no set of the pool's hosts can ever serve it
+    """
+    hook.ensure_local()
+    return hook.store.submit_gang(submission)
+
+
+async def wait_to_use(rt: Runtime, *, patient: bool = True) -> None:
+    """Return when this attempt is the one that uses its held gang.
+
+    :param patient: False: hand over when another task uses it
+    :raises GangEndedError: the gang has ended
+    """
+    said, recovery = "", Recovery(rt.hook)
+    try:
+        while (run := await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch)) is None:
+            view = await rt.view()
+            if view.reason != said:
+                rt.log.info("Waiting: %s", view.reason)
+                said = view.reason
+            if not patient:
+                rt.hand_over()
+            # The follower of the trial that uses it may have died.
+            recovery.tick()
+            await rt.pause(rt.settings.pass_interval_s)
+    finally:
+        await recovery.close()
+    rt.taken_up_at = time.monotonic()
+    rt.log.info("Using a held gang: %s", run)
+
+
+async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log: TaskLog, *, watcher: str) -> GangView:
+    """End a held gang everywhere; return what is left of it. Repeatable.
+
+    Slots of hosts that do not answer stay taken, and recovery asks again.
+
+    :param because: why, in words
+    :raises GangEndedError: there is no such gang
+    """
+    store = await in_thread(lambda: hook.store)
+    view = await in_thread(store.end_gang, allocation_id, because)
+    if view.attempt_id is None or view.state == "released":
+        return view
+    attempt = await _left_alone(hook, view.attempt_id)
+    if attempt is not None:
+        await _end_user(hook, attempt, log, watcher)
+    return await in_thread(store.end_gang, allocation_id, because)
+
+
+async def end_older_gangs(hook: DtrainHook, key: TrialKey, log: TaskLog, *, watcher: str) -> None:
+    """End every gang that an earlier clear of this task left behind."""
+    store = await in_thread(lambda: hook.store)
+    for older in await in_thread(store.older_gangs, key):
+        log.info("Ending the gang %d of a cleared task first", older.allocation_id)
+        await end_held_gang(hook, older.allocation_id, "the task that asked for it was cleared", log, watcher=watcher)
+
+
+async def _left_alone(hook: DtrainHook, attempt_id: int) -> AttemptView | None:
+    """Return the attempt once nobody cares for it; None when its follower ended it and every host confirmed."""
+    give_up_at = time.monotonic() + FOLLOWER_GRACE_S
+    while True:
+        attempt = await in_thread(hook.store.attempt, attempt_id)
+        silent_s = time.time() - attempt.renewed_at.timestamp() if attempt.renewed_at else FOLLOWER_SILENT_S
+        if attempt.ended_at is not None:
+            return attempt if attempt.held_hosts else None
+        if silent_s >= FOLLOWER_SILENT_S or time.monotonic() > give_up_at:
+            return attempt
+        await asyncio.sleep(1.0)
+
+
+async def _end_user(hook: DtrainHook, attempt: AttemptView, log: TaskLog, watcher: str) -> None:
+    from airflow_provider_dtrain.engine import finishing
+    from airflow_provider_dtrain.engine.attempt import AttemptRunner
+    from airflow_provider_dtrain.engine.runtime import Runtime
+
+    watch = await in_thread(hook.store.watch, attempt.attempt_id, watcher=watcher)
+    runtime = Runtime(hook, hook.store, attempt.attempt_id, watch, log, watcher=watcher)
+    if attempt.ended_at is None:
+        await AttemptRunner(runtime).kill()
+    else:
+        await finishing.release(runtime, attempt)

@@ -1,0 +1,65 @@
+"""Hosts are told at once how long their live runs may go without a renewal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.errors import DtrainError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+PARALLEL_HOSTS = 16
+CALL_TIMEOUT_S = 30.0
+LIVE = ("starting", "running", "stopping")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What one host made of it."""
+
+    host: str
+    runs: tuple[str, ...]
+    #: Why it could not be told; None: it was.
+    problem: str | None = None
+
+
+def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:
+    """Return host -> runs whose lease counts there."""
+    found: dict[str, list[str]] = {}
+    for task in hook.store.tasks():
+        # A gang that is held between two tasks has no run.
+        if task.state not in (*LIVE, "expired") or not task.attempt_id:
+            continue
+        view = hook.store.attempt(task.attempt_id)
+        for host in view.held_hosts if view.run else ():
+            found.setdefault(host, []).append(str(view.run))
+    return {host: tuple(sorted(runs)) for host, runs in sorted(found.items())}
+
+
+def tell_hosts(hook: DtrainHook, runs: Mapping[str, tuple[str, ...]], lease_s: float) -> list[Told]:
+    """Give the runs of every host a lease from now on; return what became of it, by host.
+
+    :param lease_s: seconds without a renewal after which a run ends itself; 0 = never
+    """
+    if not runs:
+        return []
+    with ThreadPoolExecutor(min(PARALLEL_HOSTS, len(runs))) as threads:
+        return list(threads.map(lambda host: _tell(hook, host, runs[host], lease_s), runs))
+
+
+def _tell(hook: DtrainHook, host: str, runs: tuple[str, ...], lease_s: float) -> Told:
+    try:
+        link = hook.link(hook.store.get_host(host))
+        # The host counts from a reading of its own clock that is newer than any follower's.
+        reading = link.call("probe", timeout_s=CALL_TIMEOUT_S).result(CALL_TIMEOUT_S + 5)["boottime_s"]
+        renewal = link.call(
+            "renew", runs=list(runs), boottime_s=reading, orphan_timeout_s=lease_s, timeout_s=CALL_TIMEOUT_S
+        )
+        renewal.result(CALL_TIMEOUT_S + 5)
+    except DtrainError as error:
+        return Told(host=host, runs=runs, problem=str(error))
+    return Told(host=host, runs=runs)

@@ -1,0 +1,222 @@
+"""What follows when an attempt did not complete: another attempt, on the same gang or a new one, or the end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.engine import finishing
+from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
+from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, back_off_s, platform_back_off_s, shortened
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    HostError,
+    HostRefusedError,
+    HostSilentError,
+    HostUnreachableError,
+    InvalidHPError,
+    LogPolicyError,
+    MaxRuntimeError,
+    SlotBusyError,
+    TrainingRefusedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+
+    from airflow_provider_dtrain.engine.plan import Job
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.engine.stopping import GiveWay
+    from airflow_provider_dtrain.store.records import AttemptView
+
+#: Failures of kind ``user`` that another attempt would repeat.
+FINAL = (InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError)
+#: Between two attempts to fence a host that does not answer.
+FENCE_AGAIN_S = 10.0
+#: Refusals of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
+#: earlier follower had given the attempt up. Another grant helps.
+BEHIND = ("stale_token", "tombstone")
+#: Attempts in a row that the platform failed before the task fails, and Airflow tries again.
+PLATFORM_FAILURES = 8
+
+
+def restart_of(view: AttemptView) -> bool | None:
+    """Return whether the next attempt of an ended trial is counted as a restart; None when none may follow.
+
+    A trial that the user's code failed has restarts left only where its follower died before it could begin one.
+    """
+    if view.trial_state != "errored" or view.failure is None:
+        return None
+    if view.failure.get("kind") != "user":
+        return False
+    has_left = view.failure.get("error") == "RankFailedError" and view.restarts < view.max_restarts
+    return True if has_left else None
+
+
+class Restarting:
+    """The part of an attempt's runner that decides what comes next."""
+
+    rt: Runtime
+    #: The follower died for good: the attempt is ended by the rules, and nothing new begins.
+    salvaging = False
+    #: How long the latest attempt that gave way took to write its checkpoint and go; None = none did.
+    stop_took_s: float | None = None
+
+    async def _attempt_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
+        """Start again from the latest checkpoint, or end the trial."""
+        if isinstance(error, HostError):
+            return await self._host_failed(view, error)
+        if error.kind == "platform":
+            return await self._platform_failed(view, error)
+        if isinstance(error, FINAL) or view.restarts >= view.max_restarts:
+            return await self._finish(view, "errored", error)
+        if self.salvaging:
+            return await self._finish(view, "errored", error, is_final=False)
+        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
+        self.rt.log.error("%s", shortened(str(error), {one.number: one.failure for one in attempts}))
+        if set(await finishing.fence(self.rt, view)) != set(view.held_hosts):
+            if view.is_held_gang:
+                return await self._finish(view, "errored", error)
+            # The gang is broken up: what does not answer stays taken, and the trial waits for another one.
+            await self._until_gone(view)
+        await self._next_attempt(error, counted=True)
+        source, pause_s = (await self._job(await self.rt.view())).checkpoint_source, back_off_s(view.restarts)
+        where = f"step {source.step}" if source is not None else "the beginning: there is no checkpoint yet"
+        self.rt.log.warning("Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, pause_s, where)
+        await self._back_off(pause_s)
+        return None
+
+    async def _platform_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
+        """Start again although nothing is wrong with the code or a host; a long pause gives the gang back."""
+        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
+        before = 0
+        for one in reversed([one for one in attempts if one.number < view.number]):
+            if (one.failure or {}).get("kind") != "platform":
+                break
+            before += 1
+        if self.salvaging or before + 1 >= PLATFORM_FAILURES:
+            return await self._finish(view, "errored", error)
+        pause_s = platform_back_off_s(before)
+        self.rt.log.warning("%s Starting again in %.0f s; this is not counted as a restart.", error, pause_s)
+        clear = set(await finishing.fence(self.rt, view)) == set(view.held_hosts)
+        if view.is_held_gang and not clear:
+            return await self._finish(view, "errored", error)
+        if not clear or (pause_s > KEEP_GANG_S and not view.is_held_gang):
+            await self._until_gone(view)
+            await self._back_off(pause_s)
+            await self._next_attempt(error, counted=False)
+            return None
+        await self._next_attempt(error, counted=False)
+        await self._back_off(pause_s)
+        return None
+
+    async def _host_failed(self, view: AttemptView, error: HostError, also: tuple[str, ...] = ()) -> Outcome | None:
+        """Look for other hosts when one is at fault; end the attempt when there are none.
+
+        :param also: more hosts that failed it
+        """
+        self.rt.log.warning("%s", error)
+        behind = isinstance(error, HostRefusedError) and error.code in BEHIND
+        if isinstance(error, HostUnreachableError):
+            await self.rt.note_host(error.host, "unreachable", str(error))
+        if isinstance(error, SlotBusyError) or behind:
+            unknown = await self._look_at(error)
+            behind = behind or (isinstance(error, SlotBusyError) and error.details.get("run") in unknown)
+        if not view.is_held_gang:
+            # Who lost a host has waited for as long as its supervisor lets anything run.
+            await self._until_gone(view, gone={error.host} if isinstance(error, HostSilentError) else set())
+        if self.salvaging or view.is_held_gang:
+            return await self._finish(await self.rt.view(), "errored", error)
+        ticket = await self.rt.db(
+            self.rt.store.move_on, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error),
+            exclude_host=None if behind else error.host, also=also,
+        )  # fmt: skip
+        if ticket is None:
+            return await self._finish(await self.rt.view(), "errored", error)
+        names = ", ".join(f"'{name}'" for name in (error.host, *also))
+        if behind:
+            self.rt.log.warning("The grant was older than what host %s has seen; the trial waits for another", names)
+        else:
+            left_out = "is left out" if not also else "are left out"
+            self.rt.log.warning(
+                "Host%s %s %s of this trial from now on; looking for others", "s" if also else "", names, left_out
+            )
+        await self.rt.follow_attempt(ticket.attempt_id)
+        return None
+
+    async def _gave_way(self, view: AttemptView, give_way: GiveWay, error: DtrainError | None) -> Outcome | None:
+        """Give the gang back and wait for another one, from the latest checkpoint.
+
+        :param error: how the ranks ended, when not by themselves; no failure
+        """
+        assert give_way.words is not None
+        self.stop_took_s = give_way.took_s or 0.0
+        if error is not None and not give_way.by_signal:
+            self.rt.log.warning("While it was asked to stop: %s", shortened(str(error), {}))
+        await self._until_gone(view)
+        ticket = await self.rt.db(
+            self.rt.store.yield_gang, self.rt.attempt_id, self.rt.watch, reason=give_way.words, paused=give_way.paused
+        )
+        self.rt.log.warning(
+            "The gang was given back after %.0f s (%s); the trial %s.", self.stop_took_s, give_way.words,
+            "is paused until: airflow dtrain trial activate" if give_way.paused else "waits with its place kept",
+        )  # fmt: skip
+        if not self.salvaging:
+            await self.rt.follow_attempt(ticket.attempt_id)
+        return None
+
+    async def _look_at(self, error: HostError) -> list[str]:
+        """Return runs on the host that the store has forgotten; bring tokens and slots in order there."""
+        from airflow_provider_dtrain.engine.recovery import look_at_host
+
+        try:
+            if isinstance(error, SlotBusyError) and isinstance(slot := error.details.get("slot"), int):
+                await self.rt.db(self.rt.store.mark_slot, error.host, slot, "busy_elsewhere")
+            return await look_at_host(self.rt, error.host)
+        except DtrainError as problem:
+            self.rt.log.warning("Host '%s' could not be looked at: %s", error.host, problem)
+            return []
+
+    async def _until_gone(self, view: AttemptView, *, gone: AbstractSet[str] = frozenset()) -> None:
+        """Return when no process of the attempt can be running any more.
+
+        A host that does not answer is given the time after which its supervisor ends the run by itself.
+
+        :param gone: hosts where nothing can run any more, although they have not said so
+        """
+        give_up_at = time.monotonic() + self.rt.gone_after_s
+        async with self.rt.renewing():
+            while True:
+                clear = await finishing.release(self.rt, view)
+                missing = set(view.held_hosts) - set(clear) - gone
+                never = not self.rt.settings.orphan_timeout_s or await self.rt.is_held()
+                if not missing or view.plan is None or (time.monotonic() > give_up_at and not never):
+                    return
+                self.rt.log.warning("Waiting for %s to confirm that %s is gone", ", ".join(sorted(missing)), view.run)
+                await self.rt.pause(FENCE_AGAIN_S)
+                view = await self.rt.view()
+
+    async def _back_off(self, pause_s: float) -> None:
+        async with self.rt.renewing():
+            await self.rt.pause(pause_s)
+
+    async def _next_attempt(self, error: DtrainError, *, counted: bool) -> None:
+        ticket = await self.rt.db(
+            self.rt.store.next_attempt, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error), counted=counted
+        )
+        await self.rt.follow_attempt(ticket.attempt_id)
+
+    if TYPE_CHECKING:
+
+        async def _finish(
+            self, view: AttemptView, state: State, error: DtrainError | None, *, is_final: bool = True
+        ) -> Outcome: ...
+
+        async def _job(self, view: AttemptView) -> Job: ...
+
+
+def failure_dict(error: DtrainError) -> Mapping[str, Any]:
+    """Return a failure as the store keeps it."""
+    return asdict(Failure.of(error))

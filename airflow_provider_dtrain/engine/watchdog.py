@@ -1,0 +1,140 @@
+"""Watches over the progress of one gang: names who holds it up, and says when the gang must end for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.watchdog import STOPPED_S, Behind, RankReport, Verdict, judge
+from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.tasklog import TaskLog
+    from airflow_provider_dtrain.hosts.wire import Progress
+
+#: Reports come with each beat, every 5 s; a host that is silent for longer says nothing about its ranks.
+FRESH_S = 12.0
+#: A gang is not ended before it was seen to hang for this long from here, whatever the hosts' clocks say.
+SEEN_S = 60.0
+#: A living rank is named when so many reports in a row say so: one may have been written right after a pause of the
+#: whole machine, when no rank had had the time to move.
+LOOKS = 2
+
+
+class GangWatchdog:
+    """State of the watchdog for one gang and one follower.
+
+    :param hosts: of the gang
+    :param hang_timeout_s: how long a rank may hold up its gang before the gang is ended
+    :param log: one line when a rank is named, one when it goes on
+    """
+
+    def __init__(self, hosts: Iterable[str], hang_timeout_s: float, log: logging.Logger | TaskLog) -> None:
+        self._hosts, self._hang_timeout_s, self._log = tuple(hosts), hang_timeout_s, log
+        #: host -> when its latest report came, on our monotonic clock, and the report
+        self._reports: dict[str, tuple[float, Progress]] = {}
+        #: rank -> how many reports in a row have it behind
+        self._looks: dict[int, int] = {}
+        #: rank -> when it was named, and what was said
+        self.named: dict[int, tuple[float, Behind]] = {}
+        self._lagging: dict[int, float] = {}
+        #: Longest stand of a living rank that ended by itself, seconds.
+        self._longest_s = 0.0
+        self._judged: dict[str, float] = {}
+        self._supervisors: set[str] = set()
+
+    def take(self, host: str, progress: Progress) -> None:
+        """Take a host's report; called by the link's reading thread, returns at once."""
+        self._reports[host] = time.monotonic(), progress
+
+    def look(self, ended: Mapping[str, str] | Iterable[str] = ()) -> DtrainError | None:
+        """Judge the latest reports; return the error by which the gang must be ended, None while it may go on.
+
+        :param ended: hosts whose part of the gang is over
+        """
+        now, over = time.monotonic(), set(ended)
+        fresh = {
+            host: report for host, (came_at, report) in list(self._reports.items())
+            if now - came_at < FRESH_S and host not in over
+        }  # fmt: skip
+        readings = {host: report.boottime_s for host, report in fresh.items()}
+        if readings == self._judged:
+            return self._end(now)
+        self._judged = readings
+        self._look_at_supervisors(fresh)
+        reports = [rank for report in fresh.values() for rank in report.ranks]
+        complete = len(fresh) == len(set(self._hosts) - over)
+        verdict = judge(reports, complete=complete, longest_s=self._longest_s)
+        self._learn(verdict, {one.rank: one for one in reports})
+        # Of living ranks nothing is said while a host is missing, neither that they hang nor that they go on.
+        quiet = set() if complete else {rank for rank, (_, one) in self.named.items() if not one.report.is_stopped}
+        self._name(verdict, {one.rank for one in reports} - quiet, now)
+        return self._end(now)
+
+    def _learn(self, verdict: Verdict, reports: Mapping[int, RankReport]) -> None:
+        """Remember how long living ranks stood and went on by themselves."""
+        for rank, stood_s in self._lagging.items():
+            report = reports.get(rank)
+            if report is not None and report.still_s < stood_s and not report.is_stopped:
+                self._longest_s = max(self._longest_s, stood_s)
+        stopped = {one.report.rank for one in verdict.behind if one.kind == "infra"}
+        self._lagging = {rank: stood_s for rank, stood_s in verdict.lagging.items() if rank not in stopped}
+
+    def _name(self, verdict: Verdict, seen: set[int], now: float) -> None:
+        behind = {one.report.rank: one for one in verdict.behind}
+        self._looks = {rank: self._looks.get(rank, 0) + 1 for rank in behind}
+        fresh = []
+        for rank, one in behind.items():
+            if rank in self.named:
+                self.named[rank] = self.named[rank][0], one
+            elif one.why in ("stopped", "traced") or self._looks[rank] >= LOOKS:
+                self.named[rank] = now, one
+                fresh.append(one)
+        if fresh:
+            self._log.warning("%s", words_of(fresh, verdict))
+        for rank in sorted(set(self.named) & seen - set(behind)):
+            one = self.named.pop(rank)[1]
+            self._log.info("Rank %d on %s goes on after %.0f s", rank, one.report.host, one.for_s)
+
+    def _end(self, now: float) -> DtrainError | None:
+        least_s = min(SEEN_S, self._hang_timeout_s)
+        for named_at, one in sorted(self.named.values(), key=lambda pair: -pair[1].for_s):
+            if one.for_s < self._hang_timeout_s or now - named_at < least_s:
+                continue
+            message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
+            if one.kind == "infra":
+                return ProcessStuckError(one.report.host, f"{message} Look on that host who stopped it.")
+            return RankHangsError(f"{message} Look where it waits: py-spy dump --pid {one.report.pid} on that host.")
+        return None
+
+    def _look_at_supervisors(self, fresh: Mapping[str, Progress]) -> None:
+        stopped = {host for host, report in fresh.items() if report.supervisor_stopped_s >= STOPPED_S}
+        for host in sorted(stopped - self._supervisors):
+            self._log.warning(
+                "The supervisor on %s is stopped by a signal: the ranks there go on, but their time limits rest. Send "
+                "it SIGCONT.", host,
+            )  # fmt: skip
+        for host in sorted((self._supervisors - stopped) & set(fresh)):
+            self._log.info("The supervisor on %s goes on", host)
+        self._supervisors = stopped | (self._supervisors - set(fresh))
+
+
+def words_of(behind: list[Behind], verdict: Verdict) -> str:
+    """Return one line that names who holds up the gang, and who waits."""
+    if all(one.why == "together" for one in behind):
+        first = max(behind, key=lambda one: one.for_s)
+        return (
+            f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: {len(behind)} "
+            f"ranks stand, rank {first.report.rank} on {first.report.host} in {first.report.what}, step "
+            f"{first.report.steps}. Messages between the hosts are lost, or the ranks make their exchanges in "
+            "different orders."
+        )
+    waiting = verdict.waiting_words.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
+    text = _sentence(", ".join(one.words for one in behind))
+    return text.removesuffix(".") + (f"; {waiting}" if waiting else "")
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."

@@ -1,0 +1,54 @@
+"""What operators and sensors ask of the Airflow task that they run as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_dtrain.errors import DtrainError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.store.records import TrialKey
+
+
+def as_airflow(error: DtrainError) -> Exception:
+    """Return what the task should raise: a retry helps against infra and platform failures only."""
+    if error.kind != "user":
+        return error
+    failure = AirflowFailException(str(error))
+    failure.__cause__ = error
+    return failure
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Let errors of kind ``user`` fail the task without a retry."""
+    try:
+        yield
+    except DtrainError as error:
+        raise as_airflow(error) from error
+
+
+def dag_folder(context: Context) -> Path:
+    """Return the folder of the DAG's file: where relative paths start."""
+    return Path(context["dag"].fileloc).parent
+
+
+def trial_key(context: Context) -> TrialKey:
+    """Return the key of the task instance: the same for automatic retries, another after a clear."""
+    from airflow_provider_dtrain.store.records import TrialKey
+
+    ti = context["ti"]
+    return TrialKey(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=ti.map_index if ti.map_index is not None else -1,
+        max_tries=ti.max_tries,
+    )

@@ -1,0 +1,87 @@
+"""One gang for several tasks: the task that frees it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_dtrain.hooks.tasks import failing_at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.engine.gangs import HeldGang
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.gang_records import GangView
+
+
+class ReleaseGangOperator(BaseOperator):
+    """Frees a gang that a ``GangSensor`` holds. Repeatable; a gang that has ended is left as it is.
+
+    Make it a teardown, so that it runs whatever became of the tasks between::
+
+        gang = GangSensor(task_id="gang", slots=4)
+        free = ReleaseGangOperator(task_id="free", allocation=gang.output).as_teardown(setups=gang)
+        gang >> TrialOperator(task_id="train", config=..., allocation=gang.output) >> free
+
+    What still uses the gang is ended first. Slots of a host that does not answer stay taken until it does.
+
+    :param allocation: XCom of the ``GangSensor`` (templated)
+    :param retries: of failures of the store (3)
+    """
+
+    template_fields: Sequence[str] = ("allocation",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"allocation": "json"}
+    ui_color = "#fef7e0"
+
+    def __init__(
+        self,
+        *,
+        allocation: Mapping[str, Any] | None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=30),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.allocation = allocation
+
+    def execute(self, context: Context) -> None:
+        """Free the gang.
+
+        :raises AirflowFailException: ``allocation`` names none
+        """
+        from airflow_provider_dtrain.engine.gangs import HeldGang
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+        if self.allocation is None:
+            self.log.info("No gang was held: the task that asks for it did not get one")
+            return
+        with failing_at_once():
+            gang, hook = HeldGang.parse(self.allocation), DtrainHook()
+            known = hook.store.gang(gang.allocation_id)
+            if known.token != gang.token:
+                self.log.warning("Gang %d is held under token %s, not %d", gang.allocation_id, known.token, gang.token)
+                return
+            left = asyncio.run(self._end(hook, gang, f"released by the task '{self.task_id}'"))
+        if left.state == "released":
+            self.log.info("Gang %d is free (%s)", left.allocation_id, left.ended_because)
+        else:
+            hosts = ", ".join(left.held_hosts)
+            self.log.warning(
+                "Gang %d has ended; its slots on %s stay taken until they answer", gang.allocation_id, hosts
+            )
+
+    async def _end(self, hook: DtrainHook, gang: HeldGang, because: str) -> GangView:
+        from airflow_provider_dtrain.engine.gangs import end_held_gang
+        from airflow_provider_dtrain.engine.tasklog import TaskLog
+
+        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
+        watcher = f"worker on {socket.gethostname()}"
+        return await end_held_gang(hook, gang.allocation_id, because, log, watcher=watcher)

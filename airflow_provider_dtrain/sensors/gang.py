@@ -1,0 +1,219 @@
+"""One gang for several tasks: the task that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
+
+from airflow_provider_dtrain.errors import DtrainError, UserError
+from airflow_provider_dtrain.hooks.tasks import as_airflow, dag_folder, failing_at_once, trial_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.engine.gangs import GangWaiter
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
+    from airflow_provider_dtrain.store.records import TrialKey
+
+
+class GangSensor(BaseSensorOperator):
+    """Waits in a pool's queue for a gang of slots and holds it for the tasks that follow.
+
+    Give its XCom to them as ``allocation``, and end the gang with a ``ReleaseGangOperator`` as teardown. A gang that
+    no task uses for ``hold_for`` is freed, and so is one whose DAG run has ended.
+
+    XCom: ``{"allocation_id": int, "token": int, "slots": {host: [slot, ...]}}``.
+
+    :param config: experiment configuration that says what is wanted (``resources``): a path, YAML text or a dict
+        (templated); None: ``slots`` says it
+    :param template: name of a stored template, a path, or a dict, for ``config`` (templated)
+    :param slots: number of slots, when there is no ``config`` (templated)
+    :param pool: of hosts, where it waits; None: the one that the configuration names, else the only one (templated).
+        Write ``gang_pool`` in ``partial()``: Airflow takes ``pool`` for its own there.
+    :param airflow_pool: Airflow's pool of the task
+    :param hold_for: how long the gang is held after the last task that used it, a timedelta or seconds (templated)
+    :param priority: 1 to 99, smaller first; None: the configuration's, else 42 (templated)
+    :param is_single_host: all slots on one host; None: the configuration's, else no
+    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. A gang that is free is
+        taken in the worker.
+    :param timeout: seconds or timedelta until the task gives up waiting; as for every sensor, with ``soft_fail``
+    :param retries: of infra and platform failures (3); a retry gets the gang that an earlier try was granted
+    """
+
+    template_fields: Sequence[str] = ("config", "template", "slots", "gang_pool", "hold_for", "priority")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
+    ui_color = "#fef7e0"
+
+    def __init__(
+        self,
+        *,
+        config: str | Mapping[str, Any] | None = None,
+        template: str | Mapping[str, Any] | None = None,
+        slots: int | str | None = None,
+        pool: str | None = None,
+        hold_for: timedelta | float | str = timedelta(minutes=15),
+        priority: int | str | None = None,
+        is_single_host: bool | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=30),
+        airflow_pool: str | None = None,
+        gang_pool: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if airflow_pool is not None:
+            kwargs["pool"] = airflow_pool
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        if (config is None) == (slots is None):
+            raise ValueError("A GangSensor takes either config or slots: exactly one of them says what is wanted.")
+        if self.mode != "poke":
+            raise ValueError("A GangSensor renews its request all the time: deferrable=True instead of this mode.")
+        self.config = config
+        self.template = template
+        self.slots = slots
+        self.gang_pool = gang_pool if gang_pool is not None else pool
+        self.hold_for = hold_for
+        self.priority = priority
+        self.is_single_host = is_single_host
+        self.deferrable = deferrable
+        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], GangWaiter] | None = None
+
+    def execute(self, context: Context) -> dict[str, Any] | None:
+        """Return the gang once it is held, or let the triggerer wait for it.
+
+        :raises AirflowFailException: no set of the pool's hosts can serve it, or what is wanted is not valid
+        :raises AirflowSensorTimeout: it was not granted within ``timeout``
+        :raises DtrainError: the store is at fault; a retry goes on waiting in the same place
+        """
+        from airflow_provider_dtrain.engine.gangs import as_xcom, ask_for_gang
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+        key = trial_key(context)
+        with failing_at_once():
+            hook = DtrainHook()
+            asked = ask_for_gang(hook, self._submission(hook, key, dag_folder(context)))
+            view = self._wait(hook, asked.allocation_id, key)
+            if view is not None:
+                return as_xcom(view)
+        from airflow_provider_dtrain.triggers.gang import GangTrigger
+
+        trigger = GangTrigger(allocation_id=asked.allocation_id, deadline=self._deadline())
+        self.defer(trigger=trigger, method_name="execute_complete")
+        return None
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the gang that the trigger was granted; raises as :meth:`execute` does.
+
+        :param event: what the trigger sent
+        """
+        from airflow_provider_dtrain.engine.outcome import Failure
+
+        found = event or {}
+        if "timed_out" in found:
+            raise self._timed_out(found["timed_out"])
+        if "failure" in found:
+            raise as_airflow(Failure(**found["failure"]).exception())
+        return dict(found["gang"])
+
+    def on_kill(self) -> None:
+        """Withdraw the request; takes no lock and opens no connection."""
+        if self._waiting is not None:
+            loop, waiting, _ = self._waiting
+            loop.call_soon_threadsafe(waiting.cancel)
+
+    # -- what is wanted -------------------------------------------------------------------------
+    def _submission(self, hook: DtrainHook, key: TrialKey, folder: Path) -> GangSubmission:
+        from airflow_provider_dtrain.core.config import ExperimentConfig
+        from airflow_provider_dtrain.engine.submission import choose_pool, render
+        from airflow_provider_dtrain.store.gang_records import GangSubmission
+
+        if self.config is None:
+            document: dict[str, Any] = {"resources": {"slots_per_trial": _number(self.slots, "slots")}}
+        else:
+            document = dict(render(hook, self.config, self.template, folder, pool=self.gang_pool).document)
+        config = ExperimentConfig.model_validate(document)
+        wanted, single = config.resources, self.is_single_host
+        hook.ensure_local()
+        return GangSubmission(
+            key=key,
+            pool=choose_pool(hook.store, self.gang_pool or wanted.pool),
+            slots=wanted.slots_per_trial,
+            priority=wanted.priority if self.priority is None else _number(self.priority, "priority"),
+            is_single_host=wanted.is_single_host if single is None else single,
+            hold_for_s=_seconds(self.hold_for),
+            on_unplaceable=config.on_unplaceable,
+        )
+
+    def _deadline(self) -> float:
+        limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
+        return time.time() + min(limits)
+
+    def _timed_out(self, words: str) -> Exception:
+        return AirflowSkipException(words) if self.soft_fail else AirflowSensorTimeout(words)
+
+    # -- waiting in the worker ------------------------------------------------------------------
+    def _wait(self, hook: DtrainHook, allocation_id: int, key: TrialKey) -> GangView | None:
+        """Return the gang; None = it is not free now and the triggerer should wait."""
+        from airflow_provider_dtrain.engine.gangs import GangTimeout
+
+        try:
+            return asyncio.run(self._main(hook, allocation_id, key))
+        except GangTimeout as error:
+            raise self._timed_out(str(error)) from error
+
+    async def _main(self, hook: DtrainHook, allocation_id: int, key: TrialKey) -> GangView | None:
+        from airflow_provider_dtrain.engine.gangs import GangTimeout, GangWaiter, end_older_gangs
+        from airflow_provider_dtrain.engine.tasklog import TaskLog
+
+        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
+        watcher = f"worker on {socket.gethostname()}"
+        await end_older_gangs(hook, key, log, watcher=watcher)
+        waiter = GangWaiter(hook, allocation_id, log, watcher=watcher, deadline=self._deadline())
+        waiting = asyncio.ensure_future(waiter.run(patient=not self.deferrable))
+        self._waiting = (asyncio.get_running_loop(), waiting, waiter)
+        try:
+            return await waiting
+        except (asyncio.CancelledError, AirflowTaskTimeout, GangTimeout, DtrainError) as error:
+            # After a failure of the store the next try goes on waiting in the same place.
+            is_passing = isinstance(error, DtrainError) and error.kind != "user"
+            if waiter.watch is not None and not is_passing:
+                await waiter.withdraw(f"the task that asked for it ended: {error or type(error).__name__}")
+            raise
+        finally:
+            self._waiting = None
+
+
+def _number(value: Any, name: str) -> int:
+    """Return a templated number.
+
+    :raises UserError: it is none
+    """
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        raise UserError(f"{name} is {value!r}; a whole number is expected.") from None
+
+
+def _seconds(value: timedelta | float | str) -> float:
+    """Return a templated time in seconds.
+
+    :raises UserError: it is none
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    try:
+        return float(str(value).strip())
+    except ValueError:
+        raise UserError(f"hold_for is {value!r}; seconds, or a timedelta, are expected.") from None

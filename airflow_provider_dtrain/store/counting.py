@@ -1,0 +1,51 @@
+"""How long a request has waited and its gangs have held slots: kept over preemption, restart and pause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+#: A waiting request that was not renewed for so long is skipped; its place is kept.
+SILENT_AFTER = timedelta(seconds=60)
+
+#: What a request that follows another one of its trial has from it; its counters besides.
+KEPT_BY_REQUESTS = (
+    "trial_id", "pool", "slots", "priority", "is_single_host", "on_unplaceable", "sequence", "submitted_at",
+    "max_runtime_s", "preemptible", "has_checkpoint", "cost_s",
+)  # fmt: skip
+
+#: A request that is passed over keeps no slots and no hosts, only its place.
+NOTHING_KEPT: Mapping[str, Any] = {"claim": None, "reserved_hosts": None, "expected": "", "expected_at": None}
+
+
+def held_s(row: Any, until: datetime) -> float:
+    """Return the seconds that the gangs of an allocation's request have held slots.
+
+    :param until: when the present gang ends at the latest
+    """
+    now = 0.0 if row.granted_at is None else (until - row.granted_at).total_seconds()
+    return float(row.held_s) + max(0.0, now)
+
+
+def waited_s(row: Any, until: datetime) -> float:
+    """Return the seconds that an allocation's request was eligible and held nothing.
+
+    The time in which nobody renewed it is left out.
+    """
+    if row.eligible_since is None:
+        return float(row.waited_s)
+    heard_until = min(until, row.renewed_at + SILENT_AFTER)
+    counted = max(0.0, (heard_until - row.eligible_since).total_seconds())
+    return float(row.waited_s) + float(counted)
+
+
+def ineligible(row: Any, now: datetime) -> dict[str, Any]:
+    """Return the columns of a request whose waiting does not count from now on."""
+    return {"waited_s": waited_s(row, now), "eligible_since": None}
+
+
+def paused_by(trial: Any) -> str:
+    """Return why a paused request waits, in words."""
+    who = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
+    return f"it is paused{who}; go on with: airflow dtrain trial activate {trial.id}"

@@ -1,0 +1,302 @@
+"""Gangs that one task takes and later ones use: asking for one, using it, ending it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core import lifecycle
+from airflow_provider_dtrain.core.placement import place
+from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
+from airflow_provider_dtrain.errors import (
+    GangEndedError,
+    GangMismatchError,
+    StaleWatchError,
+    UnplaceableError,
+    UserError,
+)
+from airflow_provider_dtrain.store.attempts import Attempts
+from airflow_provider_dtrain.store.base import bump, guard, lock_pool, reads, writes
+from airflow_provider_dtrain.store.counting import SILENT_AFTER, ineligible
+from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
+from airflow_provider_dtrain.store.held import check_gang
+from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue import FORGOTTEN_AFTER, held_hosts, pool_machines
+from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.tables import allocations, attempts, gangs, pools
+from airflow_provider_dtrain.store.trials import Trials, _ticket
+from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
+
+_TASK = ("dag_id", "run_id", "task_id", "map_index")
+
+
+class Gangs(Trials, Attempts):
+    """Every write of the task that asked carries the gang's own watch."""
+
+    # -- asking for one -------------------------------------------------------------------------
+    @writes
+    def submit_gang(self, conn: Connection, submission: GangSubmission) -> GangView:
+        """Write a waiting request; the same key gives the same gang until that has ended.
+
+        :raises NotFoundError: no such pool
+        :raises UserError: slots, priority or the time to hold it are out of range
+        :raises UnplaceableError: the pool can never serve it; nothing is written
+        """
+        if submission.slots < 0 or not 1 <= submission.priority <= 99 or submission.hold_for_s <= 0:
+            raise UserError(
+                f"{submission.slots} slots at priority {submission.priority}, held for {submission.hold_for_s:g} s: "
+                "slots >= 0, priority 1 to 99, a time above 0."
+            )
+        pool = lock_pool(conn, submission.pool)
+        where = [*_of_task(submission.key), gangs.c.max_tries == submission.key.max_tries]
+        newest = conn.execute(sa.select(gangs).where(*where).order_by(gangs.c.allocation_id.desc()).limit(1)).first()
+        if newest is not None and newest.ended_because is None:
+            return self._gang_view(conn, newest.allocation_id)
+        _refuse_unplaceable(conn, submission, pool)
+        now, names = self._now(), ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
+        query = allocations.insert().values(
+            {name: getattr(submission, name) for name in names},
+        ).values(state="waiting", submitted_at=now, renewed_at=now, eligible_since=now, preemptible=False)  # fmt: skip
+        allocation_id = int(conn.scalar(query.returning(allocations.c.id)) or 0)
+        own = allocations.c.id == allocation_id
+        conn.execute(allocations.update().where(own).values(sequence=allocations.c.id))
+        key = {name: getattr(submission.key, name) for name in (*_TASK, "max_tries")}
+        conn.execute(gangs.insert().values(allocation_id=allocation_id, **key, hold_for_s=submission.hold_for_s))
+        bump(conn, submission.pool)
+        return self._gang_view(conn, allocation_id)
+
+    @reads
+    def gang(self, conn: Connection, allocation_id: int) -> GangView:
+        """Return a held gang, or the request for one; also when it has ended.
+
+        :raises GangEndedError: there is none with this id
+        """
+        return self._gang_view(conn, allocation_id)
+
+    @reads
+    def older_gangs(self, conn: Connection, key: TrialKey) -> list[GangView]:
+        """Return gangs of the same task instance from before it was cleared that still hold slots or wait."""
+        where = [*_of_task(key), gangs.c.max_tries != key.max_tries, allocations.c.state != "released"]
+        query = sa.select(gangs.c.allocation_id).join(allocations, allocations.c.id == gangs.c.allocation_id)
+        found = conn.scalars(query.where(*where).order_by(gangs.c.allocation_id)).all()
+        return [self._gang_view(conn, allocation_id) for allocation_id in found]
+
+    @writes
+    def watch_gang(self, conn: Connection, allocation_id: int, *, watcher: str) -> int:
+        """Take over the waiting for a gang; return the watch that further writes must carry.
+
+        :param watcher: who takes over, for people
+        :raises GangEndedError: there is no such gang
+        """
+        query = gangs.update().where(gangs.c.allocation_id == allocation_id)
+        found = conn.scalar(query.values(watch=gangs.c.watch + 1, watcher=watcher).returning(gangs.c.watch))
+        if found is None:
+            raise _no_gang(allocation_id)
+        return int(found)
+
+    @writes
+    def renew_gang_request(self, conn: Connection, allocation_id: int, watch: int) -> GangView:
+        """Say that somebody still waits for the gang; return it.
+
+        :raises StaleWatchError: the watch is not current
+        :raises UnplaceableError: no set of the pool's hosts can serve it any more, and it asked to fail then
+        :raises GangEndedError: it was withdrawn
+        """
+        row, gang, now = self._watched(conn, allocation_id, watch), self._gang(conn, allocation_id), self._now()
+        if gang.ended_because is not None:
+            check_gang(row, gang, row.token)
+        if row.state == "waiting" and row.unplaceable:
+            raise UnplaceableError(row.reason)
+        if row.state == "waiting":
+            was_silent = row.renewed_at <= now - SILENT_AFTER
+            values = {"renewed_at": now, **(ineligible(row, now) if was_silent else {})}
+            conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
+            if was_silent:
+                bump(conn, row.pool)
+        return self._gang_view(conn, allocation_id)
+
+    @writes
+    def take_up_gang(self, conn: Connection, allocation_id: int, watch: int) -> GangView | None:
+        """Begin to hold a granted gang; return it, None when it is not granted (any more). Repeatable.
+
+        :raises StaleWatchError: the watch is not current
+        """
+        row = self._watched(conn, allocation_id, watch)
+        if row.state == "granted":
+            lifecycle.check("allocation", "starting", "running")
+            self._set_allocation(conn, row.id, "granted", "starting")
+            self._set_allocation(conn, row.id, "starting", "running")
+            self._hold(conn, self._gang(conn, row.id))
+            bump(conn, row.pool)
+        view = self._gang_view(conn, allocation_id)
+        return view if view.is_usable else None
+
+    # -- using it -------------------------------------------------------------------------------
+    @writes
+    def submit_on_gang(self, conn: Connection, submission: TrialSubmission, token: int) -> Ticket:
+        """Write a trial that uses a held gang instead of asking for one; the same key gives the first ticket again.
+
+        :param submission: ``allocation_id`` names the gang
+        :param token: of the grant that the caller was given
+        :raises GangEndedError: the gang has ended, or the token is of an older grant
+        :raises GangMismatchError: the gang is in another pool or has another number of slots
+        """
+        row = self._locked_gang(conn, int(submission.allocation_id or 0))
+        if (ticket := _ticket(conn, submission.key)) is not None:
+            return ticket
+        gang = self._gang(conn, row.id)
+        check_gang(row, gang, token)
+        if (submission.slots, submission.pool) != (row.slots, row.pool):
+            raise GangMismatchError(
+                f"The configuration asks for {submission.slots} slots of pool '{submission.pool}', but the held gang "
+                f"(allocation {row.id}) has {row.slots} of pool '{row.pool}'. Set resources.slots_per_trial to "
+                f"{row.slots}, or hold a gang of another size."
+            )
+        experiment_id = self._experiment(conn, submission)
+        trial_id = self._trial(conn, submission, experiment_id)
+        values = {"trial_id": trial_id, "number": 1, "allocation_id": row.id, "state": "waiting"}
+        query = attempts.insert().values(**values, created_at=self._now(), renewed_at=self._now())
+        attempt_id = int(conn.scalar(query.returning(attempts.c.id)) or 0)
+        self._hold(conn, gang)
+        return self._ticket_of(conn, attempt_id)
+
+    @writes
+    def use_gang(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
+        """Begin to use the held gang; return the run's name, None while another task uses it.
+
+        :raises StaleWatchError: the watch is not current
+        :raises GangEndedError: the gang has ended
+        """
+        self._lock_pool_of(conn, attempt_id)
+        attempt = guard(conn, attempt_id, watch)
+        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        gang = self._gang(conn, row.id)
+        check_gang(row, gang, row.token)
+        self._hold(conn, gang)
+        if gang.attempt_id not in {None, attempt_id}:
+            reason = f"it waits for {self._user_words(conn, gang.attempt_id)}, which uses the held gang"
+            conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(reason=reason))
+            return None
+        if attempt.state == "waiting":
+            self._set_gang(conn, row.id, attempt_id=attempt_id, unclear=sorted(held_hosts(conn, row.id)))
+            self._set_allocation(conn, row.id, row.state, "starting")
+            self._set_attempt(conn, attempt, "starting", reason="")
+        return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(row.token))
+
+    # -- ending it ------------------------------------------------------------------------------
+    @writes
+    def end_gang(self, conn: Connection, allocation_id: int, because: str, *, watch: int | None = None) -> GangView:
+        """End a held gang, or withdraw the request for one; return what is left of it. Repeatable.
+
+        One that nobody uses is free afterwards. One in use has to be fenced: end the attempt that uses it.
+
+        :param because: why, in words
+        :param watch: None = whoever waits for it
+        :raises GangEndedError: there is no such gang
+        :raises StaleWatchError: the watch is not current
+        """
+        row = self._locked_gang(conn, allocation_id) if watch is None else self._watched(conn, allocation_id, watch)
+        self._end_gang(conn, row, because)
+        return self._gang_view(conn, allocation_id)
+
+    def end_gangs_of_run(self, dag_id: str, run_id: str, because: str) -> list[int]:
+        """End every gang of a DAG run that has not ended; return them. Nothing is asked of a host."""
+        found = self._gangs_of_run(dag_id, run_id)
+        for allocation_id in found:
+            self.end_gang(allocation_id, because)
+        return found
+
+    @reads
+    def _gangs_of_run(self, conn: Connection, dag_id: str, run_id: str) -> list[int]:
+        where = (gangs.c.dag_id == dag_id, gangs.c.run_id == run_id, gangs.c.ended_because.is_(None))
+        return list(conn.scalars(sa.select(gangs.c.allocation_id).where(*where).order_by(gangs.c.allocation_id)))
+
+    @reads
+    def expired_gangs(self, conn: Connection) -> list[GangView]:
+        """Return gangs that have ended, or that nobody used for as long as they are held, but still hold slots."""
+        over = sa.or_(
+            gangs.c.ended_because.is_not(None),
+            sa.and_(gangs.c.attempt_id.is_(None), gangs.c.held_until <= self._now()),
+        )
+        query = sa.select(gangs.c.allocation_id).join(allocations, allocations.c.id == gangs.c.allocation_id)
+        found = conn.scalars(query.where(over, allocations.c.state != "released").order_by(gangs.c.allocation_id)).all()
+        return [self._gang_view(conn, allocation_id) for allocation_id in found]
+
+    def end_expired_gangs(self) -> list[int]:
+        """End the gangs that nobody used for as long as they are held; return them. Passes do the same."""
+        return [allocation_id for pool in self._pool_names() for allocation_id in self._end_expired_in(pool)]
+
+    @reads
+    def _pool_names(self, conn: Connection) -> list[str]:
+        return list(conn.scalars(sa.select(pools.c.name).order_by(pools.c.name)))
+
+    @writes
+    def _end_expired_in(self, conn: Connection, pool: str) -> list[int]:
+        lock_pool(conn, pool)
+        return self._end_expired_gangs(conn, pool, self._now(), FORGOTTEN_AFTER)
+
+    # -- inside ---------------------------------------------------------------------------------
+    def _hold(self, conn: Connection, gang: Row[Any]) -> None:
+        """Hold a gang for its whole time from now on."""
+        until = self._now() + timedelta(seconds=gang.hold_for_s)
+        self._set_gang(conn, gang.allocation_id, held_until=until)
+
+    def _locked_gang(self, conn: Connection, allocation_id: int) -> Row[Any]:
+        """Return the allocation of a gang, behind the lock of its pool."""
+        query = sa.select(allocations).where(allocations.c.id == allocation_id, allocations.c.trial_id.is_(None))
+        found = conn.execute(query).one_or_none()
+        if found is None:
+            raise _no_gang(allocation_id)
+        lock_pool(conn, found.pool)
+        return conn.execute(query).one()
+
+    def _watched(self, conn: Connection, allocation_id: int, watch: int) -> Row[Any]:
+        row, gang = self._locked_gang(conn, allocation_id), self._gang(conn, allocation_id)
+        if gang.watch != watch:
+            raise StaleWatchError(
+                f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}), not {watch}: stop."
+            )
+        return row
+
+    def _user_words(self, conn: Connection, attempt_id: int) -> str:
+        return f"trial {conn.scalar(sa.select(attempts.c.trial_id).where(attempts.c.id == attempt_id))}"
+
+    def _gang_view(self, conn: Connection, allocation_id: int) -> GangView:
+        query = sa.select(allocations, *(column for column in gangs.c if column.name != "allocation_id"))
+        row = conn.execute(query.join(gangs, gangs.c.allocation_id == allocations.c.id)
+                           .where(allocations.c.id == allocation_id)).one_or_none()  # fmt: skip
+        if row is None:
+            raise _no_gang(allocation_id)
+        placed = placements(conn, {row.id: row.token} if row.token is not None else {}).get(row.id, {})
+        names = ("state", "token", "watch", "watcher", "pool", "priority", "slots", "unplaceable", "hold_for_s",
+                 "held_until", "ended_because", "attempt_id", "submitted_at")  # fmt: skip
+        return GangView(
+            allocation_id=row.id,
+            key=key_of(row),
+            placement={host: indices for host, (indices, _) in placed.items()},
+            held_hosts=tuple(host for host, (_, held) in placed.items() if held),
+            reason=row.reason,
+            **{name: getattr(row, name) for name in names},
+        )
+
+
+def _of_task(key: TrialKey) -> list[sa.ColumnElement[bool]]:
+    return [gangs.c[name] == getattr(key, name) for name in _TASK]
+
+
+def _no_gang(allocation_id: int) -> GangEndedError:
+    return GangEndedError(f"The store knows no held gang {allocation_id}.")
+
+
+def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: Row[Any]) -> None:
+    if submission.on_unplaceable == "wait":
+        return
+    options = options_of(pool)
+    request = GangRequest("new", submission.slots, submission.priority, submission.is_single_host)
+    machines = pool_machines(conn, submission.pool)
+    found = place(request, machines, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+    if isinstance(found, Unplaceable) and found.never:
+        raise UnplaceableError(found.reason)

@@ -1,0 +1,131 @@
+"""What a pass asks and orders: the lock, the grants and everything else that it writes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core import lifecycle
+from airflow_provider_dtrain.core.queueing import PassDecision
+from airflow_provider_dtrain.core.resources import Placement, PoolOptions
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.counting import NOTHING_KEPT, waited_s
+from airflow_provider_dtrain.store.engine import UtcDateTime
+from airflow_provider_dtrain.store.fast import Orders, Statement
+from airflow_provider_dtrain.store.notify import TELL
+from airflow_provider_dtrain.store.passing import NOTES, Situation
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, counters, pools
+
+_POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
+LOOK = Statement(
+    sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
+        pools.c.name == _POOL
+    )
+)
+_DUE = (
+    sa.select(*(pools.c[field.name] for field in fields(PoolOptions)))
+    .where(pools.c.name == _POOL)
+    .where(sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now")))
+)
+LOCK = Statement(_DUE)
+#: Passes of all processes exclude each other by a lock of their own, so that one does not wait for another one,
+#: but does for whoever changes the pool.
+_IS_ALONE = sa.func.pg_try_advisory_xact_lock(
+    sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), " dtrain ", pools.c.name), 0)
+)
+TRY_LOCK = Statement(_DUE.where(_IS_ALONE).with_for_update())
+GRANT = Statement(
+    allocations.update()
+    .where(allocations.c.id == sa.bindparam("of"))
+    .values(
+        state="granted", token=sa.bindparam("new_token"), granted_at=sa.bindparam("now"), reason="", unplaceable=False,
+        waited_s=sa.bindparam("waited"), eligible_since=None, position=None, **NOTHING_KEPT,
+    )
+)  # fmt: skip
+GRANT_AT_ONCE = Statement(
+    sa.text("""
+        WITH base AS (
+            UPDATE counters SET value = value + :n WHERE name = 'token' RETURNING value - :n AS token
+        ), granted AS (
+            UPDATE allocations AS a
+            SET state = 'granted', token = base.token + g.number, granted_at = :now, reason = '', unplaceable = false,
+                waited_s = g.waited, eligible_since = NULL, position = NULL, claim = NULL, reserved_hosts = NULL,
+                expected = '', expected_at = NULL
+            FROM base, jsonb_to_recordset(:given) AS g("of" bigint, number bigint, waited double precision)
+            WHERE a.id = g."of"
+        )
+        INSERT INTO allocation_slots (allocation_id, token, host, slot)
+        SELECT p.new_allocation_id, base.token + p.new_token, p.new_host, p.new_slot
+        FROM base, jsonb_to_recordset(:places)
+            AS p(new_allocation_id bigint, new_token bigint, new_host text, new_slot int)
+    """).bindparams(
+        sa.bindparam("n", type_=sa.BigInteger), sa.bindparam("now", type_=UtcDateTime),
+        sa.bindparam("given", type_=JSONB), sa.bindparam("places", type_=JSONB),
+    )
+)  # fmt: skip
+PLACE = Statement(
+    allocation_slots.insert().values(
+        {name: sa.bindparam(f"new_{name}") for name in ("allocation_id", "token", "host", "slot")}
+    )
+)
+PREEMPT = Statement(
+    allocations.update()
+    .where(allocations.c.id == sa.bindparam("of"))
+    .values(preempted_at=sa.bindparam("now"), preempted_for=sa.bindparam("for_whom"))
+)
+NOTE = Statement(
+    allocations.update()
+    .where(allocations.c.id == sa.bindparam("of"))
+    .values({name: sa.bindparam(f"new_{name}") for name in NOTES})
+)
+PASSED = Statement(
+    pools.update()
+    .where(pools.c.name == _POOL)
+    .values(passed_version=pools.c.version, next_due_at=sa.bindparam("due"), waiting=sa.bindparam("left"))
+)
+TELL_GRANTED = Statement(TELL)
+
+
+def grants(conn: Connection, found: Situation, decision: PassDecision) -> Orders:
+    """Return the statements that write the grants of a pass, with tokens of their own."""
+    given = [(int(request_id), placement) for request_id, placement in decision.grants]
+    if not given:
+        return []
+    lifecycle.check("allocation", "waiting", "granted")
+    waiting = {entry.id: entry for entry in found.waiting}
+    # On PostgreSQL the statement itself raises the counter: asking for tokens would be a round trip.
+    is_one = conn.dialect.name == "postgresql"
+    first = 1 if is_one else raise_token(conn, len(given)) - len(given) + 1
+    rows = [
+        {"of": of, "new_token": first + number, "waited": waited_s(waiting[of], found.now), "now": found.now}
+        for number, (of, _) in enumerate(given)
+    ]
+    places = [
+        {"new_allocation_id": allocation_id, "new_token": first + number, "new_host": host, "new_slot": slot}
+        for number, (allocation_id, placement) in enumerate(given)
+        for host, slot in _places(placement)
+    ]
+    if is_one:
+        numbered = [{"of": row["of"], "number": row["new_token"], "waited": row["waited"]} for row in rows]
+        return [(GRANT_AT_ONCE, [{"given": numbered, "places": places, "n": len(rows), "now": found.now}])]
+    return [(GRANT, rows), (PLACE, places)]
+
+
+def _places(placement: Placement) -> list[tuple[str, int]]:
+    return [(host, slot) for host, indices in placement.slots.items() for slot in (indices or (-1,))]
+
+
+def raise_token(conn: Connection, by: int) -> int:
+    """Raise the token counter; return it."""
+    return int(fast.read(conn, (_TOKEN,), {"by": by})[0][0].value)
+
+
+_TOKEN = Statement(
+    counters.update()
+    .where(counters.c.name == "token")
+    .values(value=counters.c.value + sa.bindparam("by"))
+    .returning(counters.c.value)
+)

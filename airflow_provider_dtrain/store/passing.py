@@ -1,0 +1,312 @@
+"""What a pass reads of a pool and what it writes back, each in as few statements as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core import lifecycle
+from airflow_provider_dtrain.core.placement import place
+from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
+from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang, Unplaceable
+from airflow_provider_dtrain.store.counting import SILENT_AFTER, held_s, waited_s
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.held import gang_words
+from airflow_provider_dtrain.store.holding import held_rows
+from airflow_provider_dtrain.store.tables import (
+    allocation_slots,
+    allocations,
+    experiments,
+    gangs,
+    hosts,
+    slots,
+    trials,
+)
+
+#: A grant that nobody took up goes back to waiting.
+UNTAKEN_AFTER = timedelta(seconds=30)
+#: A request that nobody renewed for so long is removed.
+FORGOTTEN_AFTER = timedelta(hours=24)
+#: An expected start that moved by less is not written again.
+EXPECTED_WITHIN_S = 30.0
+SILENT_REASON = "its task has not asked for it for 60 s: passed over until it does, with its place kept"
+
+#: Written out, so that the index over (pool, state) leaves all that has ended aside.
+_IS_LIVE = sa.text(
+    "allocations.state IN ({})".format(", ".join(f"'{state}'" for state in sorted({"waiting", *lifecycle.HOLDING})))
+)
+#: Everything of a pool that waits or holds slots.
+_ENTRIES: sa.Select[Any] = (
+    sa.select(
+        *(allocations.c[name] for name in (
+            "id", "trial_id", "slots", "priority", "is_single_host", "on_unplaceable", "state", "sequence", "reason",
+            "unplaceable", "position", "renewed_at", "granted_at", "held_s", "waited_s", "eligible_since", "paused",
+            "max_runtime_s", "claim", "reserved_hosts", "expected_at", "expected", "preemptible", "has_checkpoint",
+            "cost_s", "preempted_at",
+        )),
+        trials.c.excluded, trials.c.experiment_id, experiments.c.weight, experiments.c.max_slots,
+        gangs.c.dag_id, gangs.c.task_id, gangs.c.held_until, gangs.c.attempt_id, gangs.c.ended_because,
+    )
+    .select_from(
+        allocations.outerjoin(trials, trials.c.id == allocations.c.trial_id)
+        .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
+        .outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+    )
+    .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE)
+)  # fmt: skip
+_COMMA: Any = sa.literal_column("','")
+#: One row per gang and host, its slots as ``0,1,2``.
+_HELD: sa.Select[Any] = (
+    sa.select(
+        allocation_slots.c.allocation_id, allocation_slots.c.host,
+        sa.func.aggregate_strings(sa.cast(allocation_slots.c.slot, sa.Text), _COMMA).label("listed"),
+    )
+    .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+    .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE, held_rows(), allocation_slots.c.slot >= 0)
+    .group_by(allocation_slots.c.allocation_id, allocation_slots.c.host)
+)  # fmt: skip
+#: One row per host, and one more for each further slot of it that cannot be used.
+_HOSTS: sa.Select[Any] = (
+    sa.select(hosts.c.name, hosts.c.slot_count, hosts.c.state, slots.c.slot, slots.c.enabled)
+    .outerjoin(
+        slots,
+        sa.and_(slots.c.host == hosts.c.name, sa.or_(sa.not_(slots.c.enabled), slots.c.state != "ready")),
+    )
+    .where(hosts.c.pool == sa.bindparam("pool_name"))
+)
+#: What a pass reads, after the lock of the pool.
+SITUATION = (Statement(_ENTRIES), Statement(_HELD), Statement(_HOSTS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """A pool as one pass finds it."""
+
+    now: datetime
+    options: PoolOptions
+    machines: Sequence[Host]
+    #: Every request that waits.
+    waiting: Sequence[Any]
+    #: Everything that holds slots.
+    holding: Sequence[Any]
+    #: allocation -> host -> slot indices.
+    held: Mapping[int, Mapping[str, tuple[int, ...]]]
+
+    @property
+    def heard(self) -> list[Any]:
+        """The requests that may be considered."""
+        return [entry for entry in self.waiting if not entry.paused and entry.renewed_at > self.now - SILENT_AFTER]
+
+
+def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime) -> Situation:
+    """Return a pool as it is.
+
+    :param rows: what the queries of ``SITUATION`` gave
+    """
+    entries, held_rows_of, host_rows = rows
+    held: dict[int, dict[str, tuple[int, ...]]] = {}
+    for allocation_id, host, listed in held_rows_of:
+        held.setdefault(allocation_id, {})[host] = tuple(sorted(map(int, listed.split(","))))
+    waiting: list[Any] = []
+    holding: list[Any] = []
+    for entry in entries:
+        (waiting if entry.state == "waiting" else holding).append(entry)
+    machines = _machines(host_rows, held, {entry.id: _who(entry) for entry in holding})
+    return Situation(now=now, options=options, machines=machines, waiting=waiting, holding=holding, held=held)
+
+
+def is_untidy(found: Situation) -> bool:
+    """Return whether something waits or holds slots that has to be ended or taken back before anything else."""
+    now = found.now
+    late = any(entry.renewed_at <= now - FORGOTTEN_AFTER for entry in found.waiting)
+    return late or any(
+        (entry.state == "granted" and entry.granted_at <= now - UNTAKEN_AFTER) or _is_idle_gang(entry, now)
+        for entry in found.holding
+    )
+
+
+def _is_idle_gang(entry: Any, now: datetime) -> bool:
+    if entry.trial_id is not None or entry.attempt_id is not None:
+        return False
+    return entry.ended_because is not None or (entry.held_until is not None and entry.held_until <= now)
+
+
+def pool_machines(conn: Connection, pool: str) -> list[Host]:
+    """Return the pool's hosts as if nobody held a slot: enough to ask whether something can ever be served."""
+    return _machines(conn.execute(_HOSTS, {"pool_name": pool}).all(), {}, {})
+
+
+def _who(entry: Any) -> str:
+    return f"trial {entry.trial_id}" if entry.trial_id is not None else gang_words(entry.dag_id, entry.task_id)
+
+
+def _machines(
+    rows: Sequence[Any], held: Mapping[int, Mapping[str, tuple[int, ...]]], names: Mapping[int, str]
+) -> list[Host]:
+    holders: dict[str, list[tuple[int, str]]] = {}
+    for allocation_id, placed in held.items():
+        who = names[allocation_id]
+        for host, indices in placed.items():
+            holders.setdefault(host, []).extend(zip(indices, repeat(who)))
+    unusable: dict[str, tuple[set[int], set[int]]] = {}
+    for name, _, _, slot, enabled in rows:
+        if slot is not None:
+            unusable.setdefault(name, (set(), set()))[bool(enabled)].add(slot)
+    found = {}
+    for name, count, state, _, _ in rows:
+        if name not in holders and name not in unusable:
+            found[name] = Host(name, count, state=state)
+            continue
+        taken = sorted(holders.get(name, ()))
+        off, blocked = unusable.get(name, ((), ()))
+        in_use = frozenset(map(itemgetter(0), taken))
+        found[name] = Host(name, count, in_use, state, frozenset(off), frozenset(blocked), tuple(taken))
+    return list(found.values())
+
+
+def decide(found: Situation) -> PassDecision:
+    """Return what the core decides of a pool."""
+    requests = [_request(entry, found) for entry in found.heard]
+    running = [_running(entry, found) for entry in found.holding if entry.id in found.held]
+    return run_pass(found.machines, requests, found.options, running)
+
+
+def _group(entry: Any) -> dict[str, Any]:
+    if entry.experiment_id is None:
+        return {"group": f"gang {entry.id}"}
+    return {"group": str(entry.experiment_id), "weight": entry.weight}
+
+
+def _is_preemptible(entry: Any) -> bool:
+    if entry.trial_id is None:
+        return False
+    return bool(entry.has_checkpoint if entry.preemptible is None else entry.preemptible)
+
+
+def _request(entry: Any, found: Situation) -> GangRequest:
+    claim = entry.claim and Placement({host: tuple(indices) for host, indices in entry.claim.items()})
+    return GangRequest(
+        request_id=str(entry.id), slots=entry.slots, priority=entry.priority, is_single_host=entry.is_single_host,
+        excluded_hosts=_excluded(entry, found) if entry.excluded else frozenset(), sequence=entry.sequence,
+        max_slots=entry.max_slots, held_s=entry.held_s, waited_s=waited_s(entry, found.now),
+        max_runtime_s=entry.max_runtime_s, claim=claim or None, reserved_hosts=tuple(entry.reserved_hosts or ()),
+        is_preemptible=_is_preemptible(entry), **_group(entry),
+    )  # fmt: skip
+
+
+def _excluded(entry: Any, found: Situation) -> frozenset[str]:
+    """Return the hosts that a trial must not use: all that were at fault, unless that leaves it none for ever."""
+    until_s = {item["host"]: item["until_s"] for item in entry.excluded}
+    others = [host for host in found.machines if host.name not in until_s]
+    request = GangRequest(str(entry.id), entry.slots, entry.priority, entry.is_single_host)
+    options = found.options
+    rest = place(request, others, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+    if isinstance(rest, Unplaceable) and rest.never:
+        return frozenset(host for host, until in until_s.items() if until > found.now.timestamp())
+    return frozenset(until_s)
+
+
+def _running(entry: Any, found: Situation) -> RunningGang:
+    ran_s = max(0.0, (found.now - entry.granted_at).total_seconds())
+    runtime_s = entry.max_runtime_s
+    is_expired = entry.state == "expired"
+    # A task that leaves a held gang does not free it.
+    is_stopping = entry.state == "stopping" and entry.trial_id is not None
+    is_ending = is_expired or is_stopping or entry.preempted_at is not None or entry.ended_because is not None
+    counters = {} if is_expired else {"waited_s": entry.waited_s, "held_s": held_s(entry, found.now), **_group(entry)}
+    return RunningGang(
+        request_id=str(entry.id), placement=Placement(found.held[entry.id]), who=_who(entry),
+        priority=entry.priority, sequence=entry.sequence, ran_s=ran_s,
+        is_preemptible=entry.state in {"starting", "running"} and _is_preemptible(entry),
+        cost_s=entry.cost_s or 0.0, is_ending=is_ending,
+        ends_in_s=None if runtime_s is None else max(0.0, runtime_s - ran_s), **counters,
+    )  # fmt: skip
+
+
+def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -> datetime | None:
+    """Return when time alone may change the next decision."""
+    now = found.now
+    due = [now + UNTAKEN_AFTER] if granted else []
+    if decision.next_due_s is not None:
+        due.append(now + timedelta(seconds=max(0.0, decision.next_due_s)))
+    for entry in found.holding:
+        if entry.state == "granted":
+            due.append(entry.granted_at + UNTAKEN_AFTER)
+        if entry.held_until is not None and entry.attempt_id is None and entry.ended_because is None:
+            due.append(entry.held_until)
+    for entry in found.waiting:
+        if entry.id in granted:
+            continue
+        is_heard = entry.renewed_at > now - SILENT_AFTER
+        due.append(entry.renewed_at + (SILENT_AFTER if is_heard else FORGOTTEN_AFTER))
+        lapses = (datetime.fromtimestamp(item["until_s"], UTC) for item in entry.excluded or ())
+        due.extend(lapse for lapse in lapses if lapse > now)
+    return min(due, default=None)
+
+
+#: What a pass writes of a request that goes on waiting.
+NOTES = (
+    "reason", "unplaceable", "position", "claim", "reserved_hosts", "expected", "expected_at", "waited_s",
+    "eligible_since",
+)  # fmt: skip
+
+
+def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the columns of every request whose row is not as the pass left it; ``of`` is its id."""
+    kept: dict[str, list[str]] = {}
+    for host, request_id in decision.reserved.items():
+        kept.setdefault(request_id, []).append(host)
+    heard = {entry.id for entry in found.heard}
+    changed = []
+    for entry in found.waiting:
+        if entry.id in granted:
+            continue
+        new = _note(entry, found, decision, kept) if entry.id in heard else _passed_over(entry, found)
+        if any(getattr(entry, name) != new[name] for name in NOTES):
+            changed.append({"of": entry.id, **{f"new_{name}": value for name, value in new.items()}})
+    return changed
+
+
+def _note(entry: Any, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
+    key = str(entry.id)
+    never, claim, expected = decision.unplaceable.get(key), decision.claims.get(key), decision.expected.get(key)
+    return {
+        "reason": never.reason if never else decision.ineligible.get(key) or decision.reasons.get(key, entry.reason),
+        "unplaceable": never is not None and entry.on_unplaceable == "fail",
+        "position": decision.positions.get(key),
+        "claim": claim and {host: list(indices) for host, indices in sorted(claim.slots.items())},
+        "reserved_hosts": sorted(kept[key]) if key in kept else None,
+        "expected": expected.words if expected else "",
+        "expected_at": _expected_at(entry, expected.within_s if expected else None, found.now),
+        **_waiting_time(entry, found.now, counts=never is None and key not in decision.ineligible),
+    }
+
+
+def _passed_over(entry: Any, found: Situation) -> dict[str, Any]:
+    return {
+        "reason": entry.reason if entry.paused else SILENT_REASON, "unplaceable": entry.unplaceable, "position": None,
+        "claim": None, "reserved_hosts": None, "expected": "", "expected_at": None,
+        **_waiting_time(entry, found.now, counts=False),
+    }  # fmt: skip
+
+
+def _expected_at(entry: Any, within_s: float | None, now: datetime) -> datetime | None:
+    if within_s is None:
+        return None
+    new = now + timedelta(seconds=within_s)
+    old: datetime | None = entry.expected_at
+    return old if old is not None and abs((new - old).total_seconds()) < EXPECTED_WITHIN_S else new
+
+
+def _waiting_time(entry: Any, now: datetime, *, counts: bool) -> dict[str, Any]:
+    """Return the counter columns: as they are while nothing changes, so that time alone writes nothing."""
+    if counts == (entry.eligible_since is not None):
+        return {"waited_s": entry.waited_s, "eligible_since": entry.eligible_since}
+    return {"waited_s": waited_s(entry, now), "eligible_since": now if counts else None}

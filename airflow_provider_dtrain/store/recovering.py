@@ -1,0 +1,94 @@
+"""What has to be looked at because nobody may care for it any more, and who looks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.store.base import Base, reads, writes
+from airflow_provider_dtrain.store.held import last_users
+from airflow_provider_dtrain.store.records import AttemptView
+from airflow_provider_dtrain.store.tables import allocations, attempts, hosts
+from airflow_provider_dtrain.store.views import attempt_views
+
+#: An attempt that nobody renewed for so long is looked at. Only its hosts say whether it goes on.
+LEASE_TTL = timedelta(seconds=60)
+#: Between two probes of one host that does not answer, over all processes.
+PROBED_AFTER = timedelta(seconds=30)
+_SILENT_HOSTS = ("unreachable", "lost")
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Recovering(Base):
+    """Selecting changes nothing; a recoverer claims one allocation at a time, for a bounded time."""
+
+    @reads
+    def recoverable(self, conn: Connection, limit: int = 20) -> list[AttemptView]:
+        """Return attempts to look at: ended ones whose hosts have not all answered, and silent live ones.
+
+        Those that were looked at longest ago come first; those that somebody looks at now are left out.
+
+        :param limit: at most so many
+        """
+        now = self._now()
+        silent = sa.and_(
+            attempts.c.state.in_(("starting", "running", "stopping")), attempts.c.renewed_at < now - LEASE_TTL
+        )
+        unreleased = sa.and_(allocations.c.state == "expired", last_users())
+        query = (
+            sa.select(attempts.c.id)
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(sa.or_(silent, unreleased), _is_free(now))
+            .order_by(sa.func.coalesce(allocations.c.recovering_until, _NEVER), attempts.c.id)
+            .limit(limit)
+        )
+        wanted = list(conn.scalars(query))
+        found = {view.attempt_id: view for view in attempt_views(conn, attempts.c.id.in_(wanted))} if wanted else {}
+        return [found[attempt_id] for attempt_id in wanted]
+
+    @writes
+    def claim_recovery(self, conn: Connection, allocation_id: int, by: str, for_s: float) -> bool:
+        """Become the only one who looks at an allocation; return False when somebody else does.
+
+        :param by: who looks, unique per process
+        :param for_s: seconds until another one may
+        """
+        now = self._now()
+        where = (allocations.c.id == allocation_id, sa.or_(_is_free(now), allocations.c.recoverer == by))
+        values = {"recoverer": by, "recovering_until": now + timedelta(seconds=for_s)}
+        return conn.execute(allocations.update().where(*where).values(**values)).rowcount == 1
+
+    @writes
+    def end_recovery(self, conn: Connection, allocation_id: int, by: str) -> None:
+        """Let others look at an allocation; nothing happens when somebody else does already."""
+        where = (allocations.c.id == allocation_id, allocations.c.recoverer == by)
+        conn.execute(allocations.update().where(*where).values(recoverer=None, recovering_until=self._now()))
+
+    def hosts_to_probe(self) -> list[str]:
+        """Return hosts that did not answer and that the caller shall probe now.
+
+        Each is given to one caller per 30 s, over all processes.
+        """
+        return self._take_probes() if self._has_silent_hosts() else []
+
+    @reads
+    def _has_silent_hosts(self, conn: Connection) -> bool:
+        query = sa.select(hosts.c.name).where(*_probe_is_due(self._now())).limit(1)
+        return conn.scalar(query) is not None
+
+    @writes
+    def _take_probes(self, conn: Connection) -> list[str]:
+        now = self._now()
+        query = hosts.update().where(*_probe_is_due(now)).values(probed_at=now)
+        return sorted(conn.scalars(query.returning(hosts.c.name)))
+
+
+def _is_free(now: datetime) -> sa.ColumnElement[bool]:
+    return sa.or_(allocations.c.recovering_until.is_(None), allocations.c.recovering_until <= now)
+
+
+def _probe_is_due(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
+    late = sa.or_(hosts.c.probed_at.is_(None), hosts.c.probed_at <= now - PROBED_AFTER)
+    return hosts.c.state.in_(_SILENT_HOSTS), late

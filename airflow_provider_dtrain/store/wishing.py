@@ -1,0 +1,217 @@
+"""What people and other gangs want from an attempt, and how its follower hears of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core import lifecycle
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.counting import NOTHING_KEPT, ineligible, paused_by
+from airflow_provider_dtrain.store.ending import Ending
+from airflow_provider_dtrain.store.queue_records import Wishes
+from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, gangs, trials
+from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
+
+_WISHES: sa.Select[Any] = (
+    sa.select(
+        trials.c.kill_requested_at, trials.c.kill_requested_by, trials.c.pause_requested_at,
+        trials.c.pause_requested_by, allocations.c.preempted_at, CLAIMANTS.c.trial_id.label("claimant_trial"),
+        gangs.c.ended_because,
+    )
+    .select_from(FOLLOWED)
+    .where(attempts.c.id == sa.bindparam("attempt"))
+)  # fmt: skip
+
+
+class Wishing(Ending):
+    """A wish is only noted: whoever follows the attempt reads it and acts."""
+
+    @reads
+    def wishes(self, conn: Connection, attempt_id: int) -> Wishes:
+        """Return what others want from an attempt; one indexed read.
+
+        :raises NotFoundError: there is no such attempt
+        """
+        row: Row[Any] | None = conn.execute(_WISHES, {"attempt": attempt_id}).one_or_none()
+        if row is None:
+            raise NotFoundError(f"There is no attempt {attempt_id}.")
+        return Wishes(
+            kill_by=None if row.kill_requested_at is None else row.kill_requested_by or "somebody",
+            pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "somebody",
+            preempted_for=claimant_of(row),
+            gang_ended=row.ended_because,
+        )
+
+    @writes
+    def request_kill(self, conn: Connection, trial_id: int, by: str) -> None:
+        """Ask whoever follows a trial to kill it.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such trial
+        """
+        values = {"kill_requested_at": self._now(), "kill_requested_by": by}
+        if not conn.execute(trials.update().where(trials.c.id == trial_id).values(**values)).rowcount:
+            raise _no_trial(trial_id)
+        self._note(conn, by, "kill requested", f"trial {trial_id}")
+
+    @writes
+    def request_pause(self, conn: Connection, trial_id: int, by: str) -> None:
+        """Let a trial hold no slots until it is activated; one that runs is asked to write a checkpoint and go.
+
+        A request that waits, or whose grant nobody has taken up, is paused at once. Repeatable.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such trial
+        :raises ConflictError: it has ended, or its gang is held for other tasks as well
+        """
+        trial, row = self._locked_trial(conn, trial_id)
+        if lifecycle.is_final("trial", trial.state) or trial.state == "errored":
+            raise ConflictError(f"Trial {trial_id} is {trial.state}: there is nothing to pause.")
+        if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
+            raise ConflictError(
+                f"Trial {trial_id} uses a gang that is held for several tasks: pausing it would free no slot. "
+                f"End it: airflow dtrain trial kill {trial_id}"
+            )
+        values = {"pause_requested_at": self._now(), "pause_requested_by": by}
+        conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+        self._note(conn, by, "pause requested", f"trial {trial_id}")
+        if row.state == "granted":
+            row = self._ungrant(conn, row, "it is paused")
+        if row.state == "waiting":
+            trial = conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one()
+            self._pause_request(conn, trial, row)
+
+    @writes
+    def activate(self, conn: Connection, trial_id: int, by: str) -> bool:
+        """Let a paused trial go on, in its place in the queue; return whether it was paused or about to be.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such trial
+        """
+        trial, row = self._locked_trial(conn, trial_id)
+        if trial.pause_requested_at is None:
+            return False
+        values = {"pause_requested_at": None, "pause_requested_by": None}
+        conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+        if row.paused and row.state == "waiting":
+            again = {"paused": False, "reason": "", "eligible_since": self._now()}
+            conn.execute(allocations.update().where(allocations.c.id == row.id).values(**again))
+        if trial.state == "paused":
+            self._set_trial(conn, trial_id, "queued")
+        bump(conn, row.pool)
+        self._note(conn, by, "activated", f"trial {trial_id}")
+        return True
+
+    @writes
+    def set_priority(
+        self,
+        conn: Connection,
+        trial_id: int | None = None,
+        priority: int | None = None,
+        by: str = "",
+        *,
+        experiment_id: int | None = None,
+    ) -> None:
+        """Change the priority of a trial's gang, or of all gangs of an experiment, waiting or running.
+
+        :param priority: 1 to 99, smaller first
+        :param by: who asks
+        :raises NotFoundError: there is no such trial or experiment
+        :raises UserError: the priority is out of range
+        """
+        if (trial_id is None) == (experiment_id is None):
+            raise UserError("A priority is set for one trial or for one experiment.")
+        if trial_id is not None:
+            where, subject = trials.c.id == trial_id, f"trial {trial_id}"
+            if conn.scalar(sa.select(trials.c.id).where(where)) is None:
+                raise _no_trial(trial_id)
+        else:
+            where, subject = trials.c.experiment_id == experiment_id, f"experiment {experiment_id}"
+            _require_experiment(conn, experiment_id or 0)
+        self._set_priority(conn, where, priority or 0)
+        self._note(conn, by, "priority set", subject, str(priority))
+
+    @writes
+    def set_experiment(
+        self,
+        conn: Connection,
+        experiment_id: int,
+        *,
+        weight: float | None = None,
+        max_slots: int | None = None,
+        priority: int | None = None,
+        by: str = "",
+    ) -> None:
+        """Change an experiment's share of the queue; None leaves a value as it is.
+
+        :param weight: its share beside other experiments, > 0
+        :param max_slots: most slots that its gangs hold at one time; 0 = no cap
+        :param priority: of all its gangs, 1 to 99, smaller first
+        :raises NotFoundError: there is no such experiment
+        :raises UserError: a value is out of range
+        """
+        if weight is not None and not 0 < weight < float("inf"):
+            raise UserError(f"A weight of {weight:g} is out of range: it is above 0; 1 is usual.")
+        if max_slots is not None and max_slots < 0:
+            raise UserError(f"max_slots {max_slots} is out of range: 0 (no cap) or more.")
+        _require_experiment(conn, experiment_id)
+        self._bump_pools(conn, trials.c.experiment_id == experiment_id)
+        given = {"weight": weight, "max_slots": max_slots}
+        values = {key: value for key, value in given.items() if value is not None}
+        if max_slots == 0:
+            values["max_slots"] = None  # type: ignore[assignment]
+        if values:
+            conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
+        if priority is not None:
+            self._set_priority(conn, trials.c.experiment_id == experiment_id, priority)
+        details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
+        self._note(conn, by, "experiment set", f"experiment {experiment_id}", details)
+
+    def _set_priority(self, conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
+        if not 1 <= priority <= 99:
+            raise UserError(f"Priority {priority} is out of range: 1 (first) to 99.")
+        self._bump_pools(conn, of_trials)
+        own = sa.select(trials.c.id).where(of_trials)
+        where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(LIVE_ALLOCATION))
+        conn.execute(allocations.update().where(*where).values(priority=priority))
+
+    def _bump_pools(self, conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
+        """Lock the pools in which these trials wait or run, and let their next passes look again."""
+        query = sa.select(allocations.c.pool).join(trials, trials.c.id == allocations.c.trial_id)
+        for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(LIVE_ALLOCATION))))):
+            lock_pool(conn, pool)
+            bump(conn, pool)
+
+    def _locked_trial(self, conn: Connection, trial_id: int) -> tuple[Row[Any], Row[Any]]:
+        """Return a trial and its newest allocation, with their pool locked."""
+        newest = (
+            sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id).order_by(attempts.c.number.desc()).limit(1)
+        )
+        attempt_id = conn.scalar(newest)
+        if attempt_id is None:
+            raise _no_trial(trial_id)
+        self._lock_pool_of(conn, attempt_id)
+        # Read again: while we waited for the lock it may have gone on to another attempt.
+        allocation = sa.select(attempts.c.allocation_id).where(attempts.c.id == newest.scalar_subquery())
+        row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation.scalar_subquery())).one()
+        return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
+
+    def _pause_request(self, conn: Connection, trial: Row[Any], row: Row[Any]) -> None:
+        values = {**ineligible(row, self._now()), **NOTHING_KEPT, "paused": True, "reason": paused_by(trial)}
+        conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
+        if trial.state != "paused":
+            self._set_trial(conn, trial.id, "paused")
+        bump(conn, row.pool)
+
+
+def _no_trial(trial_id: int) -> NotFoundError:
+    return NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
+
+
+def _require_experiment(conn: Connection, experiment_id: int) -> None:
+    if conn.scalar(sa.select(experiments.c.id).where(experiments.c.id == experiment_id)) is None:
+        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain trial list")

@@ -1,0 +1,160 @@
+"""Run a function whose source travelled: ``python -m airflow_provider_dtrain.train.function FOLDER/FILE.py``.
+
+The control side starts it as the ranks of a ``@task.dtrain`` function. Beside the source lies ``call.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train import failure
+from airflow_provider_dtrain.train.errors import TrainError
+from airflow_provider_dtrain.train.events import EventWriter
+
+#: Most bytes of JSON that a function may return: it becomes an XCom.
+RESULT_LIMIT_BYTES = 1 << 20
+CALL = "call.json"
+MODULE = "dtrain_function"
+#: Kind of the event that carries the result, as JSON text.
+RETURNED = "returned"
+
+
+class ResultError(TrainError):
+    """A function returned what cannot become an XCom."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Call the function; return the exit status."""
+    path = Path((sys.argv[1:] if argv is None else argv)[0])
+    call = json.loads((path.parent / CALL).read_text(encoding="utf-8"))
+    rank = int(os.environ.get("RANK", "0"))
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    failure.install(Path(error_file) if error_file else None, rank)
+    sys.path.insert(0, os.getcwd())
+    function = load(path, call["name"], call["defaults"])
+    try:
+        value = function(*call["args"], **call["kwargs"])
+    except Exception as error:
+        _tell(error)
+        return 1
+    if rank == 0:
+        _send(result_json(value))
+    return 0
+
+
+def load(path: Path, name: str, defaults: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function that a file holds.
+
+    Decorators, type hints and the expressions of defaults are left out: their names belong to the DAG file.
+
+    :param defaults: values of its parameters' defaults
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
+    _strip(found)
+    module = types.ModuleType(MODULE)
+    module.__file__ = str(path)
+    sys.modules[MODULE] = module
+    code = compile(ast.Module([found], []), str(path), "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - the code that the user wants to run
+    function: Any = getattr(module, name)
+    place = found.args
+    positional = [*getattr(place, "posonlyargs", []), *place.args][-len(place.defaults) :] if place.defaults else []
+    function.__defaults__ = tuple(defaults.get(argument.arg) for argument in positional) or None
+    keywords = {argument.arg: defaults.get(argument.arg) for argument in place.kwonlyargs if argument.arg in defaults}
+    function.__kwdefaults__ = keywords or None
+    return function  # type: ignore[no-any-return]
+
+
+def _strip(node: ast.FunctionDef) -> None:
+    node.decorator_list, node.returns = [], None
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    nothing = ast.copy_location(ast.Constant(None), node)
+    node.args.defaults = [nothing for _ in node.args.defaults]
+    node.args.kw_defaults = [None if default is None else nothing for default in node.args.kw_defaults]
+
+
+def plain_json(value: Any, where: str) -> Any:
+    """Return a value made of what JSON has.
+
+    :param where: what the value is, for the message
+    :raises ValueError: it holds something else; says where
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{where} is {value}, which JSON does not have. Use None, or a text.")
+        return float(value)
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{where} has the key {key!r}; JSON has texts for keys only.")
+        return {str(key): plain_json(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+    raise ValueError(f"{where} is a {kind}; numbers, texts, None, lists and dicts of them are JSON.{_hint(value)}")
+
+
+def _hint(value: Any) -> str:
+    if hasattr(value, "tolist"):
+        return " Its .tolist() is."
+    return " Its .item() is." if hasattr(value, "item") else ""
+
+
+def result_json(value: Any) -> str:
+    """Return what a function returned as JSON text.
+
+    :raises ResultError: it is no JSON, or too large
+    """
+    try:
+        text = json.dumps(plain_json(value, "The returned value"), allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise ResultError(str(error)) from None
+    size = len(text.encode("utf-8", errors="surrogatepass"))
+    if size > RESULT_LIMIT_BYTES:
+        raise ResultError(
+            f"The returned value is {size:,} bytes as JSON; {RESULT_LIMIT_BYTES:,} become an XCom at most. Write it to "
+            "storage and return where it lies."
+        )
+    return text
+
+
+def _send(text: str) -> None:
+    """Write the result where the control side reads it."""
+    startup = sys.modules.get("airflow_provider_dtrain.train.startup")
+    live = getattr(startup, "_live", None)
+    if live:
+        # The file has one writer, which counts its lines.
+        live[-1]._writer.write(RETURNED, {"json": text}, sync=True)
+        return
+    path = os.environ.get("DTRAIN_EVENTS")
+    writer = EventWriter(Path(path) if path else None)
+    writer.write(RETURNED, {"json": text}, sync=True)
+    writer.close()
+
+
+def _tell(error: Exception) -> None:
+    """Record and print an exception of the function without the lines of this file."""
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    error.__traceback__ = inside
+    failure.record(error)
+    traceback.print_exception(type(error), error, inside)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

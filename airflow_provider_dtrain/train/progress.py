@@ -1,0 +1,139 @@
+"""Where this rank is, for the watchdog: a page in the run's folder that is rewritten once a second.
+
+The training loop only assigns :attr:`Here.now`, some hundredths of a microsecond; a thread does the rest. So a rank
+that is stopped, or that never lets another thread run, is known by a page that grows old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+#: Between two writes of the page, seconds.
+HEARTBEAT_S = 1.0
+#: Size of the page; longer names are cut.
+PAGE_BYTES = 256
+#: Folder below the run's folder, one page per rank.
+FOLDER = "progress"
+
+#: Kind of what a rank does and its name. ``exchange``: it may wait for the other ranks; ``data``: for data, which may
+#: take a while; ``wait``: for something that may take long and is no reason for an alarm.
+Place = tuple[str, str]
+
+START: Place = ("start", "its start")
+COMPUTE: Place = ("compute", "its training loop")
+VALIDATION: Place = ("data", "validation")
+DATA: Place = ("data", "data loading")
+BACKWARD: Place = ("exchange", "the gradient exchange")
+MESSAGE: Place = ("exchange", "an exchange of metrics")
+CHECKPOINT: Place = ("wait", "a checkpoint")
+DECISION: Place = ("wait", "the searcher's decision")
+LEADER: Place = ("wait", "local_leader_first")
+FOLLOWERS: Place = ("exchange", "local_leader_first")
+CHIEF: Place = ("wait", "what rank 0 does alone")
+OTHERS: Place = ("exchange", "what rank 0 does alone")
+BUILD: Place = ("wait", "the distributed model")
+END: Place = ("ended", "its end")
+
+
+class Here:
+    """What this process does at the moment."""
+
+    def __init__(self) -> None:
+        self.now: Place = START
+        #: The first step of this process is done: from here on a rank is expected to move.
+        self.started = False
+        #: Whatever else shows that the rank moves, e.g. batches of a validation.
+        self.moves = 0
+        #: Batches so far.
+        self.steps: Callable[[], int] = int
+        self._heart: Heart | None = None
+
+    @contextlib.contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Be at a place for the length of the block, then back where it began."""
+        before, self.now = self.now, place
+        try:
+            yield
+        finally:
+            self.now = before
+
+    def begin(self, run_dir: Path | None, rank: int, steps: Callable[[], int]) -> None:
+        """Begin to tell where this rank is; off-cluster nothing is told.
+
+        :param steps: returns the batches so far
+        """
+        self.end()
+        self.now, self.started, self.steps = START, False, steps
+        if run_dir is not None:
+            # A full disk costs the watchdog, not the training.
+            with contextlib.suppress(OSError):
+                self._heart = Heart(self, run_dir / FOLDER / str(rank))
+                self._heart.start()
+
+    def end(self) -> None:
+        """Say that nothing more is to be expected of this rank."""
+        self.now = END
+        if self._heart is not None:
+            self._heart.stop()
+            self._heart = None
+
+
+class Heart(threading.Thread):
+    """Writes the page once a second."""
+
+    def __init__(self, here: Here, path: Path) -> None:
+        super().__init__(name="dtrain-progress", daemon=True)
+        self._here, self._seen, self._since, self._beat = here, (0, 0, here.now), boottime(), 0
+        self._path = path
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o600)
+        self._over = threading.Event()
+        self.beat()
+
+    def run(self) -> None:
+        """Beat until the end."""
+        try:
+            while not self._over.wait(HEARTBEAT_S):
+                self.beat()
+        except OSError:
+            # A page that grows old would say that this rank hangs.
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def beat(self) -> None:
+        """Write the page once."""
+        here, now = self._here, boottime()
+        seen = (here.steps(), here.moves, here.now)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        self._beat += 1
+        steps, _, (phase, what) = seen
+        page = {"beat": self._beat, "at": round(now, 3), "since": round(self._since, 3), "steps": steps,
+                "started": here.started, "phase": phase, "what": what[:60]}  # fmt: skip
+        os.pwrite(self._fd, json.dumps(page, separators=(",", ":")).encode().ljust(PAGE_BYTES)[:PAGE_BYTES], 0)
+
+    def stop(self) -> None:
+        """Write the last page and end."""
+        self._over.set()
+        with contextlib.suppress(OSError):
+            self.beat()
+        if threading.current_thread() is not self:
+            self.join(timeout=HEARTBEAT_S)
+        if not self.is_alive():
+            os.close(self._fd)
+
+
+def boottime() -> float:
+    """Return the seconds since the host started, by the clock that the host's supervisor uses."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+#: This process.
+HERE = Here()

@@ -1,0 +1,49 @@
+"""What triggers share: Airflow's rules for events and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
+
+#: Airflow may fail a task whose trigger fires within seconds of its deferral.
+EARLIEST_EVENT_S = 12.0
+
+#: The loop holds tasks weakly.
+_BACKGROUND: set[asyncio.Future[Any]] = set()
+_ASKED: set[int] = set()
+
+
+def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    """Return a task that goes on when its caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+    return task
+
+
+def warm_up(trigger: BaseTrigger) -> None:
+    """Ask once per triggerer what a kill will ask: its first question costs seconds (seen: 9), later ones none."""
+    if os.getpid() not in _ASKED:
+        _ASKED.add(os.getpid())
+        in_background(is_deferred(trigger))
+
+
+async def is_deferred(trigger: BaseTrigger) -> bool:
+    """Return whether Airflow still waits for a trigger: then it was moved, not killed."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from asgiref.sync import sync_to_async
+
+    ti = trigger.task_instance
+    if ti is None:
+        return False
+    states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+    )
+    found: Any = (states or {}).get(ti.run_id, {})
+    name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
+    return str(found.get(name, found.get(ti.task_id))) == "deferred"

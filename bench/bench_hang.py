@@ -1,0 +1,203 @@
+"""A rank hangs (SIGSTOP) until it is named in the task log; then a soak with slow steps, checkpoints and data stalls.
+
+Two ranks over gloo on this machine, followed by the engine. Beside it torchrun with the same ranks, where a stopped
+rank is named by nobody before the process group's time-out; ``--peer-s`` is how long it is watched (0: not at all).
+
+    python bench/bench_hang.py [--rounds 20] [--soak-s 300] [--peer-s 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from engine_worlds import LOG, World, load_words  # noqa: E402
+
+TRAIN = """
+import os, random, sys, time, torch
+import airflow_provider_dtrain.train as dtrain
+
+MODE, HOME = sys.argv[1], os.environ["BENCH_HOME"]
+
+class Data(torch.utils.data.Dataset):
+    '''Samples; now and then one takes very long.'''
+    def __len__(self): return 4096
+    def __getitem__(self, i):
+        if MODE == "soak" and i % 512 == 100: time.sleep(12)
+        return torch.full((64,), float(i)), torch.zeros(1)
+
+def burn(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until: sum(range(1000))
+
+with dtrain.init(device="cpu", hparams={"global_batch_size": 16}) as ctx:
+    model = torch.nn.Linear(64, 1)
+    model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    rank, step = ctx.distributed.get_rank(), 0
+    for epoch in ctx.epochs(1000):
+        for x, y in ctx.loader(Data()):
+            if MODE == "soak" and step % 60 == 20 and rank == step // 60 % 2: burn(15)
+            if MODE == "soak" and step % 60 == 40: ctx.distributed.on_chief(lambda: time.sleep(12))
+            if MODE == "soak" and step % 60 == 50: ctx.save_checkpoint(step)
+            ctx.backward(((model(x) - y) ** 2).mean())
+            ctx.step(optimizer)
+            step += 1
+            if step % 10 == 0 and rank == 0: print("step", step, flush=True)
+            time.sleep(0.02)
+        if ctx.distributed.any(os.path.exists(HOME + "/enough")): break
+"""
+PEER = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+while True:
+    dist.all_reduce(torch.ones(1)); time.sleep(0.02)
+"""
+
+
+class Lines(logging.Handler):
+    """Lines of the task log with the time when they were written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[float, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((time.monotonic(), record.getMessage()))
+
+    def since(self, begun: float, words: str) -> list[tuple[float, str]]:
+        return [(at, line) for at, line in self.lines if at >= begun and words in line]
+
+    def wait(self, words: str, begun: float, timeout_s: float, task: Any) -> tuple[float, str]:
+        """Return time and text of the first line with these words. Blocks."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := self.since(begun, words)):
+            if time.monotonic() > deadline or task.done():
+                raise RuntimeError(f"no line {words!r} within {timeout_s:g} s: {self.lines[-5:]}")
+            time.sleep(0.01)
+        return found[0]
+
+
+def rank_pids(home: Path) -> dict[int, int]:
+    """Return the ranks of the benchmark's run."""
+    found = {}
+    for file in (home / "state" / "runs").glob("*/state.json"):
+        for rank, pid in re.findall(r'"rank":(\d+),"pid":(\d+),"start_time":\d+,"exit_code":null', file.read_text()):
+            found[int(rank)] = int(pid)
+    return found
+
+
+async def stop_ranks(world: World, lines: Lines, rounds: int) -> list[float]:
+    """Return the seconds from each SIGSTOP until the rank was named."""
+    runtime, task = await world.follow(world.submit("python train.py plain", slots=2))
+    took = []
+    await asyncio.to_thread(lines.wait, "step 50", 0.0, 300, task)
+    for number in range(rounds):
+        # Anywhere between two beats.
+        await asyncio.sleep(random.uniform(1.0, 6.0))  # noqa: S311
+        rank = number % 2
+        pid, begun = rank_pids(world.home)[rank], time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            at, line = await asyncio.to_thread(lines.wait, "made no progress", begun, 120, task)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        if not line.startswith(f"Rank {rank} "):
+            raise RuntimeError(f"the wrong rank was named: {line}")
+        took.append(at - begun)
+        await asyncio.to_thread(lines.wait, "goes on after", begun, 120, task)
+    runtime.kill()
+    await task
+    return took
+
+
+async def soak(world: World, lines: Lines, seconds: float) -> tuple[list[str], str]:
+    """Return the alarms of a gang that is well, and the last step that it came to."""
+    begun = time.monotonic()
+    runtime, task = await world.follow(world.submit("python train.py soak", slots=2))
+    await asyncio.to_thread(lines.wait, "step 10", begun, 300, task)
+    await asyncio.wait([task], timeout=seconds)
+    alarms = [line for _, line in lines.since(begun, "made no progress")]
+    alarms += [line for _, line in lines.since(begun, "No rank has made")]
+    steps = [line for _, line in lines.since(begun, "step ")]
+    if task.done():
+        raise RuntimeError(f"the soak ended: {task}")
+    runtime.kill()
+    await task
+    return alarms, steps[-1] if steps else "no step"
+
+
+def torchrun(home: Path, seconds: float) -> str:
+    """Return what torchrun says within a time after one of its two ranks was stopped."""
+    (home / "peer.py").write_text(PEER)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "peer.py"]
+    process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        deadline, ranks = time.monotonic() + 120, []
+        while len(ranks) < 2 and time.monotonic() < deadline:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            ranks = [int(pid) for pid in children if b"peer.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            time.sleep(0.1)
+        time.sleep(10)
+        os.kill(ranks[1], signal.SIGSTOP)
+        assert process.stdout is not None
+        if select.select([process.stdout], [], [], seconds)[0]:
+            return "says: " + os.read(process.stdout.fileno(), 200).decode(errors="replace").strip()
+        return f"says nothing for {seconds:g} s"
+    finally:
+        with contextlib.suppress(OSError, IndexError):
+            os.kill(ranks[1], signal.SIGCONT)
+        process.terminate()
+        process.wait(60)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--soak-s", type=float, default=300)
+    parser.add_argument("--peer-s", type=float, default=60)
+    options = parser.parse_args()
+    logging.disable(logging.DEBUG)
+    lines = Lines()
+    LOG.setLevel(logging.INFO)
+    LOG.addHandler(lines)
+    LOG.propagate = False
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        os.environ["BENCH_HOME"] = str(home)
+        world = World(home)
+        (home / "code" / "train.py").write_text(TRAIN.replace('os.environ["BENCH_HOME"]', repr(str(home))))
+        world.add_this_machine(slots=2)
+        try:
+            took = sorted(asyncio.run(stop_ranks(world, lines, options.rounds)))
+            alarms, last = asyncio.run(soak(world, lines, options.soak_s)) if options.soak_s else ([], "not run")
+        finally:
+            world.hook.links.close_all()
+        peer = torchrun(home, options.peer_s) if options.peer_s else "not run"
+    print(f"a stopped rank of two until it is named ({load_words()})")
+    print(f"{'rounds':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}   goal: <= 10 s")
+    print(f"{len(took):7} {took[len(took) // 2]:7.2f} {took[int(len(took) * 0.99)]:7.2f} {took[-1]:7.2f}")
+    print(f"torchrun, one of two ranks stopped: {peer}")
+    print(f"soak of {options.soak_s:g} s to {last}: {len(alarms)} false alarms   goal: 0")
+    for alarm in alarms:
+        print(f"  {alarm}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Engines for benchmarks: a store of their own, and this machine or namespace hosts registered in it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from airflow_provider_dtrain.engine.attempt import AttemptRunner  # noqa: E402
+from airflow_provider_dtrain.engine.runtime import Runtime, take_over  # noqa: E402
+from airflow_provider_dtrain.engine.submission import render, submit  # noqa: E402
+from airflow_provider_dtrain.engine.tasklog import TaskLog  # noqa: E402
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook  # noqa: E402
+from airflow_provider_dtrain.hooks.hosts import host_record_from_facts  # noqa: E402
+from airflow_provider_dtrain.hooks.settings import settings  # noqa: E402
+from airflow_provider_dtrain.hosts.local import LocalTransport  # noqa: E402
+from airflow_provider_dtrain.hosts.remote import HostAddress  # noqa: E402
+from airflow_provider_dtrain.store.records import Ticket, TrialKey  # noqa: E402
+from tests.netns import NamespaceHosts  # noqa: E402
+
+POOL = "bench"
+LOG = logging.getLogger("bench")
+
+
+class World:
+    """One store with hosts of the pool ``bench``.
+
+    :param home: folder for everything; becomes the home directory of this process
+    """
+
+    def __init__(self, home: Path) -> None:
+        os.environ["HOME"] = str(home)
+        self.home, self.runs = home, 0
+        url = f"sqlite:///{home}/dtrain.db"
+        os.environ["AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN"] = url
+        options = dataclasses.replace(settings(), sql_alchemy_conn=url, checkpoint_dir=home / "checkpoints")
+        self.hook = DtrainHook(options)
+        (home / "code").mkdir()
+
+    def add_this_machine(self, slots: int) -> None:
+        """Register this machine with CPU slots whose locks are the benchmark's own."""
+        state_dir = str(self.home / "state")
+        address = HostAddress(
+            name="local", remote_dir=".dtrain", state_dir=state_dir, python=sys.executable,
+            make_transport=lambda: LocalTransport("local"),
+        )  # fmt: skip
+        self._add("local", address, slots, conn_id=None, state_dir=state_dir)
+
+    def add_namespace_hosts(self, hosts: NamespaceHosts, slots: int) -> None:
+        """Register namespace hosts, reached by SSH."""
+        from airflow.sdk import Connection
+
+        from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+
+        for host in hosts:
+            conn_id = host.name.lower().replace("-", "_")
+            os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = host.airflow_conn()
+            connection = Connection.get(conn_id)
+            address = HostAddress(
+                name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
+                make_transport=lambda name=host.name, connection=connection: SSHTransport(
+                    name, lambda: hook_from_connection(connection)),
+            )  # fmt: skip
+            self._add(host.name, address, slots, conn_id=conn_id)
+
+    def _add(self, name: str, address: HostAddress, slots: int, **more: Any) -> None:
+        link = self.hook.links.get(address)
+        facts = link.call("probe").result(30)
+        record = host_record_from_facts(
+            name, pool=POOL, facts=facts, hello=link.hello, slots=f"cpu:{slots}", remote_dir=".dtrain",
+            python=sys.executable, **more,
+        )  # fmt: skip
+        self.hook.store.add_host(record)
+
+    def submit(self, entrypoint: Any, *, slots: int, **more: Any) -> Ticket:
+        """Submit a trial of the code in ``code``."""
+        self.runs += 1
+        document = {
+            "name": "bench", "entrypoint": entrypoint, "model_dir": "code", "max_restarts": 0,
+            "resources": {"slots_per_trial": slots, "pool": POOL}, **more,
+        }  # fmt: skip
+        key = TrialKey(dag_id="bench", run_id=str(self.runs), task_id="train")
+        return submit(self.hook, render(self.hook, document, None, self.home), key=key, folder=self.home)
+
+    async def follow(self, ticket: Ticket) -> tuple[Runtime, asyncio.Task[Any]]:
+        """Return the follower of a trial and its running coroutine."""
+        runtime = await take_over(self.hook, ticket.trial_id, TaskLog(LOG, 10**6), watcher="bench")
+        return runtime, asyncio.create_task(AttemptRunner(runtime).run())
+
+
+def load_words() -> str:
+    """Return how busy the machine is, for the head of a table."""
+    return f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"

@@ -1,0 +1,122 @@
+"""Fuzzed faults on real hosts: a table of runs, violations and recovery times per fault.
+
+    python -m bench.soak_faults --seed 1 --runs 100 --worlds 2
+
+Needs root. Each world has three hosts, a store and a trigger process of its own; worlds run side by side.
+It never fails: what it finds is in its table and, in full, in the folder that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.soak_faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--worlds", type=int, default=1, help="how many at a time")
+    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="begin no run after this time")
+    parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
+    parser.add_argument("--faults", help="only these, by name, separated by commas")
+    parser.add_argument("--most", type=int, default=2, help="most faults in one run")
+    parser.add_argument("--out", type=Path, help="folder for what was found")
+    parser.add_argument("--world", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
+    """Run this world's share of the seeds, each in the same world until one fails to settle."""
+    from tests.faults.fuzz import one_run, possible
+    from tests.faults.world import World, can_set_clocks
+
+    stop_at = time.monotonic() + options.minutes * 60
+    seeds = list(range(options.seed + number, options.seed + options.runs, options.worlds))
+    databases = itertools.cycle(("sqlite", "postgresql") if options.database == "both" else (options.database,))
+    for database in databases if number % 2 == 0 else itertools.islice(databases, 1, None):
+        if not seeds:
+            return
+        with World(database, clocks=can_set_clocks()) as world:
+            names = options.faults.split(",") if options.faults else possible(world, clocks=can_set_clocks())
+            # A new world now and then: neither files nor rows pile up.
+            for _ in range(min(12, len(seeds))):
+                if time.monotonic() > stop_at:
+                    return
+                run = one_run(world, seeds.pop(0), names, most=options.most)
+                note(out / f"world-{number}.tsv", run, database)
+                if run.violations:
+                    keep(out, run, world)
+                    break
+
+
+def note(path: Path, run: Any, database: str) -> None:
+    words = (
+        run.seed,
+        database,
+        " + ".join(run.faults),
+        len(run.violations),
+        f"{run.recovery_s:.2f}",
+        f"{run.wall_s:.1f}",
+    )
+    with path.open("a") as file:
+        file.write("\t".join(map(str, words)) + "\n")
+
+
+def keep(out: Path, run: Any, world: Any) -> None:
+    """Write down everything that may explain a violation."""
+    text = "\n".join([*run.notes, "", *run.violations, "", world.describe()])
+    (out / f"seed-{run.seed}.txt").write_text(text)
+    (out / f"seed-{run.seed}.log").write_bytes(world.trigger.log.read_bytes())
+
+
+def table(out: Path) -> str:
+    """Return the figures of all worlds."""
+    rows = [line.split("\t") for path in sorted(out.glob("world-*.tsv")) for line in path.read_text().splitlines()]
+    of: dict[str, list[Sequence[str]]] = defaultdict(list)
+    for row in rows:
+        for fault in row[2].split(" + "):
+            of[fault].append(row)
+    lines = [f"{'fault':<20}{'runs':>6}{'violations':>12}{'recovery median':>17}{'p95':>8}"]
+    for fault, found in [*sorted(of.items()), ("all runs", rows)]:
+        times = sorted(float(row[4]) for row in found if float(row[4]) >= 0) or [0.0]
+        late = times[min(len(times) - 1, int(len(times) * 0.95))]
+        wrong = sum(int(row[3]) > 0 for row in found)
+        lines.append(f"{fault:<20}{len(found):>6}{wrong:>12}{statistics.median(times):>15.1f} s{late:>6.1f} s")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run, print, and return 0."""
+    options = arguments()
+    if options.world is not None:
+        one_world(options, options.world, options.out)
+        return 0
+    out = options.out or Path(tempfile.mkdtemp(prefix="dtrain-soak-"))
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "bench.soak_faults", *sys.argv[1:], "--out", str(out)]
+    worlds = []
+    for number in range(options.worlds):
+        environment = {**os.environ, "AIRFLOW_HOME": tempfile.mkdtemp(prefix="dtrain-soak-home-")}
+        environment["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+        with (out / f"world-{number}.log").open("ab") as log:
+            worlds.append(subprocess.Popen([*command, "--world", str(number)], env=environment, stdout=log, stderr=log))
+    for world in worlds:
+        world.wait()
+    print(table(out), flush=True)
+    print(f"What was found: {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,39 @@
+"""Runs a Python function as the ranks of a gang: each rank computes its share, rank 0's result is the XCom."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Param, task
+
+with DAG(
+    "dtrain_task_decorator",
+    description="A function on several slots at a time",
+    schedule=None,
+    tags=["dtrain", "example"],
+    params={
+        "slots_per_trial": Param(2, type="integer", minimum=0, description="processes that compute together"),
+        "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
+        "samples": Param(400_000, type="integer", minimum=1, description="per process"),
+    },
+):
+
+    @task.dtrain(slots="{{ params.slots_per_trial }}", pool="{{ params.pool or '' }}", deferrable=True)
+    def estimate_pi(samples: int | str, seed: int = 7) -> dict:
+        # Only these lines travel to the hosts, so imports belong inside.
+        import random
+
+        import airflow_provider_dtrain.train as dtrain
+
+        with dtrain.init() as ctx:
+            rank = ctx.distributed.get_rank()
+            points = random.Random(seed + rank)  # noqa: S311
+            inside = sum(points.random() ** 2 + points.random() ** 2 <= 1 for _ in range(int(samples)))
+            print(f"rank {rank}: {inside} of {samples} points are inside")
+            mean = ctx.reduce({"inside": inside / int(samples)})["inside"]
+            return {"pi": 4 * mean, "ranks": ctx.distributed.get_size()}
+
+    @task
+    def show(result: dict) -> float:
+        print(f"{result['ranks']} ranks found pi to be {result['pi']:.4f}")
+        return result["pi"]
+
+    show(estimate_pi("{{ params.samples }}"))

@@ -1,0 +1,146 @@
+"""What goes of trials that ended long ago, and what stays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store import retention, tables
+from airflow_provider_dtrain.store.retention import KINDS
+from tests.contract.store_world import host
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def old_and_new(store, submit, start, clock):
+    """Four trials: one ended 40 days ago, one today, one runs since 40 days, one is ended but its host is silent."""
+    store.add_host(host("a", 8))
+    for digest in "efgh":
+        store.put_payload(digest * 64, b"x" * 100)
+    tickets = {}
+    for name, digest in (("old", "e"), ("new", "f"), ("runs", "g"), ("silent", "h")):
+        tickets[name] = submit(name, slots=1, payload=digest * 64)
+        watch = start(tickets[name])
+        fill(store, tickets[name], watch)
+        if name in ("old", "silent"):
+            finish(store, tickets[name], watch, release=name == "old")
+        tickets[f"{name} watch"] = watch
+    clock.advance(40 * DAY_S)
+    watch = store.watch(tickets["new"].attempt_id, watcher="again")
+    finish(store, tickets["new"], watch, release=True)
+    return tickets
+
+
+def fill(store, ticket, watch):
+    batch = [
+        {"seq": n, "at": 1.7e9, "kind": "report", "step": n, "metrics": {"loss": 0.5}} for n in range(3)
+    ] + [{"seq": 9, "at": 1.7e9, "kind": "checkpoint", "step": 2, "path": "checkpoints/2"}]  # fmt: skip
+    store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 99, batch)
+    store.commit_log(ticket.attempt_id, watch, "a", 0, 5, b"tail of the log")
+
+
+def finish(store, ticket, watch, *, release):
+    store.end_attempt(ticket.attempt_id, watch, state="completed", result={"value": 1})
+    if release:
+        store.release(ticket.attempt_id, watch, "a", proof="clear")
+
+
+def counts(store):
+    with store._engine.connect() as connection:
+        names = ("trials", "attempts", "metrics", "checkpoints", "events", "streams", "payloads", "audit", "ranks")
+        return {
+            name: connection.scalar(sa.select(sa.func.count()).select_from(tables.metadata.tables[name]))
+            for name in names
+        }
+
+
+def removed(store, cutoff):
+    found = {kind.name: 0 for kind in KINDS}
+    for one in store.remove_old(cutoff):
+        found[one.kind] += one.count
+    return found
+
+
+def test_what_belongs_to_a_trial_that_ended_long_ago_goes_and_its_results_stay(store, clock, old_and_new):
+    before, cutoff = counts(store), clock.now - timedelta(days=30)
+    would = {one.kind: (one.count, one.size_bytes) for one in store.count_old(cutoff)}
+    assert counts(store) == before
+    found = removed(store, cutoff)
+    assert {kind: count for kind, (count, _) in would.items()} == found
+    assert (found["events"], found["offsets"], found["log tails"], found["launch plans"]) == (4, 2, 1, 1)
+    assert would["payloads"] == (2, 200)
+    assert would["log tails"][1] == len(b"tail of the log")
+    after = counts(store)
+    same = ("trials", "attempts", "metrics", "checkpoints", "ranks")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    old = old_and_new["old"]
+    assert store.trial(old.trial_id).result == {"value": 1}
+    assert len(store.metrics(old.trial_id)) == 3
+    assert store.events(old.attempt_id) == []
+    assert store.ranks(old.attempt_id)[0].log_tail == ""
+    assert removed(store, cutoff) == dict.fromkeys(found, 0)
+
+
+def test_nothing_live_recent_or_unconfirmed_is_touched(store, clock, old_and_new):
+    removed(store, clock.now - timedelta(days=30))
+    for name, digest in (("new", "f"), ("runs", "g"), ("silent", "h")):
+        attempt_id = old_and_new[name].attempt_id
+        assert len(store.events(attempt_id)) == 4
+        assert store.offsets(attempt_id)[("a", "rank0.events")] == 99
+        assert store.ranks(attempt_id)[0].log_tail == "tail of the log"
+        assert store.attempt(attempt_id).plan is not None
+        assert store.has_payload(digest * 64) is (name != "silent")
+    assert not store.has_payload("e" * 64)
+    # Its follower goes on where it was.
+    watch = store.watch(old_and_new["runs"].attempt_id, watcher="again")
+    store.commit_events(old_and_new["runs"].attempt_id, watch, "a", "rank0.events", 99, 120, [])
+
+
+def test_a_payload_that_somebody_is_about_to_use_stays(store, clock):
+    store.put_payload("e" * 64, b"old")
+    store.put_payload("f" * 64, b"wanted again")
+    clock.advance(40 * DAY_S)
+    assert store.use_payload("f" * 64)
+    assert not store.use_payload("0" * 64)
+    assert removed(store, clock.now - timedelta(days=30))["payloads"] == 1
+    assert (store.has_payload("e" * 64), store.has_payload("f" * 64)) == (False, True)
+
+
+def test_removal_goes_in_small_steps_and_old_audit_rows_go_too(store, clock, monkeypatch):
+    monkeypatch.setattr(retention, "BATCH", 10)
+    store.add_host(host("a", 1))
+    for number in range(25):
+        store.set_pool("gpus", reservations=number)
+    clock.advance(40 * DAY_S)
+    store.set_pool("gpus", reservations=3)
+    steps = [one.count for one in store.remove_old(clock.now - timedelta(days=30)) if one.kind == "audit"]
+    assert steps == [10, 10, 6]
+    assert counts(store)["audit"] == 1
+
+
+def test_of_the_runs_that_a_host_names_only_those_nobody_needs_are_collected(store, clock, old_and_new):
+    cutoff = clock.now - timedelta(days=30)
+    run = {name: store.attempt(old_and_new[name].attempt_id).run for name in ("old", "new", "runs", "silent")}
+    strange = f"{store.store_id[:8]}-t999.1.7"
+    names = [*run.values(), strange, "00000000-t1.1.1", "t1.1.1", "nonsense"]
+    free, kept = store.collectable(names, cutoff)
+    # The only copy of its checkpoint lies in the folder.
+    assert (free, kept) == ([strange], [run["old"]])
+    free, kept = store.collectable(names, cutoff, with_checkpoints=True)
+    assert (sorted(free), kept) == (sorted([strange, run["old"]]), [])
+    store.runs_collected("a", [run["old"]])
+    assert store.checkpoints(old_and_new["old"].trial_id) == []
+    assert len(store.checkpoints(old_and_new["old"].trial_id, removed=True)) == 1
+    assert len(store.checkpoints(old_and_new["new"].trial_id)) == 1
+    assert store.collectable(names, cutoff)[0] == sorted([strange, run["old"]])
+
+
+def test_code_and_libraries_of_trials_of_the_present_are_needed(store, clock, old_and_new):
+    ticket = old_and_new["runs"]
+    watch = store.watch(ticket.attempt_id, watcher="again")
+    store.set_plan(ticket.attempt_id, watch, {"plans": {"a": {"library": "9" * 64, "ranks": []}}})
+    needed = store.needed_archives(clock.now - timedelta(days=30))
+    assert needed == {"f" * 64, "g" * 64, "9" * 64}

@@ -1,0 +1,290 @@
+"""Waiters sleep until something concerns them: told by PostgreSQL, or by one look for all of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store import changes as changes_module
+from airflow_provider_dtrain.store import notify
+from airflow_provider_dtrain.store.base import bump
+from airflow_provider_dtrain.store.changes import Changes, Waiter
+from airflow_provider_dtrain.store.notify import Listener, Message, parsed
+from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store, migrate
+from tests.contract.store_world import host
+
+#: Long beside everything that should happen, so that a lost wake fails and a slow machine does not.
+PATIENCE_S = 60.0
+
+
+class Sleeper:
+    """Somebody who waits; counts how often it was woken."""
+
+    def __init__(self, changes: Changes, pool: str = "gpus", allocation_id: int | None = None, every_s: float = 1.0):
+        self.changes, self.count, self.woken = changes, 0, threading.Event()
+        self.waiter = Waiter(pool, allocation_id, self._wake, every_s)
+        changes.add(self.waiter)
+
+    def _wake(self) -> None:
+        self.count += 1
+        self.woken.set()
+
+    def sleeps_again(self) -> None:
+        self.count = 0
+        self.woken.clear()
+
+    def wakes(self) -> bool:
+        return self.woken.wait(PATIENCE_S)
+
+
+def submitted(store: Store, number: int, slots: int):
+    config = store.put_config({}, origins={}).config_id
+    key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
+    return store.submit_trial(
+        TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=slots, number=number)
+    )
+
+
+def until(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def real(url):
+    """A store on the real clock, and another one as a second process would open it."""
+    stores = [Store.open(url), Store.open(url)]
+    yield stores
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def told(postgresql):
+    """Two stores on PostgreSQL; the first is told what changes."""
+    url = postgresql.new_database()
+    migrate(url)
+    stores = [Store.open(url), Store.open(url)]
+    yield stores
+    for store in stores:
+        store.close()
+
+
+def quiet(store, sleepers):
+    """Wait until everybody has had the first look's wake and nothing is due."""
+    store.schedule("gpus")
+    for sleeper in sleepers:
+        if sleeper.waiter.allocation_id is not None:
+            assert sleeper.wakes()
+        sleeper.sleeps_again()
+
+
+def test_who_waits_for_a_pool_hears_of_a_change_by_another_process(real):
+    mine, other = real
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    sleeper = Sleeper(mine.changes(), every_s=0.05)
+    other.set_pool("gpus", reservations=5)
+    assert sleeper.wakes()
+
+
+def test_who_waits_for_a_request_hears_of_its_grant_and_of_a_wish_to_kill_it(real):
+    mine, other = real
+    other.add_host(host("a", 2))
+    ticket = submitted(other, 0, 2)
+    sleeper = Sleeper(mine.changes(), allocation_id=ticket.allocation_id, every_s=0.05)
+    assert sleeper.wakes()
+    sleeper.sleeps_again()
+    assert other.schedule("gpus").granted == (ticket.allocation_id,)
+    assert sleeper.wakes()
+    until(lambda: mine.changes()._known[ticket.allocation_id].sign[0] == "granted")
+    sleeper.sleeps_again()
+    other.request_kill(ticket.trial_id, "ann")
+    assert sleeper.wakes()
+
+
+def test_a_blocking_wait_returns_with_the_change_or_without_it(real):
+    mine, other = real
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    assert mine.changes().wait("gpus", 0.01) is False
+    threading.Timer(0.2, lambda: other.set_pool("gpus", reservations=4)).start()
+    assert mine.changes().wait("gpus", PATIENCE_S, every_s=0.05) is True
+
+
+def test_of_many_waiters_one_is_woken_for_a_pass_and_those_that_were_granted(told):
+    mine, other = told
+    other.add_host(host("a", 8))
+    blocker = submitted(other, 0, 8)
+    other.schedule("gpus")
+    tickets = [submitted(other, number, 4) for number in range(1, 21)]
+    other.schedule("gpus")
+    # The looks of a listener are far apart here: only messages wake.
+    sleepers = [Sleeper(mine.changes(), allocation_id=one.allocation_id, every_s=0.05) for one in tickets]
+    quiet(mine, sleepers)
+    until(lambda: mine.changes().is_told)
+    for sleeper in sleepers:
+        sleeper.waiter.every_s = PATIENCE_S
+    until(lambda: mine.changes()._look_s() == PATIENCE_S)
+    watch = other.watch(blocker.attempt_id, watcher="test")
+    other.end_attempt(blocker.attempt_id, watch, state="killed")
+    until(lambda: sum(sleeper.count for sleeper in sleepers) >= 1)
+    assert sum(sleeper.count for sleeper in sleepers) <= 3
+    granted = set(other.schedule("gpus").granted)
+    assert len(granted) == 2
+    until(lambda: all(s.woken.is_set() for s in sleepers if s.waiter.allocation_id in granted))
+    assert sum(sleeper.woken.is_set() for sleeper in sleepers) <= 5
+
+
+def test_a_change_that_is_rolled_back_is_told_to_nobody(told):
+    mine, other = told
+    other.add_host(host("a", 2))
+    listener = Listener(mine._engine)
+    bell_in, bell_out = notify.socket.socketpair()
+    with other._engine.connect() as connection:
+        transaction = connection.begin()
+        bump(connection, "gpus")
+        transaction.rollback()
+    assert listener.messages(bell_out, 0.2) == []
+    other.set_pool("gpus", reservations=3)
+    until(lambda: Message(pool="gpus") in listener.messages(bell_out, 1.0))
+    listener.close()
+    bell_in.close()
+    bell_out.close()
+
+
+def test_a_store_beside_it_in_the_same_database_tells_other_people(told, postgresql):
+    mine, other = told
+    url = postgresql.new_database()
+    migrate(url)
+    stranger = Store.open(url)
+    listener = Listener(mine._engine)
+    bell_in, bell_out = notify.socket.socketpair()
+    stranger.add_host(host("a", 2))
+    stranger.set_pool("gpus", reservations=3)
+    other.add_host(host("a", 2))
+    heard = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not heard and time.monotonic() < deadline:
+        heard = listener.messages(bell_out, 1.0)
+    assert heard == [Message(pool="gpus")]
+    assert listener.messages(bell_out, 0.2) == []
+    for one in (listener, stranger, bell_in, bell_out):
+        one.close()
+
+
+def test_a_lost_connection_is_looked_over_and_opened_again(told, monkeypatch):
+    mine, other = told
+    monkeypatch.setattr(changes_module, "RETRY_S", 0.1)
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    sleeper = Sleeper(mine.changes(), every_s=0.05)
+    until(lambda: mine.changes().is_told)
+    first = mine.changes()._listener
+    with other._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND query IN ('LISTEN dtrain', 'SELECT current_schema()')"
+            )
+        )
+    until(lambda: mine.changes()._listener is not first)
+    sleeper.sleeps_again()
+    other.set_pool("gpus", reservations=5)
+    assert sleeper.wakes()
+    until(lambda: mine.changes().is_told and mine.changes()._listener is not first)
+
+
+def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, monkeypatch):
+    """As behind pgbouncer in transaction mode: LISTEN succeeds and nothing ever arrives."""
+    mine, other = told
+    monkeypatch.setattr(notify, "ECHO_S", 0.2)
+    monkeypatch.setattr(notify.Listener, "_arrived", lambda _self: [])
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    sleeper = Sleeper(mine.changes(), every_s=0.05)
+    until(lambda: mine.changes()._retry_at > 0)
+    sleeper.sleeps_again()
+    other.set_pool("gpus", reservations=5)
+    assert sleeper.wakes()
+    assert not mine.changes().is_told
+
+
+def test_hundreds_of_grants_are_told_in_messages_that_postgresql_takes(told):
+    mine, _ = told
+    listener = Listener(mine._engine)
+    bell_in, bell_out = notify.socket.socketpair()
+    ids = [10**17 + number for number in range(1000)]
+    with mine._engine.begin() as connection:
+        connection.execute(notify.TELL, notify.granted_messages("gpus", ids))
+    found: set[int] = set()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < len(ids) and time.monotonic() < deadline:
+        found |= {one for message in listener.messages(bell_out, 1.0) for one in message.granted}
+    assert found == set(ids)
+    for one in (listener, bell_in, bell_out):
+        one.close()
+
+
+@pytest.mark.parametrize(
+    "payload", ["", "s", "s changed", "s granted gpus", "s granted gpus x", "t changed gpus", "s new gpus"]
+)
+def test_a_message_that_is_not_understood_is_no_message(payload):
+    assert parsed(payload, "s") is None
+
+
+def test_a_waiter_that_does_not_come_to_its_pass_is_followed_by_another(real):
+    mine, other = real
+    other.add_host(host("a", 2))
+    sleepers = [Sleeper(mine.changes(), every_s=0.02) for _ in range(3)]
+    for sleeper in sleepers:
+        sleeper.waiter.allocation_id = -1
+    # The pass is due and nobody runs it.
+    assert all(sleeper.wakes() for sleeper in sleepers)
+
+
+def test_a_forked_child_has_a_thread_of_its_own(real):
+    mine, other = real
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    keeper = Sleeper(mine.changes(), every_s=0.05)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if mine.changes().wait("gpus", PATIENCE_S, every_s=0.05) else 3)
+        except BaseException:
+            os._exit(4)
+    done = threading.Event()
+
+    def change() -> None:
+        number = 0
+        while not done.wait(0.05):
+            number += 1
+            other.set_pool("gpus", reservations=number)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        done.set()
+        thread.join(60)
+    assert keeper.wakes()
+
+
+def test_the_thread_ends_when_nobody_waits_and_begins_anew(real, monkeypatch):
+    mine, other = real
+    monkeypatch.setattr(changes_module, "IDLE_S", 0.01)
+    other.add_host(host("a", 2))
+    sleeper = Sleeper(mine.changes(), every_s=0.02)
+    assert sleeper.wakes()
+    mine.changes().remove(sleeper.waiter)
+    until(lambda: mine.changes()._thread is None)
+    assert Sleeper(mine.changes(), every_s=0.02).wakes()

@@ -1,0 +1,114 @@
+"""Passes that meet: one works, the others leave at once, and nothing is forgotten; on each database."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.base import bump, lock_pool
+from airflow_provider_dtrain.store.orders import TRY_LOCK
+from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.turns import take_turn
+from tests.contract.store_world import host
+
+
+@pytest.fixture(autouse=True)
+def _host(store):
+    store.add_host(host("h1", 2))
+
+
+def test_a_pass_leaves_at_once_while_another_thread_passes(store, submit):
+    ticket = submit()
+    turn = take_turn(str(store._engine.url), "gpus")
+    assert store.schedule("gpus").granted == ()
+    turn.leave()
+    turn.leave()
+    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+
+
+def test_a_child_process_does_not_inherit_a_turn(store, submit):
+    turn = take_turn(str(store._engine.url), "gpus")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if take_turn(str(store._engine.url), "gpus") else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    turn.leave()
+
+
+def test_a_pass_leaves_at_once_while_another_process_passes(store, submit, url, clock):
+    if store._engine.dialect.name == "sqlite":
+        pytest.skip("on SQLite a pass waits for the one writer that there can be")
+    ticket = submit()
+    another = Store.open(url, clock=clock)
+    with another._engine.begin() as connection:
+        [[_]] = fast.read(connection, (TRY_LOCK,), {"pool_name": "gpus", "now": clock.now})
+        assert store.schedule("gpus").granted == ()
+    another.close()
+    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+
+
+def test_a_pass_waits_for_whoever_changes_the_pool_and_sees_the_change(store, submit, url, clock):
+    first = submit()
+    another = Store.open(url, clock=clock)
+    locked, go = threading.Event(), threading.Event()
+
+    def change():
+        with another._engine.begin() as connection:
+            lock_pool(connection, "gpus")
+            locked.set()
+            go.wait(30)
+            connection.execute(sa.text("UPDATE hosts SET state = 'draining'"))
+            bump(connection, "gpus")
+
+    with ThreadPoolExecutor(2) as threads:
+        changing = threads.submit(change)
+        assert locked.wait(30)
+        passing = threads.submit(store.schedule, "gpus")
+        go.set()
+        changing.result(30)
+        assert passing.result(30).granted == ()
+    another.close()
+    assert store.attempt(first.attempt_id).allocation_state == "waiting"
+
+
+def test_whatever_is_committed_before_a_pass_ends_is_looked_at_by_a_pass(store, submit, url, clock):
+    """Each task passes after its submission; then no request waits although it could have started."""
+    for number in range(2, 9):
+        store.add_host(host(f"h{number}", 2))
+    stores = [Store.open(url, clock=clock) for _ in range(4)]
+
+    def work(number):
+        one = stores[number % 4]
+        ticket = submit(f"t{number}", to=one, slots=1)
+        one.schedule("gpus")
+        return ticket
+
+    with ThreadPoolExecutor(8) as threads:
+        tickets = list(threads.map(work, range(16)))
+    for one in stores:
+        one.close()
+    assert {store.attempt(one.attempt_id).allocation_state for one in tickets} == {"granted"}
+
+
+def test_the_pass_of_an_unknown_pool_is_an_error(store):
+    with pytest.raises(NotFoundError, match="'nope'.*Pools: gpus"):
+        store.schedule("nope")
+
+
+def test_a_connection_that_the_server_closed_is_replaced(store, submit):
+    if store._engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no server")
+    ticket = submit()
+    engine = sa.create_engine(store._engine.url)
+    with engine.begin() as connection:
+        other = sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                        "AND datname = current_database() AND backend_type = 'client backend'")  # fmt: skip
+        assert any(connection.scalars(other))
+    engine.dispose()
+    assert store.schedule("gpus").granted == (ticket.allocation_id,)

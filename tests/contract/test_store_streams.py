@@ -1,0 +1,136 @@
+"""Streams that began anew, clocks of hosts, runs that a store has forgotten; on each database."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
+from tests.contract.store_world import host
+
+AT = 1_767_323_045.25
+
+
+@pytest.fixture(autouse=True)
+def _hosts(store):
+    store.add_host(host("h1", 2))
+    store.add_host(host("h2", 2))
+
+
+def event(kind, seq, **body):
+    return {"seq": seq, "at": AT + seq, "kind": kind, **body}
+
+
+FIRST = [event("init", 1), event("report", 2, step=1, metrics={"loss": 0.5}), event("report", 3, step=2, metrics={})]
+
+
+@pytest.fixture
+def followed(submit, start):
+    ticket = submit()
+    return ticket.attempt_id, start(ticket)
+
+
+def commit(store, followed, old, new, batch, **how):
+    return store.commit_events(*followed, "h1", "rank0.events", old, new, batch, **how)
+
+
+def anew(store, followed, old_offset, epoch):
+    store.begin_epoch(*followed, "h1", "rank0.events", old_offset, epoch, "the file has 40 bytes")
+
+
+def test_a_file_that_lost_its_end_is_read_again_and_only_what_is_new_is_stored(store, followed):
+    assert commit(store, followed, 0, 300, FIRST) == FIRST
+    anew(store, followed, 300, 1)
+    assert store.offsets(followed[0]) == {("h1", "rank0.events"): 0}
+    assert store.epochs(followed[0]) == {("h1", "rank0.events"): 1}
+    # The end was lost; what followed has the number of what was lost, but is something else.
+    rest = [*FIRST[:2], event("ended", 3, reason="lost")]
+    assert commit(store, followed, 0, 310, rest, epoch=1) == rest[2:]
+    kinds = [found.kind for found in store.events(followed[0])]
+    assert kinds == ["init", "report", "report", "gap", "ended"]
+    assert [row.step for row in store.metrics(store.attempt(followed[0]).trial_id)] == [1, 2]
+    (gap,) = store.events(followed[0], kinds=["gap"])
+    assert (gap.seq, gap.body["read_bytes"], gap.body["epoch"]) == (None, 300, 1)
+
+
+def test_a_gap_is_marked_once(store, followed):
+    commit(store, followed, 0, 300, FIRST)
+    anew(store, followed, 300, 1)
+    anew(store, followed, 300, 1)
+    assert len(store.events(followed[0], kinds=["gap"])) == 1
+
+
+@pytest.mark.parametrize(("old_offset", "epoch"), [(299, 1), (300, 2), (300, 0)])
+def test_an_epoch_begins_only_where_the_stream_is(store, followed, old_offset, epoch):
+    commit(store, followed, 0, 300, FIRST)
+    with pytest.raises(StaleWatchError, match="another follower"):
+        anew(store, followed, old_offset, epoch)
+    assert store.epochs(followed[0]) == {("h1", "rank0.events"): 0}
+
+
+def test_a_frame_of_an_older_epoch_is_refused(store, followed):
+    commit(store, followed, 0, 300, FIRST)
+    anew(store, followed, 300, 1)
+    for old in (0, 300):
+        with pytest.raises(StaleWatchError, match="another follower"):
+            commit(store, followed, old, 400, FIRST)
+    store.watch(followed[0], watcher="another")
+    with pytest.raises(StaleWatchError):
+        anew(store, followed, 0, 2)
+
+
+def test_the_offset_of_a_hosts_clock_is_kept_and_is_not_the_hosts_to_say(store, followed):
+    commit(store, followed, 0, 90, [event("exit", 1, rank=0, exit_code=1, clock_offset_s=7.0)], clock_offset_s=-3600.5)
+    (found,) = store.events(followed[0], kinds=["exit"])
+    assert found.body["clock_offset_s"] == -3600.5
+
+
+def test_a_run_is_known_by_trial_attempt_and_token(store, submit, start):
+    ticket = submit()
+    start(ticket)
+    run = store.attempt(ticket.attempt_id).run
+    mark, _, rest = run.rpartition("-t")
+    trial, number, token = rest.split(".")
+    forgotten = [
+        f"{mark}-t{int(trial) + 1}.{number}.{token}",
+        f"{mark}-t{trial}.{int(number) + 1}.{token}",
+        f"{mark}-t{trial}.{number}.{int(token) + 1}",
+    ]
+    others = ["t1.1.1", f"00000000-t{trial}.{number}.{token}", "nonsense"]
+    assert store.unknown_runs([run, *forgotten, *others]) == forgotten
+    assert store.unknown_runs([]) == []
+
+
+def test_silence_counts_from_the_last_word_of_the_follower(store, submit, start, clock):
+    running = submit()
+    watch, waiting = start(running), submit(slots=4)
+    other = store.watch(waiting.attempt_id, watcher="me")
+    clock.advance(50)
+    assert store.silent_for_s(running.attempt_id) == 50
+    store.renew({running.attempt_id: watch})
+    store.renew_request(waiting.attempt_id, other)
+    assert (store.silent_for_s(running.attempt_id), store.silent_for_s(waiting.attempt_id)) == (0, 0)
+    with pytest.raises(NotFoundError):
+        store.silent_for_s(10**6)
+
+
+def test_hosts_with_slots_that_are_not_ready_are_found(store):
+    assert store.hosts_with_blocked_slots() == []
+    store.mark_slot("h2", 1, "busy_elsewhere")
+    assert store.hosts_with_blocked_slots() == ["h2"]
+
+
+def test_several_hosts_at_fault_are_all_left_out(store, submit, start):
+    for name in ("h3", "h4"):
+        store.add_host(host(name, 2))
+    ticket = submit(slots=4)
+    watch = start(ticket)
+    view = store.attempt(ticket.attempt_id)
+    first, second = sorted(view.placement)
+    for name in (first, second):
+        store.release(ticket.attempt_id, watch, name, proof="clear")
+    failure = {"error": "HostLostError", "kind": "infra", "message": "lost", "host": first, "rank": None}
+    following = store.move_on(ticket.attempt_id, watch, failure=failure, exclude_host=first, also=(second,))
+    assert following is not None
+    store.watch(following.attempt_id, watcher="me")
+    store.schedule("gpus")
+    assert set(store.attempt(following.attempt_id).placement) == {"h1", "h2", "h3", "h4"} - {first, second}

@@ -1,0 +1,117 @@
+"""A rank without torch: it counts steps, keeps checkpoints, and proves which slot it uses.
+
+Arguments: last step, seconds per step, steps per checkpoint, then words: ``flood`` writes much log,
+``leak`` leaves a process in a session of its own that keeps the lock of the slot.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+
+UNTIL, PAUSE_S, SAVE_EVERY, WORDS = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+RANK, SLOT, RUN = int(os.environ["RANK"]), os.environ["DTRAIN_SLOT"], os.environ["DTRAIN_RUN"]
+# On the disk of the host itself, beyond reboots; the control side knows nothing of it.
+WITNESS = "/var/tmp/witness"
+
+
+def witness():
+    """Keep a lock of our own per slot of the host: the kernel refuses it to a second gang."""
+    os.makedirs(WITNESS, exist_ok=True)
+    fd = os.open(f"{WITNESS}/{SLOT}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(fd, 4096, 0).decode(errors="replace")
+        note("violations", {"run": RUN, "slot": SLOT, "rank": RANK, "held_by": holder, "at": time.time()})
+        sys.exit(70)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, RUN.encode(), 0)
+    os.set_inheritable(fd, True)
+    note("journal", {"run": RUN, "slot": SLOT, "rank": RANK, "pid": os.getpid()})
+    return fd
+
+
+def note(name, document):
+    line = json.dumps(document) + "\n"
+    with open(f"{WITNESS}/{name}", "a") as file:
+        file.write(line)
+
+
+class Events:
+    """Writes the file that the supervisor sends on."""
+
+    def __init__(self):
+        self.fd = os.open(os.environ["DTRAIN_EVENTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.seq = 0
+
+    def write(self, kind, **fields):
+        self.seq += 1
+        body = json.dumps({"seq": self.seq, "at": time.time(), "kind": kind, **fields}).encode()
+        view = memoryview(b"%08x %s\n" % (zlib.crc32(body), body))
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+
+def latest():
+    """Return the step of the checkpoint that this attempt was given."""
+    path = os.environ.get("DTRAIN_LATEST_CHECKPOINT")
+    if path is None:
+        return 0
+    with open(f"{path}/state.json") as file:
+        return int(json.load(file)["step"])
+
+
+def save(events, step):
+    root = os.environ["DTRAIN_CHECKPOINT_DIR"]
+    own = root.startswith(os.environ["DTRAIN_RUN_DIR"] + "/")
+    name = f"step-{step}" if own else f"{RUN}-step-{step}"
+    os.makedirs(f"{root}/.{name}", exist_ok=True)
+    with open(f"{root}/.{name}/state.json", "w") as file:
+        json.dump({"step": step}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{root}/.{name}", f"{root}/{name}")
+    shown = f"checkpoints/{name}" if own else f"{root}/{name}"
+    events.write("checkpoint", step=step, path=shown, size_bytes=20, metrics={"loss": 1.0 / step}, removed=[])
+
+
+def leak():
+    """Leave a grandchild that has detached itself in every way but for its descriptors."""
+    code = "import os, time\nos.setsid()\nif os.fork(): os._exit(0)\ntime.sleep(600)"
+    kept = [int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+    inherited = [fd for fd in kept if os.path.exists(f"/proc/self/fd/{fd}")]
+    subprocess.Popen([sys.executable, "-c", code], pass_fds=inherited, start_new_session=True, env={}).wait()
+
+
+def main():
+    kept = witness()
+    events, step = Events(), latest()
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+    events.write("resumed", step=step)
+    if "leak" in WORDS:
+        leak()
+    while step < UNTIL and not stop:
+        end = time.monotonic() + PAUSE_S
+        if "flood" in WORDS:
+            while time.monotonic() < end:
+                os.write(1, b"x" * 120 * 500 + b"\n")
+        else:
+            time.sleep(PAUSE_S)
+        step += 1
+        events.write("report", step=step, metrics={"loss": 1.0 / step})
+        if RANK == 0 and step % SAVE_EVERY == 0:
+            save(events, step)
+    if stop and step < UNTIL:
+        sys.exit(143)
+    if RANK == 0:
+        events.write("result", value={"step": step})
+    os.fsync(kept)
+
+
+main()

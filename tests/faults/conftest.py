@@ -1,0 +1,38 @@
+"""Worlds of the fault tests: root is needed, each module shares one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.world import World
+from tests.netns import missing
+
+
+@pytest.fixture(scope="module")
+def new_world() -> Iterator[Callable[..., World]]:
+    """Make worlds, as ``World(...)`` does; all are gone after the module."""
+    if reason := missing():
+        pytest.skip(reason)
+    made: list[World] = []
+
+    def make(*arguments: object, **options: object) -> World:
+        made.append(World(*arguments, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture(scope="module")
+def world(new_world: Callable[..., World]) -> World:
+    """Three hosts of two slots, SQLite, one trigger process."""
+    return new_world("sqlite")
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    return random.Random(7)

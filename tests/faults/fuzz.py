@@ -1,0 +1,77 @@
+"""Seeded runs: trials of random sizes, random faults at random moments, and the verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.faults.inject import FAULTS, wait
+from tests.faults.verdict import violations
+from tests.faults.world import World
+
+#: Faults that only some worlds can have.
+NEEDS = {"database killed": "postgresql", "host clock": "clocks"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one fuzzed run did and found."""
+
+    seed: int
+    faults: tuple[str, ...]
+    violations: tuple[str, ...]
+    #: From the moment when every fault was undone and the trials had ended to a gang on all slots.
+    recovery_s: float
+    wall_s: float
+    notes: list[str] = field(default_factory=list)
+
+
+def possible(world: World, *, clocks: bool) -> list[str]:
+    """Return the faults that may hit a world."""
+    have = {world.db.name, "clocks" if clocks else ""}
+    return [name for name in FAULTS if NEEDS.get(name, world.db.name) in have]
+
+
+def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> Run:
+    """Run some trials under one or two faults and return what was wrong.
+
+    :param names: faults to choose from
+    :param most: most faults in one run
+    """
+    dice, begun = random.Random(seed), time.monotonic()
+    sizes = dice.choice([(2,), (4,), (6,), (2, 4), (4, 4), (1, 2, 4), (2, 2, 2, 2), (6, 2)])
+    shared = dice.random() < 0.6
+    until, notes = dice.choice([20, 40]), []
+    trials = [
+        world.submit(size, until=until, shared=shared or size > world.slots, save_every=dice.choice([3, 7]))
+        for size in sizes
+    ]
+    if dice.random() < 0.75:
+        world.running(trials[0], step=dice.choice([1, 4, 8]))
+    else:
+        wait(dice.uniform(0.0, 1.5))
+    chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
+    try:
+        disturb(world, dice, chosen, notes)
+        world.heal()
+        notes.append(f"{time.monotonic() - begun:.1f} s: healed")
+        recovery_s = world.settle(trials)
+        found = violations(world, trials)
+    except Exception as error:
+        recovery_s, found = -1.0, [f"did not settle: {error!r}"]
+    return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes)
+
+
+def disturb(world: World, dice: random.Random, chosen: Sequence[str], notes: list[str]) -> None:
+    """Let the faults happen, last a while, and end."""
+    begun, undos = time.monotonic(), []
+    for name in chosen:
+        notes.append(f"{time.monotonic() - begun:.1f} s after the first fault: {name}")
+        undos.append(FAULTS[name](world, dice))
+        wait(dice.choice([0.0, 0.3, 1.0]))
+    long_s = world.orphan_timeout_s + world.kill_grace_s
+    wait(dice.choice([dice.uniform(0.2, 3.0), dice.uniform(0.2, 3.0), long_s * dice.uniform(1.1, 1.8)]))
+    for undo in undos:
+        undo()

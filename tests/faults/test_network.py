@@ -1,0 +1,65 @@
+"""Hosts that cannot be reached for a while, and connections that break or hold back what they carry."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults import inject
+from tests.faults.ending import all_is_well, gone_by_itself
+from tests.faults.world import World
+
+pytestmark = [pytest.mark.netns, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("fault", ["cut host", "cut all", "sshd restart", "stopped proxy"])
+def test_what_passes_before_the_deadline_costs_nothing(world: World, dice: random.Random, fault: str) -> None:
+    trial = world.submit(4, until=60)
+    world.running(trial, step=3)
+    undo = inject.FAULTS[fault](world, dice)
+    inject.wait(1.5)
+    undo()
+    all_is_well(world, trial)
+    assert world.trial(trial).attempts == 1
+
+
+def test_a_host_that_is_cut_off_ends_its_part_and_the_trial_goes_on_elsewhere(
+    world: World, dice: random.Random
+) -> None:
+    trial = world.submit(4, until=4000)
+    world.running(trial, step=12)
+    host = inject.busy_host(world, dice)
+    host.partition()
+    gone_by_itself(world, trial, host.name)
+    world.until(lambda: world.trial(trial).attempts >= 2, "the next attempt, with the host still away", 90)
+    world.running(trial, 90, step=20, attempt=2)
+    assert host.name not in {one.host for one in world.ranks(trial)}
+    assert host.name in {one.host for one in world.held()}, "nobody may get slots that were not confirmed"
+    host.heal()
+    world.store.request_kill(trial, by="the test")
+    world._expected[trial] = ("killed",)
+    all_is_well(world, trial)
+    assert world.trial(trial).restarts == 0
+
+
+def test_when_all_hosts_are_cut_off_they_end_their_ranks_and_the_trial_goes_on_when_they_are_back(
+    world: World, dice: random.Random
+) -> None:
+    trial = world.submit(4, until=100)
+    world.running(trial, step=12)
+    undo = inject.cut_all(world, dice)
+    gone_by_itself(world, trial)
+    undo()
+    all_is_well(world, trial)
+    assert world.trial(trial).restarts == 0
+
+
+def test_a_renewal_that_was_held_back_extends_nothing(world: World, dice: random.Random) -> None:
+    trial = world.submit(2, until=100)
+    world.running(trial, step=12)
+    undo = inject.stop_proxy(world, dice)
+    gone_by_itself(world, trial)
+    undo()
+    all_is_well(world, trial)
+    assert world.trial(trial).restarts == 0

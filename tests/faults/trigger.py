@@ -1,0 +1,158 @@
+"""What a triggerer does, in a process that tests may kill, stop and start again.
+
+As a program it imports everything once and reads commands: each ``start`` forks a trigger process and
+answers with its pid. A trigger process carries every trial that has not ended with the provider's own
+trigger, and starts the next attempt of what a host has failed, as Airflow's retries do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+#: Deadlines that nobody configures, short for tests: name -> seconds, wherever the provider has it.
+SHORT: dict[str, float] = {
+    "SILENCE_S": 8.0, "RECONNECT_MOST_S": 2.0, "STOP_MARGIN_S": 8.0, "FENCE_AGAIN_S": 2.0, "EVERY_S": 2.0,
+    "SILENT_AFTER": 12.0, "UNTAKEN_AFTER": 8.0, "EXCLUDED_FOR": 5.0, "EARLIEST_EVENT_S": 0.0, "LEASE_TTL": 10.0,
+    "LEASE_TTL_S": 10.0, "PROBE_EVERY": 2.0, "PROBE_AGAIN": 2.0, "PROBE_EVERY_S": 2.0, "STORE_PATIENCE_S": 60.0,
+    "FENCE_WAIT_S": 8.0, "BUSY_EVERY_S": 2.0, "CLAIM_S": 9.0, "CONNECT_S": 4.0, "PROBED_FOR": 2.0,
+}  # fmt: skip
+RETRIES, RETRY_DELAY_S, LOOK_S = 30, 1.0, 0.5
+log = logging.getLogger("trigger")
+
+
+def shorten_deadlines() -> None:
+    """Set every module's own copy of a deadline."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("airflow_provider_dtrain."):
+            for constant in SHORT.keys() & vars(module).keys():
+                old = getattr(module, constant)
+                short = SHORT[constant]
+                setattr(module, constant, timedelta(seconds=short) if isinstance(old, timedelta) else short)
+
+
+def import_all() -> None:
+    import airflow_provider_dtrain.triggers.trial  # noqa: F401
+
+    shorten_deadlines()
+
+
+class Trigger:
+    """Carries all trials of the store.
+
+    :param clock_file: holds how many seconds the store's clock is off
+    """
+
+    def __init__(self, clock_file: Path) -> None:
+        from airflow_provider_dtrain.hooks import dtrain
+
+        self.clock_file, self.carried, self.tries = clock_file, dict[int, asyncio.Future[None]](), dict[int, int]()
+        self.hook = dtrain.DtrainHook()
+        self.dtrain = dtrain
+
+    def now(self) -> datetime:
+        try:
+            off_s = float(self.clock_file.read_text() or 0)
+        except (OSError, ValueError):
+            off_s = 0.0
+        return datetime.now(UTC) + timedelta(seconds=off_s)
+
+    async def run(self) -> None:
+        from airflow_provider_dtrain.engine.threads import in_thread
+
+        store = await self.open_store()
+        while True:
+            try:
+                trials = await in_thread(store.list_trials, limit=None)
+            except Exception as error:
+                log.warning("the store does not answer: %s", error)
+                trials = []
+            for trial in trials:
+                running = self.carried.get(trial.trial_id)
+                if (running is None or running.done()) and self.wants(trial):
+                    self.carried[trial.trial_id] = asyncio.ensure_future(self.carry(trial.trial_id))
+            await asyncio.sleep(LOOK_S)
+
+    async def open_store(self) -> Any:
+        from airflow_provider_dtrain.engine.threads import in_thread
+        from airflow_provider_dtrain.store.repository import Store
+
+        url = self.hook.settings.sql_alchemy_conn
+        while True:
+            try:
+                store = await in_thread(Store.open, url, clock=self.now)
+            except Exception as error:
+                log.warning("the store cannot be opened: %s", error)
+                await asyncio.sleep(0.5)
+                continue
+            self.dtrain._shared().stores[url] = store
+            return store
+
+    def wants(self, trial: Any) -> bool:
+        if trial.state in ("queued", "running", "paused"):
+            return True
+        failed = trial.state == "errored" and (trial.failure or {}).get("kind") in ("infra", "platform")
+        return failed and self.tries.get(trial.trial_id, 0) < RETRIES
+
+    async def carry(self, trial_id: int) -> None:
+        """Be the task of a trial: start, defer, end, once."""
+        from airflow_provider_dtrain.engine.submission import revive
+        from airflow_provider_dtrain.engine.threads import in_thread
+        from airflow_provider_dtrain.store.records import Ticket
+        from airflow_provider_dtrain.triggers.trial import TrialTrigger
+
+        self.tries[trial_id] = self.tries.get(trial_id, 0) + 1
+        try:
+            view = await in_thread(self.hook.store.trial, trial_id)
+            ticket = Ticket(
+                experiment_id=view.experiment_id, trial_id=trial_id, attempt_id=view.attempt_id,
+                attempt_number=view.attempts, allocation_id=0,
+            )  # fmt: skip
+            await in_thread(revive, self.hook.store, ticket)
+            async for event in TrialTrigger(trial_id).run():
+                log.info("trial %s: %s", trial_id, json.dumps(event.payload)[:500])
+        except Exception:
+            log.exception("trial %s: the trigger failed", trial_id)
+        await asyncio.sleep(RETRY_DELAY_S)
+
+
+def become(log_file: str, clock_file: str) -> None:
+    # A test run that dies takes this process along.
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    fd = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number in (1, 2):
+        os.dup2(fd, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    form = f"%(asctime)s {os.getpid()} %(name)s %(levelname)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)
+    logging.getLogger("paramiko").setLevel(logging.ERROR)
+    asyncio.run(Trigger(Path(clock_file)).run())
+
+
+def main() -> None:
+    import_all()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                become(*arguments)
+            except BaseException:
+                log.exception("the trigger process ended")
+            os._exit(1)
+        print(pid, flush=True)
+
+
+if __name__ == "__main__":
+    main()

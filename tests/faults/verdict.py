@@ -1,0 +1,119 @@
+"""What must hold after any fault; each function returns what does not."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store.tables import allocation_slots, attempts, checkpoints, events, streams
+from tests.faults.world import World
+
+
+def violations(world: World, trials: list[int], *, gaps: bool = False) -> list[str]:
+    """Return everything that is wrong after a world has settled.
+
+    :param gaps: a host has lost the end of files in a crash
+    """
+    found = [*world.checker.violations, *witnesses(world)]
+    for trial_id in trials:
+        found += wrong_end(world, trial_id)
+        found += wrong_start(world, trial_id)
+    if not gaps:
+        found += wrong_events(world)
+    found += [f"slot {one.host}:{one.index} is held by trial {one.trial_id} for ever" for one in world.held()]
+    found += [f"process {one.pid} of {one.run} is left on {one.host}" for one in world.holders()]
+    found += [f"host {one.name} is {one.state}" for one in world.store.list_hosts() if one.state != "ready"]
+    return found
+
+
+def witnesses(world: World) -> list[str]:
+    """Return slots that a rank found in use by another run: the kernel of the host says so, no store."""
+    found = []
+    for host in world.hosts:
+        path = host.folder / "var-tmp" / "witness" / "violations"
+        if path.exists():
+            found += [f"slot in use on {host.name}: {line}" for line in path.read_text().splitlines()]
+    return found
+
+
+def wrong_end(world: World, trial_id: int) -> list[str]:
+    view = world.trial(trial_id)
+    if view.state not in world.expected(trial_id):
+        return [f"trial {trial_id} ended {view.state}, not {world.expected(trial_id)}: {view.failure}"]
+    if view.state != "completed":
+        return []
+    slots, until = world.goals[trial_id]
+    reached: dict[str, int] = {}
+    for event in world.store.events(view.attempt_id, kinds=("resumed", "report")):
+        reached[event.stream] = event.body["step"]
+    if len(reached) == slots and set(reached.values()) == {until}:
+        return []
+    return [f"trial {trial_id} completed, and its ranks came to {reached}, not all {slots} to {until}"]
+
+
+def wrong_start(world: World, trial_id: int) -> list[str]:
+    """Return attempts that did not go on from a checkpoint of the trial, or not from the latest one known."""
+    found = []
+    with world.store._engine.connect() as connection:
+        numbers = {row.id: row.number for row in connection.execute(sa.select(attempts.c.id, attempts.c.number))}
+        saved = list(connection.execute(sa.select(checkpoints).where(checkpoints.c.trial_id == trial_id)))
+        own = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id)
+        query = sa.select(events).where(events.c.attempt_id.in_(own), events.c.kind == "resumed")
+        starts = list(connection.execute(query.order_by(events.c.id)))
+    for start in starts:
+        number, step = numbers[start.attempt_id], start.body["step"]
+        before = [row for row in saved if numbers[row.attempt_id] < number]
+        if step and step not in {row.step for row in before}:
+            found.append(f"attempt {number} of trial {trial_id} began at step {step}, where no checkpoint is")
+        shared = [row for row in before if row.path.startswith("/") and row.removed_at is None]
+        # A host that was lost may have told of its last ones only after the next attempt had begun.
+        known = [row.step for row in shared if numbers[row.attempt_id] == number - 1 and came_before(row, start, world)]
+        if known and step < max(known):
+            found.append(f"attempt {number} of trial {trial_id} began at step {step}, although {max(known)} was saved")
+    return found
+
+
+def came_before(row: Any, start: Any, world: World) -> bool:
+    """Return whether a checkpoint was in the store before the plan of a later attempt was made."""
+    view = world.store.attempt(start.attempt_id)
+    return view.created_at is not None and row.at.timestamp() < view.created_at.timestamp() - 1.0
+
+
+def wrong_events(world: World) -> list[str]:
+    """Return lost and repeated events: each file's numbers are 1, 2, 3 ..., each rank's steps have no gap."""
+    found = []
+    files: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    steps: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    with world.store._engine.connect() as connection:
+        for row in connection.execute(sa.select(events).order_by(events.c.id)):
+            key = (row.attempt_id, row.token, row.host, row.stream)
+            files[key].append(row.seq)
+            if row.kind in ("resumed", "report"):
+                steps[key].append(row.body["step"])
+        epochs = {
+            (row.attempt_id, row.token, row.host, row.stream): row.epoch
+            for row in connection.execute(sa.select(streams))
+        }
+    for key, numbers in files.items():
+        if numbers != list(range(1, len(numbers) + 1)) and not epochs.get(key):
+            found.append(f"events of {key}: {shown(numbers)}")
+    for key, numbers in steps.items():
+        if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            found.append(f"steps of {key}: {shown(numbers)}")
+    return found
+
+
+def shown(numbers: list[int]) -> str:
+    """Return where numbers do not grow by one."""
+    bad = [(one, after) for one, after in zip(numbers, numbers[1:], strict=False) if after != one + 1]
+    return json.dumps({"first": numbers[:1], "breaks": bad[:5], "last": numbers[-1:]})
+
+
+def unreleased(world: World) -> int:
+    """Return how many slots the store thinks are held."""
+    with world.store._engine.connect() as connection:
+        query = sa.select(sa.func.count()).select_from(allocation_slots)
+        return int(connection.scalar(query.where(allocation_slots.c.released_at.is_(None))) or 0)

@@ -1,0 +1,317 @@
+"""Hosts, a store, a trigger process, and trials: everything a fault can hit."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.engine.submission import render, submit
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.hosts.remote import HostAddress
+from airflow_provider_dtrain.store.records import TrialKey, TrialView
+from airflow_provider_dtrain.store.repository import Store
+from tests.faults.databases import DATABASES, Database
+from tests.faults.processes import Checker, Holder, holders, lives, stat_of
+from tests.netns import NamespaceHost, NamespaceHosts
+from tests.netns.transport import ssh_to
+from tests.support.standalone import wait_until
+
+ROOT = Path(__file__).parents[2]
+POOL = "gang"
+OVER = ("completed", "errored", "killed", "stopped")
+#: A machine that does five things at once needs so many times longer.
+PATIENCE = float(os.environ.get("DTRAIN_TEST_PATIENCE", "3"))
+
+#: Sessions of sshd see a wall clock that a file sets. Debian's faketime is no help: under it Python's sleep fails.
+CLOCK = "SetEnv LD_PRELOAD={folder}/clock.so CLOCK_WHEN={folder}/clock"
+
+
+def can_set_clocks() -> bool:
+    return shutil.which("cc") is not None
+
+
+def build_clock(folder: Path) -> None:
+    """Make the library that shifts the wall clock of one host."""
+    source = Path(__file__).parent / "clock.c"
+    command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(folder / "clock.so"), str(source)]
+    subprocess.run(command, check=True, timeout=60)
+    (folder / "clock").write_text("0")
+
+
+class TriggerProcess:
+    """The process that carries all trials; at most one lives."""
+
+    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+        self.log, self.clock = folder / "trigger.log", folder / "clock"
+        self.clock.write_text("0")
+        self.parent = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.trigger"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, env=environment, stderr=(folder / "zygote.log").open("wb"),
+        )  # fmt: skip
+        assert self.parent.stdout
+        ready = self.parent.stdout.readline()
+        assert ready == "ready\n", (folder / "zygote.log").read_text()[-3000:]
+        self.pid, self.start_time = 0, 0
+
+    def start(self) -> None:
+        assert self.parent.stdin
+        assert self.parent.stdout
+        self.parent.stdin.write(json.dumps([str(self.log), str(self.clock)]) + "\n")
+        self.parent.stdin.flush()
+        self.pid = int(self.parent.stdout.readline())
+        found = stat_of(self.pid)
+        self.start_time = found[2] if found else 0
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.pid) and lives(self.pid, self.start_time)
+
+    def signal(self, number: int) -> None:
+        if self.alive:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        wait_until(lambda: not self.alive, timeout_s=20, what="the trigger's end", poll_s=0.02)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        self.kill()
+        assert self.parent.stdin
+        self.parent.stdin.close()
+        self.parent.wait(20)
+
+
+class World:
+    """Three hosts of two slots, one store, one trigger process.
+
+    :param database: ``sqlite`` or ``postgresql``
+    :param orphan_timeout_s: after how long a run that nobody renews ends itself
+    :param clocks: hosts whose wall clock can be set
+    """
+
+    def __init__(
+        self, database: str = "sqlite", *, count: int = 3, slots: int = 2, orphan_timeout_s: float = 10.0,
+        kill_grace_s: float = 1.5, clocks: bool = False,
+    ) -> None:  # fmt: skip
+        self.folder = Path(tempfile.mkdtemp(prefix="dtrain-faults-"))
+        self.orphan_timeout_s, self.kill_grace_s, self.slots = orphan_timeout_s, kill_grace_s, slots
+        self.db: Database = DATABASES[database](self.folder)
+        self.hosts = NamespaceHosts(count=count, slots=slots, sshd_extra=CLOCK if clocks else "")
+        for host in self.hosts if clocks else ():
+            build_clock(host.folder)
+        self.shared = self.hosts.folder / "shared"
+        self.shared.mkdir(mode=0o755)
+        self.numbers = 0
+        self._expected: dict[int, tuple[str, ...]] = {}
+        #: trial -> ranks and last step
+        self.goals: dict[int, tuple[int, int]] = {}
+        self.options = dataclasses.replace(
+            settings(), sql_alchemy_conn=self.db.url, checkpoint_dir=self.folder / "checkpoints",
+            orphan_timeout_s=orphan_timeout_s, kill_grace_s=kill_grace_s,
+        )  # fmt: skip
+        self.hook = DtrainHook(self.options)
+        self._register()
+        self.checker = Checker(self.hosts)
+        self.trigger = TriggerProcess(self._environment(), self.folder)
+        self.trigger.start()
+
+    # -- set-up --------------------------------------------------------------------------------
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__DTRAIN")}
+        connections = {
+            f"AIRFLOW_CONN_{host.name.replace('-', '_').upper()}": host.airflow_conn() for host in self.hosts
+        }
+        options = {
+            "SQL_ALCHEMY_CONN": self.db.url, "CHECKPOINT_DIR": str(self.folder / "checkpoints"),
+            "ORPHAN_TIMEOUT": str(self.orphan_timeout_s), "KILL_GRACE_S": str(self.kill_grace_s),
+            "LOG_LIMIT": str(8 << 20), "PASS_INTERVAL": "0.5",
+        }  # fmt: skip
+        names = {f"AIRFLOW__DTRAIN__{name}": value for name, value in options.items()}
+        return {**kept, **connections, **names, "_AIRFLOW_PROCESS_CONTEXT": "server", "OMP_NUM_THREADS": "1"}
+
+    def _register(self) -> None:
+        for host in self.hosts:
+            address = HostAddress(
+                name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
+                make_transport=lambda host=host: ssh_to(host),
+            )  # fmt: skip
+            link = self.hook.links.get(address)
+            record = host_record_from_facts(
+                host.name, pool=POOL, conn_id=host.name.replace("-", "_"), facts=link.call("probe").result(60),
+                hello=link.hello, slots=f"cpu:{self.slots}", remote_dir=".dtrain", python=sys.executable,
+            )  # fmt: skip
+            self.store.add_host(record)
+        self.hook.links.close_all()
+
+    @property
+    def store(self) -> Store:
+        return self.hook.store
+
+    def reopen(self) -> None:
+        """Forget connections to a database that was exchanged."""
+        from airflow_provider_dtrain.hooks import dtrain
+
+        self.store.close()
+        dtrain._shared().stores.pop(self.db.url, None)
+        self.hook = DtrainHook(self.options)
+
+    # -- trials --------------------------------------------------------------------------------
+    def submit(
+        self, slots: int = 2, *, until: int = 40, pause_s: float = 0.1, save_every: int = 5, words: str = "",
+        shared: bool = True, ends: tuple[str, ...] = ("completed",), **more: Any,
+    ) -> int:  # fmt: skip
+        """Submit a trial; return its id.
+
+        :param shared: checkpoints go to a folder that all hosts have; else into the run's own folder, which only
+            one host has
+        :param ends: states in which it may end
+        """
+        self.numbers += 1
+        document = {
+            "name": "faults", "entrypoint": f"python steps.py {until} {pause_s} {save_every} {words}".strip(),
+            "model_dir": "code", "max_restarts": 20, "checkpoint_policy": "all",
+            "resources": {"slots_per_trial": slots, "pool": POOL}, **more,
+        }  # fmt: skip
+        if not shared:
+            document["resources"]["is_single_host"] = True
+        else:
+            document["checkpoint_storage"] = {"type": "shared_fs", "host_path": str(self.shared)}
+        folder = Path(__file__).parent
+        key = TrialKey(dag_id="faults", run_id="r", task_id=f"t{self.numbers}")
+        trial_id = submit(self.hook, render(self.hook, document, None, folder), key=key, folder=folder).trial_id
+        self._expected[trial_id], self.goals[trial_id] = ends, (slots, until)
+        return trial_id
+
+    def expected(self, trial_id: int) -> tuple[str, ...]:
+        return self._expected.get(trial_id, ("completed",))
+
+    def trial(self, trial_id: int) -> TrialView:
+        return self.store.trial(trial_id)
+
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+        """Return the first true value of a condition; a store that is away for a moment has none."""
+
+        def asked() -> Any:
+            from airflow_provider_dtrain.errors import StoreUnavailableError
+
+            with contextlib.suppress(StoreUnavailableError):
+                return condition()
+            return None
+
+        try:
+            return wait_until(asked, timeout_s=timeout_s * PATIENCE, what=what, poll_s=0.1)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.describe()}") from None
+
+    def running(self, trial_id: int, timeout_s: float = 60.0, *, step: int = 1, attempt: int = 1) -> None:
+        """Return when the trial has come to a step, in this attempt or a later one."""
+
+        def there() -> bool:
+            view = self.trial(trial_id)
+            if view.state in OVER:
+                raise AssertionError(f"trial {trial_id} ended {view.state}: {view.failure}\n{self.describe()}")
+            events = self.store.events(view.attempt_id, kinds=("report",))
+            return view.attempts >= attempt and any(event.body["step"] >= step for event in events)
+
+        self.until(there, f"step {step} of trial {trial_id}", timeout_s)
+
+    def ended(self, trial_id: int, timeout_s: float = 90.0) -> TrialView:
+        """Return the trial when it has come to the end that Airflow would see."""
+
+        def over() -> TrialView | None:
+            view = self.trial(trial_id)
+            # What a host has failed is tried again, as Airflow would.
+            again = view.state == "errored" and (view.failure or {}).get("kind") in ("infra", "platform")
+            return view if view.state in OVER and not (again and "errored" not in self.expected(trial_id)) else None
+
+        return self.until(over, f"the end of trial {trial_id}", timeout_s)
+
+    def holders(self, trial_id: int | None = None) -> list[Holder]:
+        """Return what runs on the hosts, of one trial or of all."""
+        found = holders(self.hosts)
+        return [one for one in found if trial_id is None or f"t{trial_id}." in one.run]
+
+    def ranks(self, trial_id: int | None = None) -> list[Holder]:
+        """Return the ranks' own processes: children of a supervisor."""
+        found = self.holders(trial_id)
+        pids = {one.pid for one in found}
+        return [one for one in found if (status := stat_of(one.pid)) and status[1] not in pids]
+
+    def supervisors(self, trial_id: int | None = None) -> list[int]:
+        found = {status[1] for one in self.ranks(trial_id) if (status := stat_of(one.pid))}
+        return sorted(pid for pid in found if pid > 1)
+
+    def host(self, name: str) -> NamespaceHost:
+        return next(host for host in self.hosts if host.name == name)
+
+    # -- the end -------------------------------------------------------------------------------
+    def heal(self) -> None:
+        """Undo every fault that lasts."""
+        for host in self.hosts:
+            host.heal()
+            if not host.is_up:
+                host.boot()
+            if not host.init_pid:
+                host.await_sshd()
+        self.trigger.signal(signal.SIGCONT)
+        if not self.trigger.alive:
+            self.trigger.start()
+
+    def settle(self, trials: list[int]) -> float:
+        """Wait for the trials and then for all slots; return the seconds until a gang got every slot."""
+        for trial_id in trials:
+            self.ended(trial_id)
+        begun = time.monotonic()
+        closing = self.submit(self.slots * len(self.hosts), until=1, pause_s=0.0)
+        self.running(closing)
+        recovery_s = time.monotonic() - begun
+        self.ended(closing)
+        self.until(lambda: not self.held(), "free slots", 30)
+        self.until(lambda: not self.holders(), "the end of every process", 30)
+        return recovery_s
+
+    def held(self) -> list[Any]:
+        return [slot for slot in self.store.slots() if slot.allocation_id is not None]
+
+    def describe(self) -> str:
+        lines = [f"hosts: {[(record.name, record.state) for record in self.store.list_hosts()]}"]
+        lines += [f"held: {[(one.host, one.index, one.trial_id) for one in self.held()]}"]
+        for trial in self.store.list_trials(limit=6):
+            lines.append(f"trial {trial.trial_id} {trial.state} {trial.failure}")
+            for view in self.store.trial_attempts(trial.trial_id)[-4:]:
+                lines.append(f"  {view.run} {view.state} {view.allocation_state} {view.reason} by {view.watcher}")
+        lines += [f"running: {self.holders()}", self.trigger.log.read_text(errors="replace")[-6000:]]
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        self.checker.close()
+        with contextlib.suppress(Exception):
+            self.heal()
+        self.trigger.close()
+        self.hook.links.close_all()
+        self.store.close()
+        self.hosts.close()
+        self.db.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

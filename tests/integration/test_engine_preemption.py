@@ -1,0 +1,275 @@
+"""Gangs that give their slots back: for a more urgent one, for a pause, after their time. Real ranks, no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from typing import Any
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.engine import attempt, stopping, waiting
+from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.store.tables import allocations
+from tests.integration.test_engine_local import Engine, engine, held
+
+__all__ = ["engine"]
+
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.engine.runtime.WISH_CHECK_S", 0.2)
+    monkeypatch.setattr(waiting, "PAUSED_LOOK_S", 0.2)
+    monkeypatch.setattr(stopping, "TELL_AGAIN_S", 0.5)
+    monkeypatch.setattr(attempt, "RETAKE_LOOK_S", 0.2)
+
+
+def config(way: str, last: int = 60, *, pause_s: float = 0.1, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "counting",
+        "entrypoint": f"python counting.py {way} {last} {pause_s}",
+        "model_dir": "code",
+        "max_restarts": 0,
+        "environment": {"variables": {"PYTHONDONTWRITEBYTECODE": "1"}},
+        "resources": {"slots_per_trial": 2},
+        **more,
+    }
+
+
+async def running(engine: Engine, ticket: Ticket, carrying: asyncio.Future[Any], *, number: int = 1) -> int:
+    """Wait until the trial's attempt of this number has said that it computes; return its id."""
+
+    async def wait() -> int:
+        while True:
+            assert not carrying.done(), carrying.result()
+            view = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
+            kinds = {event.kind for event in engine.hook.store.events(view.attempt_id)}
+            if view.number == number and view.state == "running" and "checkpoint" in kinds:
+                return view.attempt_id
+            await asyncio.sleep(0.05)
+
+    return await asyncio.wait_for(wait(), DEADLINE_S)
+
+
+async def until(condition: Any, carrying: asyncio.Future[Any]) -> None:
+    async def wait() -> None:
+        while not condition():
+            assert not carrying.done(), carrying.result()
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(wait(), DEADLINE_S)
+
+
+def preempt(engine: Engine, ticket: Ticket) -> None:
+    """What a scheduling pass does to the gang of a less urgent trial."""
+    store = engine.hook.store
+    allocation_id = store.attempt(store.trial(ticket.trial_id).attempt_id).allocation_id
+    values = {"preempted_at": store._now(), "preempted_for": None}
+    with store._engine.begin() as conn:
+        conn.execute(allocations.update().where(allocations.c.id == allocation_id).values(**values))
+
+
+def cost(engine: Engine, allocation_id: int) -> float | None:
+    with engine.hook.store._engine.begin() as conn:
+        return conn.scalar(sa.select(allocations.c.cost_s).where(allocations.c.id == allocation_id))
+
+
+def ranks_of(engine: Engine) -> list[psutil.Process]:
+    """Return the live processes of this test's runs."""
+    home = str(engine.hook.settings.checkpoint_dir.parent)
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            if "counting.py" in (process.info["cmdline"] or []) and process.cwd().startswith(home):
+                found.append(process)
+    return found
+
+
+def numbers(caplog: pytest.LogCaptureFixture, word: str) -> list[int]:
+    return [int(found) for found in re.findall(rf"\[rank 0\] {word} (\d+)", caplog.text)]
+
+
+async def preempted_once(engine: Engine, document: dict[str, Any]) -> tuple[Outcome, Ticket]:
+    ticket = engine.submit(document)
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await running(engine, ticket, carrying)
+    await asyncio.sleep(0.6)
+    preempt(engine, ticket)
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    return outcome, ticket
+
+
+async def test_a_preempted_gang_writes_a_checkpoint_and_goes_on_from_it(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    outcome, ticket = await preempted_once(engine, config("library"))
+    assert outcome.state == "completed"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 0), "giving way is no failure"
+    first, second = engine.hook.store.trial_attempts(ticket.trial_id)
+    assert (first.state, first.failure, second.state) == ("preempted", None, "completed")
+    assert first.allocation_id != second.allocation_id
+    (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
+    assert started == [0, stopped], "the second attempt began where the first one stopped"
+    assert numbers(caplog, "done at") == [60]
+    assert "has to go: preempted for" in caplog.text
+    measured = cost(engine, second.allocation_id)
+    assert measured is not None
+    assert measured > 0
+    assert held(engine) == []
+    assert ranks_of(engine) == []
+
+
+async def test_a_trial_that_finishes_although_it_was_asked_to_stop_is_completed(engine: Engine) -> None:
+    outcome, ticket = await preempted_once(engine, config("to_the_end", 25))
+    assert outcome.state == "completed"
+    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+    assert held(engine) == []
+
+
+async def test_a_program_without_the_library_gets_sigterm_and_goes_on_later(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    outcome, ticket = await preempted_once(engine, config("plain"))
+    assert outcome.state == "completed"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 0)
+    (stopped,) = numbers(caplog, "stopped at")
+    assert numbers(caplog, "from") == [0, stopped]
+
+
+@pytest.mark.parametrize("way", ["deaf", "stubborn"])
+async def test_ranks_that_do_not_listen_are_stopped_after_preemption_timeout(
+    engine: Engine, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(config(way, 100_000, preemption_timeout=2))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await running(engine, ticket, carrying)
+    preempt(engine, ticket)
+    await running(engine, ticket, carrying, number=2)
+    assert engine.hook.store.trial(ticket.trial_id).restarts == 0
+    await until(lambda: numbers(caplog, "from") == [0, 0], carrying)
+    assert engine.runtime is not None
+    engine.runtime.kill()
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert ranks_of(engine) == []
+
+
+async def test_a_rank_that_fails_while_it_is_asked_to_stop_costs_no_restart(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcome, ticket = await preempted_once(engine, config("breaks"))
+    assert outcome.state == "completed"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 0)
+    assert "While it was asked to stop: Rank" in caplog.text
+
+
+async def test_a_paused_trial_holds_nothing_until_it_is_activated(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store, ticket = engine.hook.store, engine.submit(config("library"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await running(engine, ticket, carrying)
+    store.request_pause(ticket.trial_id, by="somebody")
+    await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
+    assert held(engine) == []
+    other = engine.submit(config("library", 1))
+    beside = Engine(engine.hook)
+    outcome = await asyncio.wait_for(beside.carry(other), DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed", "its slots are free for others"
+    assert store.trial(ticket.trial_id).state == "paused"
+    assert store.activate(ticket.trial_id, by="somebody")
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
+    assert started == [0, 0, stopped]
+
+
+async def test_a_trial_can_be_killed_while_it_is_paused(engine: Engine) -> None:
+    store, ticket = engine.hook.store, engine.submit(config("library", 100_000))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await running(engine, ticket, carrying)
+    store.request_pause(ticket.trial_id, by="somebody")
+    await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
+    store.request_kill(ticket.trial_id, by="somebody")
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert store.trial(ticket.trial_id).state == "killed"
+
+
+async def test_the_follower_that_takes_over_in_the_middle_of_a_stop_restarts_the_trial(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(config("library", pause_s=0.5, last=20))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    attempt_id = await running(engine, ticket, carrying)
+    preempt(engine, ticket)
+    await until(lambda: engine.hook.store.attempt(attempt_id).state == "stopping", carrying)
+    carrying.cancel()
+    await asyncio.gather(carrying, return_exceptions=True)
+    preempt_is_over = {"preempted_at": None, "preempted_for": None}
+    with engine.hook.store._engine.begin() as conn:
+        conn.execute(allocations.update().values(**preempt_is_over))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert engine.hook.store.trial(ticket.trial_id).attempts == 2
+    assert numbers(caplog, "done at") == [20]
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+async def test_max_runtime_ends_the_run_with_an_error_of_its_own(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, by_host: bool
+) -> None:
+    if by_host:
+        # As when the control side is away at that moment: the supervisor keeps the time as well.
+        monkeypatch.setattr("airflow_provider_dtrain.engine.following.max_runtime_over", lambda _: None)
+    ticket = engine.submit(config("library", 100_000, max_runtime=4, max_restarts=3))
+    outcome = await asyncio.wait_for(engine.carry(ticket), DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "errored"
+    assert outcome.failure is not None
+    assert (outcome.failure.error, outcome.failure.kind) == ("MaxRuntimeError", "user")
+    assert "max_runtime (4 s)" in outcome.failure.message
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (1, 0)
+    assert ranks_of(engine) == []
+    assert held(engine) == []
+
+
+async def test_a_more_urgent_trial_runs_first_and_the_other_one_goes_on(engine: Engine) -> None:
+    """The whole way: the pass chooses the victim, the victim goes, the claimant runs, the victim goes on."""
+    store = engine.hook.store
+    store.set_pool("local", preemption="priority", min_run_s=0.0)
+    low = engine.submit(config("library", 300, resources={"slots_per_trial": 2, "priority": 50}))
+    carrying = asyncio.ensure_future(engine.carry(low))
+    await running(engine, low, carrying)
+    beside = Engine(engine.hook)
+    high = engine.submit(config("library", 5, resources={"slots_per_trial": 2, "priority": 10}))
+    urgent = await asyncio.wait_for(beside.carry(high), DEADLINE_S)
+    assert urgent is not None
+    assert urgent.state == "completed"
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert store.trial(low.trial_id).attempts == 2
+    assert store.trial(high.trial_id).attempts == 1

@@ -1,0 +1,336 @@
+"""Attempts whose follower died for good, stores restored from a backup, files that lost their end. Real ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.engine import attempt, recovery, removal, restarting, verdict
+from airflow_provider_dtrain.engine.recovery import kill_unfollowed, pause_unfollowed, recover
+from airflow_provider_dtrain.engine.renewal import Renewer
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.store.records import AttemptView, Ticket
+from airflow_provider_dtrain.store.tables import allocations, attempts
+from tests.integration.test_engine_local import Engine, engine, held
+from tests.integration.test_engine_preemption import config, numbers, ranks_of, running, until
+
+__all__ = ["engine"]
+
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.engine.runtime.WISH_CHECK_S", 0.2)
+    monkeypatch.setattr(attempt, "RETAKE_LOOK_S", 0.1)
+    monkeypatch.setattr(recovery, "EVERY_S", 0.5)
+    monkeypatch.setattr(recovery, "BUSY_EVERY_S", 0.5)
+    monkeypatch.setattr(verdict, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(verdict, "PLATFORM_FIRST_S", 0.1)
+    monkeypatch.setattr(restarting, "FENCE_AGAIN_S", 0.5)
+
+
+async def dead_follower(engine: Engine, document: dict[str, Any], **how: Any) -> tuple[Ticket, AttemptView]:
+    """Start a trial and let its follower vanish without a word."""
+    ticket = engine.submit(document, **how)
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    attempt_id = await running(engine, ticket, carrying)
+    carrying.cancel()
+    await asyncio.gather(carrying, return_exceptions=True)
+    return ticket, engine.hook.store.attempt(attempt_id)
+
+
+def a_minute_passes(engine: Engine) -> None:
+    """Nobody has renewed anything for longer than a lease lasts."""
+    store = engine.hook.store
+    before = store._now() - timedelta(seconds=90)
+    with store._engine.begin() as conn:
+        conn.execute(attempts.update().values(renewed_at=before))
+        conn.execute(allocations.update().values(renewed_at=before))
+
+
+def back_up(database: Path, target: Path) -> None:
+    with sqlite3.connect(database) as source, sqlite3.connect(target) as copy:
+        source.backup(copy)
+
+
+async def eventually(condition: Any) -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(wait(), DEADLINE_S)
+
+
+async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_looks(engine: Engine) -> None:
+    ticket, view = await dead_follower(engine, config("library", 15), run_id="salvaged")
+    a_minute_passes(engine)
+    assert await recover(engine.hook) == [], "it lives: only its host may end it"
+    assert engine.hook.store.attempt(view.attempt_id).watch == view.watch
+    await eventually(lambda: ranks_of(engine) == [])
+    a_minute_passes(engine)
+    await eventually(lambda: len(held(engine)) == 2)
+    assert await recover(engine.hook) == ["local"]
+    assert held(engine) == []
+    ended = engine.hook.store.attempt(view.attempt_id)
+    assert (ended.state, ended.trial_state) == ("completed", "completed")
+    kinds = [event.kind for event in engine.hook.store.events(view.attempt_id)]
+    assert (kinds.count("exit"), kinds.count("ended"), kinds.count("result")) == (2, 1, 1)
+    again = engine.submit(config("library", 15), run_id="salvaged")
+    outcome = await engine.carry(again)
+    assert outcome is not None
+    assert (outcome.state, again.trial_id) == ("completed", ticket.trial_id)
+    assert outcome.result is not None
+    assert outcome.result["trial_id"] == ticket.trial_id
+    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+
+
+@pytest.mark.parametrize("by_retry", [True, False])
+async def test_a_failed_run_without_a_follower_ends_by_the_rules_and_keeps_its_restarts(
+    engine: Engine, by_retry: bool
+) -> None:
+    document = config("fails_once", 10, max_restarts=1)
+    ticket, view = await dead_follower(engine, document, run_id="failed")
+    await eventually(lambda: ranks_of(engine) == [])
+    a_minute_passes(engine)
+    assert await recover(engine.hook) == ["local"]
+    ended = engine.hook.store.attempt(view.attempt_id)
+    assert (ended.state, ended.trial_state) == ("failed", "errored")
+    assert ended.failure is not None
+    assert (ended.failure["error"], ended.failure["kind"]) == ("RankFailedError", "user")
+    assert engine.hook.store.trial(ticket.trial_id).attempts == 1, "recovery begins nothing new"
+    # An Airflow retry submits again; a trigger that moved only follows again.
+    again = engine.submit(document, run_id="failed") if by_retry else ticket
+    outcome = await engine.carry(again)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 1)
+
+
+async def test_a_killed_supervisor_without_a_follower_is_a_failure_of_the_host(engine: Engine) -> None:
+    _, view = await dead_follower(engine, config("library", 100_000))
+    parent = ranks_of(engine)[0].parent()
+    assert parent is not None
+    assert parent.pid != os.getpid()
+    os.kill(parent.pid, signal.SIGKILL)
+    await eventually(lambda: ranks_of(engine) == [])
+    a_minute_passes(engine)
+    assert await recover(engine.hook) == ["local"]
+    ended = engine.hook.store.attempt(view.attempt_id)
+    assert ended.trial_state == "errored"
+    assert ended.failure is not None
+    assert (ended.failure["error"], ended.failure["kind"]) == ("HostLostError", "infra")
+    assert held(engine) == []
+
+
+async def test_an_attempt_whose_follower_died_before_the_launch_waits_again(engine: Engine) -> None:
+    store, ticket = engine.hook.store, engine.submit(config("library", 2))
+    watch = store.watch(ticket.attempt_id, watcher="dies")
+    store.schedule("local")
+    assert store.take_up(ticket.attempt_id, watch) is not None
+    assert len(held(engine)) == 2
+    a_minute_passes(engine)
+    assert await recover(engine.hook) == ["local"]
+    assert held(engine) == []
+    assert store.attempt(ticket.attempt_id).state == "waiting"
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+
+
+async def test_a_waiting_trial_gets_the_slots_of_one_whose_follower_died(engine: Engine) -> None:
+    ticket, _ = await dead_follower(engine, config("library", 5))
+    a_minute_passes(engine)
+    other = engine.submit(config("library", 1))
+    outcome = await asyncio.wait_for(Engine(engine.hook).carry(other), DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert engine.hook.store.trial(ticket.trial_id).state == "completed"
+
+
+async def test_a_follower_that_was_silent_takes_its_trial_back(engine: Engine) -> None:
+    store, ticket = engine.hook.store, engine.submit(config("library", 30))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    attempt_id = await running(engine, ticket, carrying)
+    store.watch(attempt_id, watcher=recovery.RECOVERY)
+    await asyncio.sleep(1.0)
+    store.watch(attempt_id, watcher=recovery.RECOVERY_DONE)
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert store.attempt(attempt_id).watcher == "test"
+
+
+async def test_a_follower_that_another_one_replaced_stops_silently(engine: Engine) -> None:
+    ticket = engine.submit(config("library", 30))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await running(engine, ticket, carrying)
+    outcome = await Engine(engine.hook).carry(ticket)
+    with pytest.raises(attempt.Superseded):
+        await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed"
+
+
+async def test_a_command_kills_a_trial_that_nobody_follows(engine: Engine) -> None:
+    ticket, view = await dead_follower(engine, config("library", 100_000))
+    assert not await asyncio.to_thread(kill_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
+    a_minute_passes(engine)
+    engine.hook.store.request_kill(ticket.trial_id, by="somebody")
+    assert await asyncio.to_thread(kill_unfollowed, engine.hook, ticket.trial_id)
+    assert ranks_of(engine) == []
+    assert engine.hook.store.trial(ticket.trial_id).state == "killed"
+    assert held(engine) == []
+    failure = engine.hook.store.attempt(view.attempt_id).failure
+    assert failure is not None
+    assert failure["message"] == "The trial was killed by somebody."
+
+
+async def test_a_command_pauses_a_trial_that_nobody_follows(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    ticket, _ = await dead_follower(engine, config("library", 300))
+    a_minute_passes(engine)
+    store = engine.hook.store
+    store.request_pause(ticket.trial_id, by="somebody")
+    assert await asyncio.to_thread(pause_unfollowed, engine.hook, ticket.trial_id)
+    assert store.trial(ticket.trial_id).state == "paused"
+    assert held(engine) == []
+    store.activate(ticket.trial_id, by="somebody")
+    caplog.set_level(logging.INFO)
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert numbers(caplog, "from")[-1] > 0, "it went on from where it was paused"
+
+
+async def test_a_restored_store_takes_no_other_run_for_its_own(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same trial, attempt and token again: the host knows better."""
+    backup = tmp_path / "backup.db"
+    first = engine.submit(config("library", 1), run_id="before")
+    await engine.carry(first)
+    back_up(tmp_path / "dtrain.db", backup)
+    _, lost = await dead_follower(engine, config("library", 100_000), run_id="forgotten")
+    restored = tmp_path / "restored.db"
+    shutil.copy(backup, restored)
+    options = dataclasses.replace(engine.hook.settings, sql_alchemy_conn=f"sqlite:///{restored}")
+    after = Engine(DtrainHook(options))
+    assert after.hook.store.store_id == engine.hook.store.store_id
+    ticket = after.submit(config("library", 3), run_id="after")
+    caplog.set_level(logging.WARNING)
+    outcome = await after.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    trial = after.hook.store.trial(ticket.trial_id)
+    assert trial.restarts == 0
+    last = after.hook.store.trial_attempts(ticket.trial_id)[-1]
+    assert last.run != lost.run
+    assert last.token is not None
+    assert lost.token is not None
+    assert last.token > lost.token
+    assert "restored from a backup" in caplog.text
+    assert ranks_of(engine) == [], "the run that the store has forgotten is fenced"
+
+
+async def test_a_run_that_a_restored_store_has_forgotten_is_fenced_and_its_slots_are_used(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "LEASE_TTL_S", 3.0)
+    backup = tmp_path / "backup.db"
+    back_up(tmp_path / "dtrain.db", backup)
+    for number in range(2):
+        await engine.carry(engine.submit(config("library", 1), run_id=f"ended {number}"))
+    await dead_follower(engine, config("library", 100_000), run_id="forgotten")
+    options = dataclasses.replace(engine.hook.settings, sql_alchemy_conn=f"sqlite:///{backup}")
+    after = Engine(DtrainHook(options))
+    ticket = after.submit(config("library", 3), run_id="after")
+    outcome = await asyncio.wait_for(after.carry(ticket), DEADLINE_S)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert after.hook.store.trial(ticket.trial_id).restarts == 0
+    assert ranks_of(engine) == []
+
+
+async def test_a_file_that_lost_its_end_begins_a_new_epoch_and_repeats_nothing(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = engine.hook.store
+    ticket, view = await dead_follower(engine, config("library", 30))
+    before = store.events(view.attempt_id)
+    events = tmp_path / "state" / "runs" / str(view.run) / "events.supervisor"
+    first, *_ = events.read_bytes().splitlines(keepends=True)
+    assert store.offsets(view.attempt_id)["local", "supervisor.events"] > len(first)
+    os.truncate(events, len(first))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    stored = store.events(view.attempt_id)
+    assert store.epochs(view.attempt_id)["local", "supervisor.events"] == 1
+    (gap,) = [event for event in stored if event.kind == "gap"]
+    assert gap.body["epoch"] == 1
+    own = [(event.stream, event.seq, event.kind) for event in stored if event.kind != "gap"]
+    assert len(own) == len(set(own)), "no event is there twice"
+    assert {(event.stream, event.seq, event.kind) for event in before} <= set(own), "none is lost"
+    kinds = [event.kind for event in stored]
+    assert (kinds.count("started"), kinds.count("exit"), kinds.count("ended")) == (1, 2, 1)
+    assert "It is read again from its start" in caplog.text
+
+
+async def test_a_run_that_ended_itself_is_started_again_and_not_counted(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.hook.settings = dataclasses.replace(engine.hook.settings, orphan_timeout_s=3.0)
+    tell, silent = Renewer._tell, True
+
+    def held_back(*args: Any) -> None:
+        if not silent:
+            tell(*args)
+
+    monkeypatch.setattr(Renewer, "_tell", staticmethod(held_back))
+    ticket = engine.submit(config("library", 120, max_restarts=0))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await running(engine, ticket, carrying)
+    await until(lambda: engine.hook.store.trial(ticket.trial_id).attempts == 2, carrying)
+    engine.hook.settings = dataclasses.replace(engine.hook.settings, orphan_timeout_s=900.0)
+    silent = False
+    store = engine.hook.store
+    first = store.trial_attempts(ticket.trial_id)[0]
+    assert first.failure is not None
+    assert (first.failure["error"], first.failure["kind"]) == ("RunEndedError", "platform")
+    assert "nobody had renewed its lease" in first.failure["message"]
+    store.request_kill(ticket.trial_id, by="somebody")
+    await asyncio.wait_for(carrying, DEADLINE_S)
+    assert store.trial(ticket.trial_id).restarts == 0
+
+
+async def test_a_removal_that_takes_long_does_not_hold_up_the_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hangs(*_: Any) -> list[Any]:
+        begun.set()
+        await goes_on.wait()
+        return []
+
+    monkeypatch.setattr(removal, "_from_host", hangs)
+    monkeypatch.setattr(removal, "REMOVAL_PATIENCE_S", 0.2)
+    ticket = engine.submit(config("library", 1, checkpoint_storage={"save_trial_latest": 0, "save_trial_best": 0}))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert begun.is_set()
+    assert not goes_on.is_set()
+    goes_on.set()

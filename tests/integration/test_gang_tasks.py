@@ -1,0 +1,204 @@
+"""GangSensor, ReleaseGangOperator and @task.dtrain in a worker, on this machine: no scheduler, real ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+
+from airflow_provider_dtrain.decorators.dtrain import DtrainDecoratedOperator, dtrain_task
+from airflow_provider_dtrain.errors import FunctionError
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
+from airflow_provider_dtrain.sensors.gang import GangSensor
+from tests.integration.test_engine_local import CODE, config, register
+
+CONTEXT_KEYS = {"ds": "2026-01-02", "params": {"word": "given"}}
+RANKS = config("facts")
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = {"SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/dtrain.db", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    for name, value in {**options, "KILL_GRACE_S": "2"}.items():
+        monkeypatch.setenv(f"AIRFLOW__DTRAIN__{name}", value)
+    hook = DtrainHook()
+    hook.links.close_all()
+    register(hook, tmp_path / "state")
+    yield hook
+    hook.links.close_all()
+
+
+def context(task_id: str, *, max_tries: int = 0, folder: Path = CODE) -> Any:
+    ti = SimpleNamespace(dag_id="dag", run_id="run", task_id=task_id, map_index=-1, max_tries=max_tries)
+    return {"ti": ti, "dag": SimpleNamespace(fileloc=str(folder / "dag.py")), **CONTEXT_KEYS}
+
+
+def sensor(task_id: str = "gang", **options: Any) -> GangSensor:
+    return GangSensor(task_id=task_id, **{"slots": 2, "deferrable": False, **options})
+
+
+def taken(hook: DtrainHook) -> int:
+    return sum(slot.allocation_id is not None for slot in hook.store.slots())
+
+
+def test_tasks_share_a_gang_until_it_is_released(hook: DtrainHook) -> None:
+    gang = sensor().execute(context("gang"))
+    assert gang is not None
+    assert gang["slots"] == {"local": [0, 1]}
+    trial = TrialOperator(task_id="train", config=RANKS, allocation=gang, deferrable=False)
+    result = trial.execute(context("train"))
+    assert result is not None
+    assert result["state"] == "completed"
+    assert taken(hook) == 2
+    release = ReleaseGangOperator(task_id="free", allocation=gang)
+    for _ in range(2):
+        release.execute(context("free"))
+        assert taken(hook) == 0
+    late = TrialOperator(task_id="late", config=RANKS, allocation=gang, deferrable=False)
+    with pytest.raises(AirflowFailException, match="released by the task 'free'"):
+        late.execute(context("late"))
+
+
+def test_a_sensor_takes_what_a_configuration_asks_for(hook: DtrainHook) -> None:
+    wanted = {"resources": {"slots_per_trial": 1, "priority": 7, "pool": "local"}}
+    gang = sensor(config=wanted | {"entrypoint": "python x.py"}, slots=None, hold_for="60").execute(context("gang"))
+    assert gang is not None
+    view = hook.store.gang(gang["allocation_id"])
+    assert (view.slots, view.priority, view.hold_for_s, view.pool) == (1, 7, 60.0, "local")
+
+
+def test_a_retry_returns_the_same_gang_and_a_clear_another_one(hook: DtrainHook) -> None:
+    first = sensor().execute(context("gang"))
+    assert sensor().execute(context("gang")) == first
+    second = sensor().execute(context("gang", max_tries=1))
+    assert first is not None
+    assert second is not None
+    assert second["allocation_id"] != first["allocation_id"]
+    assert hook.store.gang(first["allocation_id"]).state == "released"
+
+
+def test_a_gang_that_is_not_free_is_waited_for_in_the_triggerer(hook: DtrainHook) -> None:
+    assert sensor().execute(context("gang")) is not None
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor("other", deferrable=True).execute(context("other"))
+    path, kwargs = deferred.value.trigger.serialize()
+    assert path.endswith(".GangTrigger")
+    assert hook.store.gang(kwargs["allocation_id"]).state == "waiting"
+
+
+@pytest.mark.parametrize(("soft_fail", "error"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+def test_a_sensor_that_times_out_leaves_the_queue(hook: DtrainHook, soft_fail: bool, error: type[Exception]) -> None:
+    assert sensor().execute(context("gang")) is not None
+    with pytest.raises(error, match="No gang of 2 slots"):
+        sensor("other", timeout=0.5, soft_fail=soft_fail).execute(context("other"))
+    assert [entry.key.task_id for entry in hook.store.tasks()] == ["gang"]
+
+
+def test_a_gang_that_never_fits_fails_at_once(hook: DtrainHook) -> None:
+    with pytest.raises(AirflowFailException, match="999"):
+        sensor(slots="999").execute(context("gang"))
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "words"),
+    [
+        ({"timed_out": "too late"}, AirflowSensorTimeout, "too late"),
+        ({"failure": {"error": "UnplaceableError", "kind": "user", "message": "never"}}, AirflowFailException, "never"),
+    ],
+)
+def test_what_the_trigger_says_becomes_the_tasks_error(event: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sensor().execute_complete(context("gang"), event)
+
+
+@pytest.mark.parametrize(
+    "options", [{"slots": None}, {"config": {}, "slots": 1}, {"mode": "reschedule"}], ids=["neither", "both", "mode"]
+)
+def test_a_sensor_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="GangSensor"):
+        sensor(**options)
+
+
+# -- functions -------------------------------------------------------------------------------------
+def function_task(function: Callable[..., Any], *args: Any, **options: Any) -> DtrainDecoratedOperator:
+    return DtrainDecoratedOperator(
+        task_id=function.__name__, python_callable=function, op_args=args, **{"deferrable": False, **options}
+    )
+
+
+def adds(number: int, ds: str = None, *, more: int = 2) -> dict:  # type: ignore[assignment]  # noqa: RUF013
+    import os
+
+    return {"sum": number + more, "ds": ds, "rank": os.environ["RANK"], "ranks": os.environ["WORLD_SIZE"]}
+
+
+def imports_a_neighbour():
+    import neighbour  # a file of model_dir
+
+    return neighbour.ANSWER
+
+
+def returns_nan():
+    return {"loss": float("nan")}
+
+
+def test_a_function_returns_what_rank_0_returned(hook: DtrainHook) -> None:
+    found = function_task(adds, 3, slots="2", pool="default_pool").execute(context("adds"))
+    assert found == {"sum": 5, "ds": "2026-01-02", "rank": "0", "ranks": "2"}
+    assert taken(hook) == 0
+
+
+def test_a_function_runs_on_a_held_gang_of_its_size(hook: DtrainHook) -> None:
+    gang = sensor().execute(context("gang"))
+    found = function_task(adds, 3, allocation=gang).execute(context("adds"))
+    assert found["ranks"] == "2"
+    assert taken(hook) == 2
+
+
+def test_a_function_may_import_files_of_the_model_dir(hook: DtrainHook, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "neighbour.py").write_text("ANSWER = 42\n")
+    options = {"config": {"model_dir": "code", "environment": {"python": sys.executable}}}
+    assert function_task(imports_a_neighbour, **options).execute(context("imports", folder=tmp_path)) == 42
+
+
+def test_a_result_that_is_no_json_fails_the_task(hook: DtrainHook) -> None:
+    with pytest.raises(AirflowFailException, match=r"ResultError: The returned value\['loss'\] is nan"):
+        function_task(returns_nan).execute(context("nan"))
+    assert hook.store.trial(1).attempts == 1, "it is not started again"
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "options", "words"),
+    [
+        (adds, ({1, 2},), {}, "argument 'number' is a set"),
+        (adds, (1,), {"config": {"entrypoint": "python x.py"}}, "has the entrypoint 'python x.py'"),
+    ],
+)
+def test_what_cannot_run_fails_before_anything_starts(
+    hook: DtrainHook, function: Any, args: Any, options: Any, words: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=words):
+        function_task(function, *args, **options).execute(context("bad"))
+    assert hook.store.list_trials() == []
+
+
+def test_a_name_from_outside_is_an_error_when_the_dag_is_read() -> None:
+    def outside():
+        return CODE
+
+    with pytest.raises(FunctionError, match=r"outside\(\) uses 'CODE'"):
+        dtrain_task(outside)()
+
+
+def test_airflow_knows_the_decorator() -> None:
+    assert task.dtrain is dtrain_task

@@ -1,0 +1,61 @@
+"""Counts up and goes on from its checkpoint; says what the training library would say. No torch.
+
+Arguments: way, last number, seconds per number. Ways: ``library`` looks whether it is asked to stop, ``deaf`` joins
+the library and never looks, ``plain`` does not join and ends on SIGTERM with a checkpoint, ``stubborn`` ignores it,
+``to_the_end`` looks and finishes all the same, ``breaks`` fails when it is asked to stop, ``fails_once`` fails in the
+first attempt half way.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from airflow_provider_dtrain.train.events import EventWriter
+
+way, last, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+rank, run_dir = int(os.environ["RANK"]), Path(os.environ["DTRAIN_RUN_DIR"])
+writer = EventWriter(Path(os.environ["DTRAIN_EVENTS"]))
+joins = way not in ("plain", "stubborn")
+asked = []
+
+
+def save(number):
+    if rank == 0:
+        folder = run_dir / "checkpoints" / f"step-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "number").write_text(str(number))
+        writer.write("checkpoint", {"step": number, "path": f"checkpoints/step-{number}", "metrics": {}})
+
+
+def main():
+    latest = os.environ.get("DTRAIN_LATEST_CHECKPOINT")
+    number = int((Path(latest) / "number").read_text()) if latest else 0
+    print("from", number, flush=True)
+    if joins:
+        writer.write("init", {})
+        writer.write("first_step", {})
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if way == "stubborn" else lambda *_: asked.append(True))
+    if number == 0:
+        save(0)
+    while number < last:
+        time.sleep(pause_s)
+        number += 1
+        stop = bool(asked) if not joins else (run_dir / "stop_requested").exists()
+        if stop and way in ("library", "plain"):
+            save(number)
+            if joins and rank == 0:
+                writer.write("stopped", {"step": number}, sync=True)
+            print("stopped at", number, flush=True)
+            raise SystemExit(0 if joins else 143)
+        if way == "fails_once" and number * 2 >= last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("cannot go on")
+        if stop and way == "breaks":
+            raise ValueError("cannot stop")
+    print("done at", number, flush=True)
+    if rank == 0:
+        writer.write("result", {"value": {"number": number}})
+
+
+main()

@@ -1,0 +1,22 @@
+"""Two ranks that train until a file ``enough`` lies at home; in step 20 rank 1 may begin to sleep."""
+
+import os
+import sys
+import time
+
+import torch
+
+import airflow_provider_dtrain.train as dtrain
+
+with dtrain.init(device="cpu") as ctx:
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    step, rank = 0, ctx.distributed.get_rank()
+    while not ctx.distributed.any(os.path.exists(os.path.expanduser("~/enough"))):
+        if sys.argv[1] == "sleep" and rank == 1 and step == 20:
+            time.sleep(1000)
+        ctx.backward(model(torch.randn(8, 4)).sum())
+        ctx.step(optimizer)
+        step += 1
+        print("step", step, flush=True) if step == 10 else None
+        time.sleep(0.01)

@@ -1,0 +1,273 @@
+"""The rules of the queue written down once more, as slowly and plainly as possible: every request is looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from airflow_provider_dtrain.core.board import stable_order
+from airflow_provider_dtrain.core.placement import place
+from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
+
+
+def subsets(items):
+    return [chosen for number in range(1, len(items) + 1) for chosen in combinations(items, number)]
+
+
+class NaiveQueue:
+    """One pass; of claims and reservations only those that it makes itself."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        requests: Sequence[GangRequest],
+        options: PoolOptions,
+        running: Sequence[RunningGang],
+    ) -> None:
+        self.hosts, self.options = {host.name: host for host in hosts}, options
+        self.free = {host.name: set(host.free) for host in hosts}
+        self.running = {gang.request_id: gang for gang in running}
+        self.starting: dict[str, tuple[GangRequest, Placement]] = {}
+        self.held: Counter[str] = Counter()
+        for gang in running:
+            self.held[gang.group] += gang.placement.size
+        self.waiting = {request.request_id: request for request in requests if self.is_possible(request)}
+        self.protected = self.find_protected(list(self.waiting.values()), list(running))
+        self.claims: dict[str, Placement] = {}
+        self.reserved: dict[str, tuple[str, ...]] = {}
+        self.ending = {gang.request_id for gang in running if gang.is_ending}
+        self.grants: list[tuple[str, Placement]] = []
+        self.preemptions: list[tuple[str, str]] = []
+
+    def is_possible(self, request):
+        return not getattr(place(request, list(self.hosts.values())), "never", False)
+
+    # Classes and order
+
+    def find_protected(self, requests, running):
+        everyone = [(r.priority, r.sequence, r.request_id, r.slots, r.waited_s) for r in requests]
+        everyone += [(g.priority, g.sequence, g.request_id, g.placement.size, g.waited_s) for g in running]
+        pool = sum(len(host.enabled) for host in self.hosts.values() if host.state != "disabled")
+        chosen = set()
+        for priority in {entry[0] for entry in everyone}:
+            total = 0
+            late = [entry for entry in everyone if entry[0] == priority and entry[4] >= self.options.max_wait_s]
+            for number, (_, _, request_id, slots, _) in enumerate(sorted(late)):
+                total += slots
+                if number and total > self.options.protected_share * pool:
+                    break
+                chosen.add(request_id)
+        return chosen
+
+    def level(self, of):
+        if of.request_id in self.protected:
+            return 0
+        if of.held_s < self.options.fresh_s:
+            return 1
+        if of.waited_s >= self.options.max_wait_s:
+            return 2
+        return 3 if of.held_s < self.options.young_s else 4
+
+    def key(self, request):
+        level = self.level(request)
+        share = 0.0 if level == 0 else self.held[request.group] / request.weight
+        return (request.priority, level, share, request.sequence, request.request_id)
+
+    def may_interrupt(self, mine, other):
+        if self.options.preemption == "off":
+            return False
+        if mine.priority != other.priority or self.options.preemption == "priority":
+            return other.priority > mine.priority
+        if self.level(mine) == 0:
+            return (other.sequence, other.request_id) > (mine.sequence, mine.request_id)
+        return self.level(other) > self.level(mine)
+
+    def is_capped(self, request):
+        coming = sum(
+            claim.size
+            for request_id, claim in self.claims.items()
+            if request_id != request.request_id and self.waiting[request_id].group == request.group
+        )
+        in_use = self.held[request.group] + coming
+        return request.max_slots is not None and in_use + request.slots > request.max_slots
+
+    # The pass
+
+    def run(self):
+        is_stale = True
+        while is_stale:
+            is_stale, looked = False, set()
+            while not is_stale:
+                left = [r for r in self.waiting.values() if r.request_id not in looked and not self.is_capped(r)]
+                if not left:
+                    break
+                request = min(left, key=self.key)
+                looked.add(request.request_id)
+                is_stale = self.look_at(request)
+            for request_id in list(self.reserved):
+                if self.is_capped(self.waiting[request_id]):
+                    del self.reserved[request_id]
+                    is_stale = True
+        return self
+
+    def look_at(self, request):
+        if request.request_id in self.claims:
+            return False
+        # A process without slots is in nobody's way.
+        banned = request.excluded_hosts | (self.closed(request) if request.slots else frozenset())
+        placement = self.find(request, banned)
+        if placement is not None:
+            self.grants.append((request.request_id, placement))
+            del self.waiting[request.request_id]
+            self.reserved.pop(request.request_id, None)
+            self.starting[request.request_id] = (request, placement)
+            self.held[request.group] += request.slots
+            self.take(placement)
+            return False
+        found = self.victims(request, banned)
+        if found is not None:
+            victims, claim = found
+            self.preemptions += [(gang.request_id, request.request_id) for gang in victims]
+            self.ending |= {gang.request_id for gang in victims}
+            self.claims[request.request_id] = claim
+            self.reserved.pop(request.request_id, None)
+            self.take(claim)
+            return False
+        return request.request_id not in self.reserved and self.reserve(request)
+
+    def find(self, request, banned):
+        hosts = [replace(host, held=host.enabled - host.blocked - self.free[host.name]) for host in self.hosts.values()]
+        found = place(replace(request, excluded_hosts=frozenset(banned)), hosts, fit=self.options.fit)
+        return found if isinstance(found, Placement) else None
+
+    def take(self, placement):
+        for name, indices in placement.slots.items():
+            self.free[name] -= set(indices)
+
+    def gangs_on(self, name):
+        running = [(g.request_id, g, g.placement) for g in self.running.values()]
+        started = [(r.request_id, r, p) for r, p in self.starting.values()]
+        return [(i, of, p.slots[name]) for i, of, p in running + started if p.slots.get(name)]
+
+    def victims(self, request, banned):
+        """Brute force over hosts and subsets: slots ended, gangs ended, seconds run, then the stable hash."""
+        if self.options.preemption == "off" or not request.slots:
+            return None
+        offers = []
+        names = [n for n, h in self.hosts.items() if h.state == "ready" and n not in banned]
+        for tie, name in stable_order(request.request_id, names):
+            legal = [
+                gang
+                for request_id, gang, _ in self.gangs_on(name)
+                if request_id in self.running
+                and gang.is_preemptible
+                and request_id not in self.ending
+                and gang.ran_s >= max(self.options.min_run_s, 20 * gang.cost_s)
+                and self.may_interrupt(request, gang)
+            ]
+            for chosen in subsets(legal):
+                freed = sorted(index for gang in chosen for index in gang.placement.slots[name])
+                if len(self.free[name]) + len(freed) >= request.slots:
+                    ids = tuple(sorted(gang.request_id for gang in chosen))
+                    ended = sum(gang.placement.size for gang in chosen)
+                    cost = (ended, len(chosen), sum(gang.ran_s for gang in chosen))
+                    slots = sorted(self.free[name])[: request.slots]
+                    slots += freed[: request.slots - len(slots)]
+                    offers.append((cost, tie, name, ids, Placement({name: tuple(sorted(slots))})))
+        if not offers:
+            return None
+        _, _, _, ids, claim = min(offers, key=lambda offer: offer[:4])
+        return [self.running[request_id] for request_id in ids], claim
+
+    # Reservations
+
+    def oldest_protected(self, priority):
+        late = [r for r in self.waiting.values() if r.priority == priority and r.request_id in self.protected]
+        return min(late, key=lambda r: (r.sequence, r.request_id), default=None)
+
+    def reserve(self, request):
+        is_oldest = self.oldest_protected(request.priority) is request
+        if not is_oldest and len(self.reserved) >= self.options.reservations:
+            return False
+        mine = self.key(request)
+        before = [i for i in self.reserved if not is_oldest or self.key(self.waiting[i]) < mine]
+        banned = request.excluded_hosts.union(*(self.reserved[i] for i in before))
+        hosts = self.hosts_to_keep(request, banned)
+        if not hosts:
+            return False
+        losers = [i for i, kept in self.reserved.items() if set(kept) & set(hosts)]
+        for loser in losers:
+            del self.reserved[loser]
+        self.reserved[request.request_id] = hosts
+        return bool(losers)
+
+    def hosts_to_keep(self, request, banned):
+        if not request.slots:
+            return ()
+        names = [n for n, h in self.hosts.items() if h.state == "ready" and n not in banned]
+        ties = {name: tie for tie, name in stable_order(request.request_id, names)}
+        able = {name: len(self.hosts[name].enabled - self.hosts[name].blocked) for name in names}
+        plans = []
+        shared = [n for n in names if able[n] >= request.slots]
+        if shared:
+            plans.append([min((*self.in_the_way(n, request, request.slots), ties[n], n) for n in shared)])
+        sizes = {len(self.hosts[n].enabled) for n in names} - {0}
+        for size in [] if request.is_single_host else sorted(sizes, reverse=True):
+            whole = [n for n in names if able[n] == size == len(self.hosts[n].enabled)]
+            wanted = request.slots // size
+            if wanted > 1 and wanted * size == request.slots and wanted <= len(whole):
+                rows = sorted((*self.in_the_way(n, request, size), ties[n], n) for n in whole)
+                plans.append(rows[:wanted])
+        if not plans:
+            return ()
+        best = min(plans, key=lambda plan: (sum(row[0] for row in plan), sum(row[1] for row in plan)))
+        return tuple(sorted(row[3] for row in best))
+
+    def in_the_way(self, name, request, wanted):
+        """Slots that never come by themselves or by force, and the seconds that their gangs held them."""
+        missing = wanted - len(self.free[name])
+        stay = [(of, indices) for i, of, indices in self.gangs_on(name) if not self.is_coming(i, of, request)]
+        coming = sum(len(indices) for i, of, indices in self.gangs_on(name) if self.is_coming(i, of, request))
+        if missing <= 0:
+            return 0, 0
+        return max(0, missing - coming), int(sum(of.held_s for of, _ in stay))
+
+    def is_coming(self, request_id, of, request):
+        return request_id in self.ending or (of.is_preemptible and self.may_interrupt(request, of))
+
+    def closed(self, request):
+        closed, mine = set(), self.key(request)
+        for holder_id, hosts in self.reserved.items():
+            holder = self.waiting[holder_id]
+            if holder is not request and self.key(holder) < mine and not self.is_open(holder, hosts, request):
+                closed |= set(hosts)
+        return frozenset(closed)
+
+    def is_open(self, holder, hosts, request):
+        due = self.due(hosts)
+        if request.max_runtime_s is not None and due is not None and request.max_runtime_s <= due:
+            return True
+        is_shared = len(hosts) == 1 and len(self.hosts[hosts[0]].enabled) > holder.slots
+        wanted = {n: holder.slots if is_shared else len(self.hosts[n].enabled) for n in hosts}
+        is_for_good = any(self.missing_for_good(n, holder, wanted[n]) for n in hosts)
+        in_time = due is None or self.options.min_run_s <= due
+        return request.is_preemptible and is_for_good and in_time and self.may_interrupt(holder, request)
+
+    def missing_for_good(self, name, holder, wanted):
+        coming = sum(len(indices) for i, of, indices in self.gangs_on(name) if self.is_coming(i, of, holder))
+        return wanted - len(self.free[name]) > coming
+
+    def due(self, hosts):
+        latest = 0.0
+        for name in hosts:
+            held = 0
+            for _, of, indices in self.gangs_on(name):
+                ends = of.ends_in_s if isinstance(of, RunningGang) else of.max_runtime_s
+                if ends is None:
+                    return None
+                latest, held = max(latest, ends), held + len(indices)
+            if len(self.free[name]) + held != len(self.hosts[name].enabled):
+                return None
+        return latest

@@ -1,0 +1,82 @@
+"""Random pools for the tests of the queue: small numbers, so that ties and full hosts are frequent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
+
+HOUR = 3600.0
+HELD = st.sampled_from([0.0, 600.0, 3 * HOUR, 9 * HOUR])
+WAITED = st.sampled_from([0.0, 0.0, HOUR, 36 * HOUR, 50 * HOUR])
+PRIORITIES = st.sampled_from([42, 42, 42, 10])
+GROUPS = st.sampled_from(["", "a", "b"])
+
+
+@dataclass(frozen=True)
+class Situation:
+    hosts: list[Host]
+    requests: list[GangRequest]
+    running: list[RunningGang]
+    options: PoolOptions
+
+
+@st.composite
+def situations(draw, *, sizes=(4,), single_host=None, most_hosts=5, preemption=("off", "priority", "slices")):
+    count = draw(st.integers(1, most_hosts))
+    names = {f"h{number}": draw(st.sampled_from(sizes)) for number in range(count)}
+    free = {name: list(range(size)) for name, size in names.items()}
+    running = []
+    for number in range(draw(st.integers(0, 8))):
+        gang = draw(_gangs(f"g{number}", number * 2, free))
+        if gang is not None:
+            running.append(gang)
+    state = st.sampled_from(["ready"] * 9 + ["draining"])
+    hosts = [
+        Host(name, size, frozenset(range(size)) - frozenset(free[name]), draw(state)) for name, size in names.items()
+    ]
+    wanted = st.sampled_from([0, 1, 1, 2, 3, 4] if single_host else [0, 1, 1, 2, 3, 4, 8, 8, 12])
+    requests = [draw(_requests(f"r{n}", 2 * n + 1, wanted, single_host)) for n in range(draw(st.integers(0, 9)))]
+    options = PoolOptions(
+        reservations=draw(st.integers(0, 2)),
+        preemption=draw(st.sampled_from(preemption)),
+        fit=draw(st.sampled_from(["best", "worst"])),
+    )
+    return Situation(hosts, requests, running, options)
+
+
+@st.composite
+def _gangs(draw, request_id, sequence, free):
+    is_wide = draw(st.integers(0, 4)) == 0
+    empty = [name for name, indices in free.items() if indices and indices == list(range(len(indices)))]
+    if is_wide and len(empty) >= 2:
+        slots = {name: tuple(free[name]) for name in empty[:2]}
+    else:
+        name = draw(st.sampled_from(sorted(free)))
+        slots = {name: tuple(free[name][: draw(st.integers(1, 4))])}
+    slots = {name: indices for name, indices in slots.items() if indices}
+    if not slots:
+        return None
+    for name, indices in slots.items():
+        free[name] = [index for index in free[name] if index not in indices]
+    return RunningGang(
+        request_id=request_id, placement=Placement(slots), who=f"trial {request_id}", priority=draw(PRIORITIES),
+        sequence=draw(st.integers(-5, 20)), group=draw(GROUPS), held_s=draw(HELD), waited_s=draw(WAITED),
+        ran_s=draw(st.sampled_from([60.0, 2000.0, 4000.0])), is_preemptible=draw(st.integers(0, 3)) > 0,
+        cost_s=draw(st.sampled_from([0.0, 0.0, 150.0])), is_ending=draw(st.integers(0, 5)) == 0,
+        ends_in_s=draw(st.sampled_from([None, None, 600.0, 3000.0])),
+    )  # fmt: skip
+
+
+@st.composite
+def _requests(draw, request_id, sequence, wanted, single_host):
+    return GangRequest(
+        request_id, draw(wanted), draw(PRIORITIES),
+        is_single_host=draw(st.booleans()) if single_host is None else single_host,
+        excluded_hosts=frozenset(draw(st.sampled_from([(), (), (), ("h0",)]))),
+        sequence=draw(st.integers(0, 20)), group=draw(GROUPS), weight=draw(st.sampled_from([1.0, 1.0, 2.0])),
+        max_slots=draw(st.sampled_from([None, None, 4, 8])), held_s=draw(HELD), waited_s=draw(WAITED),
+        max_runtime_s=draw(st.sampled_from([None, None, 500.0, 2500.0])), is_preemptible=draw(st.booleans()),
+    )  # fmt: skip

@@ -1,0 +1,31 @@
+"""The pass over lanes against one that looks at every request in turn."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from airflow_provider_dtrain.core.queueing import run_pass
+from tests.oracle.naive_queue import NaiveQueue
+from tests.oracle.situations import Situation, situations
+
+
+def same_as_naive(found: Situation) -> None:
+    fast = run_pass(found.hosts, found.requests, found.options, found.running)
+    slow = NaiveQueue(found.hosts, found.requests, found.options, found.running).run()
+    assert list(fast.grants) == slow.grants
+    assert [claimant for _, claimant in fast.preemptions] == [claimant for _, claimant in slow.preemptions]
+    assert dict(fast.claims) == slow.claims
+    assert fast.reserved == {host: holder for holder, hosts in slow.reserved.items() for host in hosts}
+    assert set(fast.reasons) == set(slow.waiting)
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations(single_host=True))
+def test_one_host_requests_are_decided_as_by_looking_at_every_one(found):
+    same_as_naive(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations(sizes=(4, 4, 2), preemption=("off",)))
+def test_gangs_of_all_shapes_are_decided_as_by_looking_at_every_one_without_preemption(found):
+    same_as_naive(found)

@@ -1,0 +1,61 @@
+"""What doctor says of an installation, for made-up installations."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_dtrain.cli.health import host_lines, lease_line, machines_line, pools_line
+
+POSTGRESQL = "postgresql+psycopg://u@db/dtrain"
+
+
+@pytest.mark.parametrize(
+    ("orphan_timeout_s", "heartbeat_s", "ok"),
+    [(900, 300, True), (420, 300, False), (421, 300, True), (100, 300, False), (900, 800, False), (0, 300, True)],
+)
+def test_a_lease_must_outlive_the_time_in_which_airflow_notices_a_dead_worker(orphan_timeout_s, heartbeat_s, ok):
+    found = lease_line(orphan_timeout_s, heartbeat_s)
+    assert found["ok"] is ok
+    if not ok:
+        assert f"orphan_timeout to {heartbeat_s + 180} or more" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "executors", "others", "ok"),
+    [
+        ("sqlite:////x.db", ["LocalExecutor"], [], True),
+        ("sqlite:////x.db", ["LocalExecutor"], ["trigger-2"], False),
+        ("sqlite:////x.db", ["LocalExecutor", "CeleryExecutor"], [], False),
+        ("sqlite:////x.db", ["team1:airflow.providers.celery.executors.celery_executor.CeleryExecutor"], [], False),
+        ("sqlite:////x.db", ["airflow.executors.local_executor.LocalExecutor"], [], True),
+        (POSTGRESQL, ["CeleryExecutor"], ["trigger-2"], True),
+    ],
+)
+def test_a_file_as_the_store_serves_one_machine(url, executors, others, ok):
+    found = machines_line(url, executors, others)
+    assert found["ok"] is ok
+    assert ok or "Use PostgreSQL" in found["message"]
+
+
+def test_a_pool_that_counts_deferred_tasks_is_named_with_a_task_in_it():
+    assert pools_line({})["ok"]
+    found = pools_line({"gpu": "train.fit"})
+    assert not found["ok"]
+    assert "task train.fit is in Airflow's pool 'gpu'" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "checks"),
+    [
+        ({}, []),
+        ({"linger": None, "kill_user_processes": None, "state_dir_fs": "ext4"}, []),
+        ({"linger": True, "kill_user_processes": True}, []),
+        ({"linger": False, "kill_user_processes": False}, []),
+        ({"linger": False, "kill_user_processes": True}, ["h: logout"]),
+        ({"state_dir_fs": "nfs4"}, ["h: state_dir"]),
+    ],
+)
+def test_a_host_that_would_end_runs_at_logout_or_shares_its_locks_is_named(facts, checks):
+    found = list(host_lines("h", facts, {"nfs4"}.__contains__))
+    assert [one["check"] for one in found] == checks
+    assert not any(one["ok"] for one in found)
