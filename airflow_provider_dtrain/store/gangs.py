@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.core.placement import place
 from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
+from airflow_provider_dtrain.core.shortage_words import count
 from airflow_provider_dtrain.errors import (
     GangEndedError,
     GangMismatchError,
@@ -151,7 +152,7 @@ class Gangs(Trials, Attempts):
         check_gang(row, gang, token)
         if (submission.slots, submission.pool) != (row.slots, row.pool):
             raise GangMismatchError(
-                f"The configuration asks for {submission.slots} slots of pool '{submission.pool}', but the held gang "
+                f"The configuration asks for {count(submission.slots, 'slot')} of pool '{submission.pool}', but the held gang "
                 f"(allocation {row.id}) has {row.slots} of pool '{row.pool}'. Set resources.slots_per_trial to "
                 f"{row.slots}, or hold a gang of another size."
             )

@@ -82,7 +82,7 @@ class Context(Ending):
 
     @property
     def stop_requested(self) -> bool:
-        """True once the trial is to stop or pause: save a checkpoint and leave the loop.
+        """True once the trial is to stop or pause: save a checkpoint and leave a loop of your own.
 
         The same on all ranks. Looked at every ``scheduling_unit`` calls of :meth:`step`, and in each
         :meth:`report_validation`, :meth:`save_checkpoint` and epoch of :meth:`epochs`.
@@ -151,7 +151,7 @@ class Context(Ending):
             dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
             size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,
             drop_last=drop_last, max_batches=max_batches, options=options, timings=self._timings,
-            on_last=self._gradients.announce_last,
+            on_last=self._gradients.announce_last, leaves=lambda: self.stop_requested,
         )  # fmt: skip
 
     def validation_loader(self, dataset: Any, *, batch_size: int | None = None, **options: Any) -> Any:
@@ -167,15 +167,20 @@ class Context(Ending):
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the epochs that are still to do, 0 .. count-1; the first may be a restored, half done one.
 
+        When the trial is asked to stop or pause, :meth:`loader` ends the running epoch at the next
+        ``scheduling_unit`` and no other one begins: what the loop body saves then is where it goes on.
+
         :param count: default: ``searcher.max_length``, when it is given in epochs
         """
         count = self._goal.epochs() if count is None else count
         telling.say_done(self._env, self._progress.epoch, count)
         for epoch in range(self._progress.epoch, count):
+            self._meet()
+            if self.stop_requested:
+                break
             self._progress.begin_epoch(epoch)
             self._progress.last_epoch = epoch == count - 1
             self._schedules.begin_epoch(epoch)
-            self._meet()
             yield epoch
         self._progress.in_epochs = self._progress.last_epoch = False
 

@@ -115,7 +115,7 @@ class Loader:
     def __init__(
         self, dataset: Any, progress: Progress, *, seed: int, rank: int, size: int, per_slot: int, shuffle: bool,
         drop_last: bool, max_batches: int | None, options: dict[str, Any], timings: Timings | None = None,
-        on_last: Callable[[], None] | None = None,
+        on_last: Callable[[], None] | None = None, leaves: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         if not hasattr(dataset, "__len__"):
             raise SetupError(
@@ -129,6 +129,8 @@ class Loader:
         self._options, self._timings = options, timings or Timings()
         #: Called before the last batch of the last epoch is handed out.
         self._on_last = on_last
+        #: Whether the epoch is to end before its next batch; asked inside ``ctx.epochs`` only.
+        self._leaves = leaves if progress.in_epochs else None
         if not len(self):
             raise EmptyLoaderError(
                 f"The training data has {len(dataset)} samples, a global batch takes {per_slot * size}, and drop_last "
@@ -146,16 +148,18 @@ class Loader:
         if current.finished:
             return
         loader = self._torch_loader(current.samples)
-        left = len(loader) if self._on_last is not None and self._progress.last_epoch else 0
+        left = len(loader)
         HERE.now = DATA
         for batch in self._timings.batches(loader):
             HERE.now = COMPUTE
-            if left == 1 and self._on_last is not None:
+            if left == 1 and self._on_last is not None and self._progress.last_epoch:
                 self._on_last()
             left -= 1
             # Counted before it is handed out: a checkpoint in the loop body belongs after this batch.
             current.samples += self._per_slot * self._size
             yield batch
+            if left and self._leaves is not None and self._leaves():
+                return
             HERE.now = DATA
         HERE.now = COMPUTE
         current.finished = True

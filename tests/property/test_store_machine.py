@@ -393,6 +393,6 @@ def test_no_slot_is_given_out_twice() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    needed = ["granted", *(f"{method} current" for method in WRITES), "release stale", "pause", "activate",
+    needed = ["granted", *(f"{method} current" for method in WRITES), "pause", "activate",
               "preempted", "claim True", "host removed"]  # fmt: skip
     assert [what for what in needed if not SEEN[what]] == [], SEEN

@@ -194,6 +194,42 @@ def test_a_script_that_leaves_because_it_was_asked_to_says_so(cluster, asked_at,
     assert kinds[-1] == "result"
 
 
+@pytest.mark.parametrize("asked_at", [3, 4, 5])
+def test_a_script_of_epochs_saves_and_leaves_when_it_is_asked_to_and_goes_on_as_if_it_had_not(
+    cluster, tmp_path, monkeypatch, asked_at
+):
+    run_dir, seen, samples = cluster({"scheduling_unit": 1}), [], data(32)
+
+    def train(ask: int | None) -> dict[str, object]:
+        with dtrain.init() as ctx:
+            model, optimizer, _ = make(ctx)
+            step = ctx.restore()
+            for _ in ctx.epochs(3):
+                for inputs, _labels in ctx.loader(samples):
+                    ctx.backward(model(inputs).square().mean())
+                    ctx.step(optimizer)
+                    step += 1
+                    seen.append(step)
+                    if step == ask:
+                        (run_dir / "stop_requested").touch()
+                ctx.save_checkpoint(step)
+            return {name: value.clone() for name, value in dtrain.unwrap(model).state_dict().items()}
+
+    train(asked_at)
+    # The file is looked at in the step after it appeared; the last batch of an epoch ends it anyway.
+    assert seen == list(range(1, seen[-1] + 1))
+    assert seen[-1] in {asked_at, asked_at + 1}
+    assert "stopped" in [line["kind"] for line in lines_of(run_dir / "events")]
+    (run_dir / "stop_requested").unlink()
+    monkeypatch.setenv("DTRAIN_LATEST_CHECKPOINT", str(max((run_dir / "checkpoints").glob("step-*"))))
+    resumed = train(None)
+    assert seen == list(range(1, 13))
+    monkeypatch.delenv("DTRAIN_LATEST_CHECKPOINT")
+    monkeypatch.setenv("DTRAIN_CHECKPOINT_DIR", str(tmp_path / "unbroken"))
+    unbroken = train(None)
+    assert all(torch.equal(resumed[name], unbroken[name]) for name in unbroken)
+
+
 def test_schedulers_advance_per_batch_per_epoch_or_by_hand(tmp_path):
     rates = {}
     for kind in ("batch", "epoch", "manual"):
