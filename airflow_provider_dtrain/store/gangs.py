@@ -152,9 +152,9 @@ class Gangs(Trials, Attempts):
         check_gang(row, gang, token)
         if (submission.slots, submission.pool) != (row.slots, row.pool):
             raise GangMismatchError(
-                f"The configuration asks for {count(submission.slots, 'slot')} of pool '{submission.pool}', but the held gang "
-                f"(allocation {row.id}) has {row.slots} of pool '{row.pool}'. Set resources.slots_per_trial to "
-                f"{row.slots}, or hold a gang of another size."
+                f"The configuration asks for {count(submission.slots, 'slot')} of pool '{submission.pool}', but the "
+                f"held gang (allocation {row.id}) has {row.slots} of pool '{row.pool}'. Set "
+                f"resources.slots_per_trial to {row.slots}, or hold a gang of another size."
             )
         experiment_id = self._experiment(conn, submission)
         trial_id = self._trial(conn, submission, experiment_id)

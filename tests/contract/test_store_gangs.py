@@ -350,7 +350,7 @@ def test_an_unknown_gang_is_refused_by_name(world: Store) -> None:
 
 
 def test_another_number_of_slots_is_refused_by_name(world: Store, use: Callable[..., Ticket]) -> None:
-    with pytest.raises(GangMismatchError, match=r"asks for 1 slots .* has 2 of pool 'gpus'"):
+    with pytest.raises(GangMismatchError, match=r"asks for 1 slot .* has 2 of pool 'gpus'"):
         use(hold(world), slots=1)
 
 

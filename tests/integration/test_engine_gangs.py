@@ -189,7 +189,7 @@ async def test_a_wait_that_times_out_leaves_the_queue(engine: Engine) -> None:
 
 async def test_a_configuration_of_another_size_is_an_error_by_name(engine: Engine) -> None:
     gang = await hold(engine)
-    with pytest.raises(GangMismatchError, match="asks for 1 slots"):
+    with pytest.raises(GangMismatchError, match="asks for 1 slot"):
         on_gang(engine, gang, "facts", slots=1)
 
 
