@@ -261,6 +261,7 @@ def test_an_unreachable_host_is_left_out_and_the_trial_goes_on_elsewhere(cluster
     try:
         state, run_id = cluster.run("job", ranks(4, "facts"), timeout_s=150)
         assert state == "success", cluster.airflow.log("job", run_id, "train")[-4000:]
+        cluster.cli("hosts", "probe", host.name, check=False)
         run_id = cluster.airflow.trigger("job", ranks(6, "facts"))
         words = f"unreachable: {host.name}".lower()
         wait_until(lambda: words in cluster.cli("task", "list", "-o", "json").stdout.lower(), timeout_s=150, what=words)
