@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_dtrain.engine.changes import RENEW_S
+from airflow_provider_dtrain.engine.patience import patiently
 from airflow_provider_dtrain.engine.recovery import Recovery
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import StoreUnavailableError, UnplaceableError
+from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long a waiting task bears a store that does not answer.
-STORE_PATIENCE_S = 300.0
 #: How long the follower of a trial has to end it by itself when its gang ends.
 FOLLOWER_GRACE_S = 30.0
 #: A follower that was silent for so long does nothing any more.
@@ -154,16 +153,7 @@ class GangWaiter:
 
     async def _db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a method of the store returns, called in a thread; waits for a store that is away."""
-        give_up_at, pause_s = time.monotonic() + STORE_PATIENCE_S, 0.5
-        while True:
-            try:
-                return await in_thread(method, *args, **kwargs)
-            except StoreUnavailableError as error:
-                if time.monotonic() + pause_s > give_up_at:
-                    raise
-                self.log.warning("%s Trying again.", error)
-                pause_s = min(pause_s * 2, 15.0)
-                await asyncio.sleep(pause_s)
+        return await patiently(self.log, method, *args, **kwargs)
 
 
 def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:

@@ -8,13 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.engine.patience import patiently
 from airflow_provider_dtrain.engine.renewal import Follower, renewer
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import (
     DtrainError,
     GangEndedError,
     HostUnreachableError,
-    StoreUnavailableError,
 )
 from airflow_provider_dtrain.store.queue_records import Wishes
 
@@ -36,8 +36,6 @@ RENEW_S = 15.0
 CONNECT_TIMEOUT_S = 30.0
 #: How far the clocks of a host and of the store may count a held lease differently.
 HOLD_MARGIN_S = 60.0
-#: How long a follower waits for a store that does not answer; the ranks go on meanwhile.
-STORE_PATIENCE_S = 300.0
 
 
 class Killed(Exception):
@@ -79,19 +77,9 @@ class Runtime:
     async def db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a method of the store returns, called in a thread; waits for a store that is away.
 
-        :raises StoreUnavailableError: it stayed away for ``STORE_PATIENCE_S``
+        :raises StoreUnavailableError: it stayed away for ``patience.STORE_PATIENCE_S``
         """
-        give_up_at, pause_s, said = time.monotonic() + STORE_PATIENCE_S, 0.5, False
-        while True:
-            try:
-                return await in_thread(method, *args, **kwargs)
-            except StoreUnavailableError as error:
-                if time.monotonic() + pause_s > give_up_at:
-                    raise
-                if not said:
-                    self.log.warning("%s Trying again for %.0f s.", error, STORE_PATIENCE_S)
-                said, pause_s = True, min(pause_s * 2, 15.0)
-                await asyncio.sleep(pause_s)
+        return await patiently(self.log, method, *args, **kwargs)
 
     @property
     def gone_after_s(self) -> float:

@@ -21,11 +21,10 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.store.attempts import Attempts
 from airflow_provider_dtrain.store.base import bump, guard, lock_pool, reads, writes
-from airflow_provider_dtrain.store.counting import SILENT_AFTER, ineligible
 from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
 from airflow_provider_dtrain.store.held import check_gang
 from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue import FORGOTTEN_AFTER, held_hosts, pool_machines
+from airflow_provider_dtrain.store.queue import FORGOTTEN_AFTER, held_hosts, pool_machines, renew_waiting
 from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.tables import allocations, attempts, gangs, pools
 from airflow_provider_dtrain.store.trials import Trials, _ticket
@@ -109,14 +108,7 @@ class Gangs(Trials, Attempts):
         row, gang, now = self._watched(conn, allocation_id, watch), self._gang(conn, allocation_id), self._now()
         if gang.ended_because is not None:
             check_gang(row, gang, row.token)
-        if row.state == "waiting" and row.unplaceable:
-            raise UnplaceableError(row.reason)
-        if row.state == "waiting":
-            was_silent = row.renewed_at <= now - SILENT_AFTER
-            values = {"renewed_at": now, **(ineligible(row, now) if was_silent else {})}
-            conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
-            if was_silent:
-                bump(conn, row.pool)
+        renew_waiting(conn, row, now)
         return self._gang_view(conn, allocation_id)
 
     @writes

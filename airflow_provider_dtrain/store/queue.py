@@ -170,14 +170,7 @@ class Queue(Ending):
         """
         attempt, now = guard(conn, attempt_id, watch), self._now()
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        if row.state == "waiting" and row.unplaceable:
-            raise UnplaceableError(row.reason)
-        if row.state == "waiting":
-            was_silent = row.renewed_at <= now - SILENT_AFTER
-            values = {"renewed_at": now, **(ineligible(row, now) if was_silent else {})}
-            conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
-            if was_silent:
-                bump(conn, row.pool)
+        renew_waiting(conn, row, now)
 
     @writes
     def take_up(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
@@ -305,6 +298,23 @@ class Queue(Ending):
 
 def _is_due(row: Any, now: datetime) -> bool:
     return row.version != row.passed_version or (row.next_due_at is not None and now >= row.next_due_at)
+
+
+def renew_waiting(conn: Connection, row: Row[Any], now: datetime) -> None:
+    """Renew a request if it still waits.
+
+    :param row: of allocations
+    :raises UnplaceableError: no set of the pool's hosts can serve it any more, and it asked to fail then
+    """
+    if row.state != "waiting":
+        return
+    if row.unplaceable:
+        raise UnplaceableError(row.reason)
+    was_silent = row.renewed_at <= now - SILENT_AFTER
+    values = {"renewed_at": now, **(ineligible(row, now) if was_silent else {})}
+    conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
+    if was_silent:
+        bump(conn, row.pool)
 
 
 def held_hosts(conn: Connection, allocation_id: int, *, released: bool = False) -> set[str]:
