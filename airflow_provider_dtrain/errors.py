@@ -15,6 +15,7 @@
     │   ├── InvalidHPError             the training code refused its hyperparameters
     │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
     │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
+    │   ├── SearchFailedError          no trial of a search completed or was stopped
     │   ├── GangEndedError             the held gang was released, has expired, or the token is of an older grant
     │   ├── GangMismatchError          the configuration asks for other slots than the held gang has
     │   ├── FunctionError              a decorated function cannot travel, or its arguments or result are no JSON
@@ -23,6 +24,7 @@
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
     │   ├── RankHangsError             a rank that lives held up its gang for hang_timeout
     │   └── TrialKilledError           a person stopped the trial
+    ├── TaskEndedError                 kind = platform; Airflow ended the task that followed the trial
     ├── StoreError                     kind = platform
     │   ├── StoreUnavailableError      the database does not answer, or is locked: try again
     │   ├── StoreNotMigratedError      the schema is older or newer than this code
@@ -127,6 +129,13 @@ class TrialKilledError(UserError):
     """A person stopped the trial."""
 
 
+class TaskEndedError(DtrainError):
+    """Airflow ended the task that followed the trial.
+
+    A person marked or cleared it, or Airflow lost it: then it runs the same task again, and the trial goes on.
+    """
+
+
 class EnvironmentMissingError(UserError):
     """A host lacks the interpreter or a module that this configuration needs."""
 
@@ -141,6 +150,10 @@ class LogPolicyError(UserError):
 
 class MetricMissingError(UserError):
     """No validation of a trial reported the metric that the searcher needs."""
+
+
+class SearchFailedError(UserError):
+    """No trial of a search has a result."""
 
 
 class GangEndedError(UserError):

@@ -116,6 +116,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_dtrain.operators.config",
                     "airflow_provider_dtrain.operators.gang",
+                    "airflow_provider_dtrain.operators.search",
                     "airflow_provider_dtrain.operators.trial",
                 ],
             }

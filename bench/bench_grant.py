@@ -23,6 +23,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
+from airflow_provider_dtrain.store.fast import Statement, look
 from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store, migrate
 from airflow_provider_dtrain.store.tables import allocations, attempts
@@ -30,6 +31,11 @@ from tests.contract.store_world import Server, host, server_programs
 
 HOSTS, SLOTS, GANG = 64, 8, 32
 Waits = list[float]
+REQUEST = Statement(
+    sa.select(allocations.c.id, allocations.c.state)
+    .join(attempts, attempts.c.allocation_id == allocations.c.id)
+    .where(attempts.c.id == sa.bindparam("attempt"))
+)
 STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")
 
 
@@ -98,12 +104,8 @@ class Contender:
 
     def request(self) -> tuple[int, str]:
         """Return the id and state of its present request."""
-        query = sa.select(allocations.c.id, allocations.c.state).join(
-            attempts, attempts.c.allocation_id == allocations.c.id
-        )
-        with self.store._reader.connect() as connection:
-            allocation_id, state = connection.execute(query.where(attempts.c.id == self.attempt)).one()
-        return int(allocation_id), str(state)
+        [found] = look(self.store._reader, REQUEST, {"attempt": self.attempt})
+        return int(found.id), str(found.state)
 
     def run(self, until: float) -> None:
         asked = time.perf_counter()

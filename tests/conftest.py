@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+# Before anything imports them: the asserts of what tests share show their values as well.
+pytest.register_assert_rewrite("tests.support", "tests.netns")
 for _name in [name for name in os.environ if name.startswith(("AIRFLOW_", "_AIRFLOW"))]:
     del os.environ[_name]
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="dtrain-tests-"))

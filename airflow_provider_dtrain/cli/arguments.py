@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import Any
 
 from airflow.cli.cli_config import Arg
 
@@ -114,6 +115,24 @@ def cluster(text: str) -> list[tuple[int, int]]:
     return found
 
 
+class InOrder(Arg):
+    """Arguments under headings, in the order in which they are given; Airflow sorts all others by name.
+
+    :param groups: heading and arguments
+    """
+
+    def __init__(self, *groups: tuple[str, tuple[Arg, ...]]) -> None:
+        self.groups = groups
+        super().__init__(flags=groups[0][1][0].flags)
+
+    def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Add all of them."""
+        for heading, args in self.groups:
+            group: Any = parser.add_argument_group(heading)
+            for arg in args:
+                arg.add_to_parser(group)
+
+
 OUTPUT = Arg(
     ("-o", "--output"),
     help="Form of the output: table (default), json or yaml",
@@ -131,7 +150,7 @@ WITH_TEMPLATE = Arg(
     ("--template",),
     help="Template to merge below the configuration: a stored one, or a .yaml file",
 )
-EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, see: trial describe", type=count)
+EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, see: experiment list", type=count)
 PRIORITY = Arg(("--priority",), help="1 (most urgent) to 99", type=priority, metavar="N")
 ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
 COMMON = (OUTPUT, VERBOSE)

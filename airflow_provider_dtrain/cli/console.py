@@ -20,6 +20,8 @@ from airflow_provider_dtrain.errors import DtrainError
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.store.records import TrialKey
+
 FAILURE, USAGE, NOT_NOW = 1, 2, 3
 #: Columns of a table that goes into a file or pipe: wide enough never to cut a value.
 _PIPE_WIDTH = 10_000
@@ -138,11 +140,15 @@ def show(args: Namespace, rows: Sequence[Row], *, empty: str = "Nothing here.") 
         note(empty)
 
 
-def show_one(args: Namespace, row: Row) -> None:
-    """Print one thing: its fields below each other, or one JSON or YAML object."""
+def show_one(args: Namespace, row: Row, *, with_empty: bool = True) -> None:
+    """Print one thing: its fields below each other, or one JSON or YAML object.
+
+    :param with_empty: False: for people, leave out what has no value
+    """
     if args.output != "table":
         dump(args.output, dict(row))
         return
+    row = row if with_empty else {name: value for name, value in row.items() if value not in (None, {}, [])}
     width = max(len(name) for name, _ in _lines(row)) + 2
     for name, value in _lines(row):
         first, *more = cell(value).rstrip().split("\n")
@@ -218,6 +224,16 @@ def cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value) or "-"
     return plain(value)
+
+
+def short_time(at: datetime | None) -> str:
+    """Return a time as a narrow table shows it."""
+    return "-" if at is None else at.astimezone(UTC).strftime("%m-%d %H:%MZ")
+
+
+def task_name(key: TrialKey) -> str:
+    """Return ``dag.task``, for one of a mapped task ``dag.task[3]``."""
+    return f"{key.dag_id}.{key.task_id}" + (f"[{key.map_index}]" if key.map_index >= 0 else "")
 
 
 def size(count: int | float | None) -> str:

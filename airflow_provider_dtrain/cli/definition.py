@@ -9,7 +9,8 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_c
 from airflow_provider_dtrain.cli import arguments as a
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen, change nothing", action="store_true")
-_SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count)
+_LIMIT = Arg(("--limit",), help="At most so many, latest first (default 50)", type=a.count, default=50, metavar="N")
+_SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
 
 
 def _command(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> ActionCommand:
@@ -47,44 +48,76 @@ _ADD = (
     Arg(("--conn",), help="Airflow connection of type ssh that reaches it", type=a.connection_id, metavar="CONN_ID"),
     Arg(
         ("--slots",),
-        help="auto (default): one per GPU, without GPU one per two cores and at least 2; N; or cpu:N",
+        help="auto (default): one per GPU, without GPU one per two cores and at least 2;\nN: so many; cpu:N: CPU slots",
         type=a.slots,
         default="auto",
+        metavar="auto|N|cpu:N",
     ),
     Arg(("--pool",), help="Pool to put it in (default: 'default', for the host 'local': 'local')", type=a.name),
-    Arg(("--python",), help="Interpreter on the host, >= 3.9 (default: python3)", type=a.path),
-    Arg(("--remote-dir",), help="Folder on the host for supervisor and payloads", type=a.path),
-    Arg(("--state-dir",), help="Folder on a disk of the host itself for run folders and locks", type=a.path),
+    Arg(("--python",), help="Interpreter on the host, >= 3.9 (default: python3)", type=a.path, metavar="FILE"),
+    Arg(("--remote-dir",), help="Folder on the host for supervisor and payloads", type=a.path, metavar="DIR"),
+    Arg(
+        ("--state-dir",),
+        help="Folder on a disk of the host itself for run folders and locks",
+        type=a.path,
+        metavar="DIR",
+    ),
     Arg(("--address",), help="Address by which other hosts reach it, when it cannot be found", type=a.connection_id),
 )
 _ANY_HOSTS = Arg(("host",), help="Names of hosts; none: all", type=a.name, nargs="*")
 _FORCE = Arg(("--force",), help="Also when something runs there; says what it ends", action="store_true")
 
 
-def _pools() -> GroupCommand:
-    options = (
-        Arg(("--fit",), help="best: fill hosts up; worst: spread small gangs", choices=("best", "worst")),
-        Arg(("--heterogeneous",), help="Whole hosts of unequal size may form a gang: on or off", type=a.on_off),
+def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
+    """Return the options of a pool's queue.
+
+    :param one: who waits there: a gang, or a job of a trace
+    """
+    time, share = {"type": a.seconds, "metavar": "TIME"}, {"type": a.share, "metavar": "SHARE"}
+    order = (
+        Arg(("--fresh",), help=f"A {one} that held slots for less goes first (default 2h)", **time),
+        Arg(("--young",), help="One that held slots for less goes next (default 8h)", **time),
+        Arg(("--max-wait",), help=f"A {one} that waited so long is protected (default 36h)", **time),
+        Arg(("--protected-share",), help=f"Most of the slots that protected {many} take (default 0.6)", **share),
+        Arg(
+            ("--reservations",),
+            help=f"How many waiting {many} may keep hosts reserved (default 2)",
+            type=a.count,
+            metavar="N",
+        ),
+    )
+    interruptions = (
         Arg(
             ("--preemption",),
-            help="Whom a more urgent gang may interrupt",
+            help=f"Whom a {one} may interrupt: nobody (off), worse priorities (default),\n"
+            "or also worse classes of its own priority (slices)",
             choices=("off", "priority", "slices"),
         ),
-        Arg(("--reservations",), help="How many waiting gangs may keep hosts reserved", type=a.count),
-        Arg(("--max-wait",), help="A gang that waited so long is protected, e.g. 36h", type=a.seconds),
-        Arg(("--protected-share",), help="Most of the pool's slots for protected gangs, e.g. 0.6", type=a.share),
-        Arg(("--fresh",), help="A gang that ran for less goes before others, e.g. 2h", type=a.seconds),
-        Arg(("--young",), help="One that ran for less goes before older ones, e.g. 8h", type=a.seconds),
-        Arg(("--min-run",), help="A gang runs at least so long before it is interrupted, e.g. 30m", type=a.seconds),
-        Arg(("--defaults",), help="YAML file with defaults for configurations that run here; - for standard input"),
+        Arg(("--min-run",), help=f"A {one} runs at least so long before that (default 30m)", **time),
     )
+    places = (
+        Arg(("--fit",), help=f"best (default): fill hosts up; worst: spread small {many}", choices=("best", "worst")),
+        Arg(
+            ("--heterogeneous",),
+            help=f"Whole hosts of unequal size may serve one {one} (default off)",
+            type=a.on_off,
+            metavar="on|off",
+        ),
+    )
+    return (("Order of the queue", order), ("Interruptions", interruptions), ("Choice of hosts", places))
+
+
+def _pools() -> GroupCommand:
+    file = "YAML file with defaults for what runs here, - for standard input"
+    defaults = ("Configurations", (Arg(("--defaults",), help=file, metavar="FILE"),))
+    options = a.InOrder(*_rules("gang", "gangs"), defaults)
     return GroupCommand(
         name="pools",
         help="Sets of hosts with one queue each",
         subcommands=(
             _command("pools", "list", "List the pools", function="list_pools"),
             _command("pools", "describe", "Show a pool with its options, hosts and queue", a.POOL),
-            _command("pools", "set", "Change options of a pool", a.POOL, *options, function="set_pool"),
+            _command("pools", "set", "Change options of a pool", a.POOL, options, function="set_pool"),
             _command("pools", "remove", "Remove a pool that has no hosts", a.POOL, a.YES),
         ),
     )
@@ -92,7 +125,7 @@ def _pools() -> GroupCommand:
 
 def _templates(group: str) -> GroupCommand:
     file = Arg(("file",), help="YAML file, - for standard input")
-    version = Arg(("--version",), help="An earlier version", type=a.count, dest="template_version")
+    version = Arg(("--version",), help="An earlier version", type=a.count, dest="template_version", metavar="N")
     details = Arg(("-d", "--details"), help="With text and author", action="store_true")
     return GroupCommand(
         name=group,
@@ -110,11 +143,13 @@ def _templates(group: str) -> GroupCommand:
 
 
 def _config() -> GroupCommand:
-    origins = Arg(("--origins",), help="Say for each value whether template or config gave it", action="store_true")
+    origins = Arg(
+        ("--origins",), help="Say for each value what gave it: config, template, pool or default", action="store_true"
+    )
     optional = Arg(("config",), help=a.CONFIG.kwargs["help"], nargs="?")
     template = Arg(
         ("--template",),
-        help="Template to merge below the configuration; without a name: the file itself is a template",
+        help="Template to merge below the configuration;\nwithout a name: the file itself is a template",
         nargs="?",
         default=False,
     )
@@ -128,13 +163,32 @@ def _config() -> GroupCommand:
     )
 
 
+def _search() -> GroupCommand:
+    first = Arg(("--trials",), help="Show the first N (default 10)", type=a.count, default=10, metavar="N")
+    seed = Arg(("--seed",), help="Experiment seed (default: the configuration's, else 0)", type=a.count, metavar="N")
+    return GroupCommand(
+        name="search",
+        help="Hyperparameter searches",
+        subcommands=(
+            _command(
+                "search",
+                "preview",
+                "Print what a search would try and cost; runs nothing",
+                a.CONFIG,
+                a.WITH_TEMPLATE,
+                first,
+                seed,
+            ),
+        ),
+    )
+
+
 def _trial(group: str) -> GroupCommand:
     follow = Arg(("-f", "--follow"), help="Go on until the trial ends", action="store_true")
-    rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0)
+    rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
     every = Arg(("--all",), help="All ranks, each line with its rank", action="store_true")
     tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
-    attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count)
-    limit = Arg(("--limit",), help="At most so many, latest first (default 50)", type=a.count, default=50)
+    attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
     csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
     removed = Arg(("--removed",), help="Also those that were removed", action="store_true")
     abandoned = Arg(("--abandoned",), help="Also steps that a restarted attempt took again", action="store_true")
@@ -143,16 +197,16 @@ def _trial(group: str) -> GroupCommand:
         name=group,
         help="Trials" + (" (short for: trial)" if group == "t" else ""),
         subcommands=(
-            _command("trials", "list", "List trials", limit, function="list_trials"),
+            _command("trials", "list", "List trials", _LIMIT, function="list_trials"),
             _command("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
             _command("logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, attempt),
             _command("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv, abandoned),
             _command("profile", "profile", "Show timings of batches and the hosts' load", a.TRIAL, attempt),
             _command("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
-            _command("trials", "pause", "Let a trial give its slots back; it keeps its place and its work", a.TRIAL),
+            _command("trials", "pause", "Let a trial give its slots back; it keeps its place", a.TRIAL, a.YES),
             _command("trials", "activate", "Let a paused trial go on", a.TRIAL),
             _command("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
-            _command("trials", "kill", "Stop a trial on every host", a.TRIAL, a.YES),
+            _command("trials", "kill", "End a trial: on every host, or in the queue", a.TRIAL, a.YES),
         ),
     )
 
@@ -162,16 +216,25 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
     return (
         GroupCommand(
             name="experiment",
-            help="Experiments: their share of the queue",
+            help="Experiments: their trials, and their share of the queue",
             subcommands=(
+                _command("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
+                _command("experiments", "describe", "Show an experiment", a.EXPERIMENT),
                 _command(
                     "experiments",
                     "set",
                     "Change priority, weight or cap of all gangs of an experiment",
                     a.EXPERIMENT,
                     a.PRIORITY,
-                    Arg(("--weight",), help="Its share beside other experiments; 1 is usual", type=a.weight),
-                    Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count),
+                    Arg(
+                        ("--weight",), help="Its share beside other experiments; 1 is usual", type=a.weight, metavar="W"
+                    ),
+                    Arg(
+                        ("--max-slots",),
+                        help="Most slots that its gangs hold together; 0: no cap",
+                        type=a.count,
+                        metavar="N",
+                    ),
                     function="set_experiment",
                 ),
             ),
@@ -186,7 +249,9 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
         GroupCommand(
             name="task",
             help="Gangs that wait or run",
-            subcommands=(_command("tasks", "list", "List them in order", a.ONLY_POOL, function="list_tasks"),),
+            subcommands=(
+                _command("tasks", "list", "List gangs that wait or run, in order", a.ONLY_POOL, function="list_tasks"),
+            ),
         ),
         GroupCommand(
             name="db",
@@ -211,7 +276,7 @@ def _gc() -> ActionCommand:
         "Remove what trials that ended long ago left on hosts and in the store",
         Arg(
             ("--older-than",),
-            help="Days since the trial's end (default: [dtrain] retention_days)",
+            help="Days since the trial's end (default: the option retention_days)",
             type=a.count,
             metavar="DAYS",
         ),
@@ -231,52 +296,48 @@ def _hold() -> ActionCommand:
         "hold",
         "hold",
         "Lengthen all leases before a maintenance, so that runs survive it",
-        Arg(("--for",), help="How long nobody renews them, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"),
+        Arg(
+            ("--for",), help="How long nobody will renew them, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"
+        ),
         Arg(("--reason",), help="Why, for the other people"),
         Arg(("--show",), help="Show whether leases are held, until when and by whom", action="store_true"),
-        Arg(("--end",), help="Give them their usual length again", action="store_true"),
+        Arg(("--end",), help="Give leases their usual length again", action="store_true"),
     )
 
 
 def _simulate() -> ActionCommand:
-    time, share, count = ({"type": kind, "metavar": name} for kind, name in _UNITS)
-    rules = ("off", "priority", "slices")
+    time, share, count = (
+        {"type": kind, "metavar": name} for kind, name in ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
+    )
+    columns = "job_id, submit_s, gpus, duration_s; maybe group or vc, priority, max_runtime_s"
+    trace = (
+        Arg(("--trace",), help=f"CSV file, - for standard input. Columns:\n{columns}", required=True, metavar="FILE"),
+        Arg(("--from",), help="Only jobs submitted from then on, e.g. 30d (default: all)", dest="from_s", **time),
+        Arg(("--to",), help="Only jobs submitted before then (default: all)", dest="to_s", **time),
+        Arg(("--limit",), help="At most so many jobs, earliest first (default: all)", **count),
+    )
+    hosts = Arg(
+        ("--hosts",), help="e.g. 80x8,4x4: 80 of 8 slots, 4 of 4", type=a.cluster, required=True, metavar="HOSTSxSLOTS"
+    )
+    order, (heading, rules), (places, choice) = _rules("job", "jobs")
+    costs = (
+        Arg(("--cost-s",), help="Work lost per interruption (default 60)", default=60.0, **time),
+        Arg(("--not-preemptible",), help="Share of jobs that nobody may interrupt (default 0)", default=0.0, **share),
+        Arg(("--seed",), help="Which jobs those are (default 0)", default=0, **count),
+    )
     return _command(
         "simulate",
         "simulate",
         "Let a trace of jobs run on made-up hosts: waiting times and use under three rules",
-        Arg(
-            ("--trace",),
-            help="CSV: job_id, submit_s, gpus, duration_s, maybe group, priority, max_runtime_s; - is standard input",
-            required=True,
-            metavar="FILE",
-        ),
-        Arg(("--hosts",), help="80x8,4x4: 80 of 8 slots, 4 of 4", type=a.cluster, required=True, metavar="HOSTSxSLOTS"),
-        Arg(("--cost-s",), help="Work lost per preemption (default 60)", default=60.0, **time),
-        Arg(("--not-preemptible",), help="Jobs that nobody may interrupt (default 0)", default=0.0, **share),
-        Arg(("--seed",), help="Which jobs those are (default 0)", default=0, **count),
-        Arg(("--from",), help="Only jobs submitted from then on, e.g. 30d", dest="from_s", **time),
-        Arg(("--to",), help="Only jobs submitted before then", dest="to_s", **time),
-        Arg(("--limit",), help="At most so many jobs, earliest first", **count),
-        Arg(("--preemption",), help="Whom a job may interrupt (default priority)", choices=rules),
-        Arg(("--max-wait",), help="A job that waited so long is protected (default 36h)", dest="max_wait_s", **time),
-        Arg(("--protected-share",), help="Most of the slots that protected jobs take (default 0.6)", **share),
-        Arg(("--fresh",), help="A job that held slots for less goes first (default 2h)", dest="fresh_s", **time),
-        Arg(("--young",), help="One that held slots for less goes next (default 8h)", dest="young_s", **time),
-        Arg(("--min-run",), help="A job runs so long before it is interrupted", dest="min_run_s", **time),
-        Arg(("--reservations",), help="How many waiting jobs may keep hosts reserved (default 2)", **count),
-        Arg(("--fit",), help="best: fill hosts up; worst: spread small gangs", choices=("best", "worst")),
-        Arg(("--heterogeneous",), help="Whole hosts of unequal size may form a gang: on or off", type=a.on_off),
+        a.InOrder(("Trace", trace), (places, (hosts, *choice)), order, (heading, (*rules, *costs))),
         function="run",
     )
 
 
-_UNITS = ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
-
-
 def get_dtrain_commands() -> list[GroupCommand]:
     """Return the command group ``dtrain`` for Airflow's CLI."""
-    groups = (_hosts(), _pools(), _templates("template"), _templates("tpl"), _config(), _trial("trial"), _trial("t"))
+    documents = (_templates("template"), _templates("tpl"), _config(), _search())
+    groups = (_hosts(), _pools(), *documents, _trial("trial"), _trial("t"))
     return [
         GroupCommand(
             name="dtrain",

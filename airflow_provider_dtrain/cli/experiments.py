@@ -1,13 +1,44 @@
-"""``airflow dtrain experiment``: the share of the queue that an experiment has."""
+"""``airflow dtrain experiment``: what became of an experiment's trials, and its share of the queue."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import UsageError, command, hint, show_one, user
+from airflow_provider_dtrain.cli.console import UsageError, command, hint, short_time, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.search_records import ExperimentView
+
+
+@command
+def list_experiments(args: Namespace) -> None:
+    """List experiments, latest first."""
+    store = _store()
+    found = [_compared(store, view) for view in store.list_experiments(limit=args.limit)]
+    rows = [_row(view) for view in found]
+    if args.output == "table":
+        rows = [_short(view) for view in found]
+    show(args, rows, empty="No experiments yet. A task with TrialOperator makes one.")
+    if found:
+        hint(f"airflow dtrain experiment describe {found[0].experiment_id}")
+
+
+@command
+def describe(args: Namespace) -> None:
+    """Show an experiment with its share of the queue."""
+    store = _store()
+    view = _compared(store, store.experiment(args.experiment_id))
+    more = {"weight": view.weight, "max_slots": view.max_slots, "wish": view.wish, "wished_by": view.wished_by}
+    show_one(args, {**_row(view), **more}, with_empty=False)
+    if view.best_trial is not None:
+        hint(f"airflow dtrain trial describe {view.best_trial}")
+    else:
+        hint("airflow dtrain trial list")
 
 
 @command
@@ -15,12 +46,69 @@ def set_experiment(args: Namespace) -> None:
     """Change priority, weight or cap of an experiment, for its waiting and running gangs."""
     if args.priority is None and args.weight is None and args.max_slots is None:
         raise UsageError("Nothing to set. Give --priority, --weight or --max-slots.")
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-
-    store = DtrainHook().store
-    store.set_experiment(
+    _store().set_experiment(
         args.experiment_id, weight=args.weight, max_slots=args.max_slots, priority=args.priority, by=user()
     )
     given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
     show_one(args, {"experiment": args.experiment_id, **{k: v for k, v in given.items() if v is not None}})
     hint("airflow dtrain task list")
+
+
+def _store() -> Store:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return DtrainHook().store
+
+
+def _compared(store: Store, view: ExperimentView) -> ExperimentView:
+    """Return an experiment that no search planned with what its first trial's configuration compares trials by."""
+    if view.search_id is not None:
+        return view
+    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
+    searcher = store.get_config(trials[-1].config_id).document.get("searcher") or {} if trials else {}
+    smaller = bool(searcher.get("smaller_is_better", True))
+    values = [
+        (value, one.trial_id) for one in trials if (value := _number((one.result or {}).get("metric"))) is not None
+    ]
+    best, trial_id = min(values, key=lambda one: one[0] if smaller else -one[0]) if values else (None, None)
+    return replace(
+        view, method=searcher.get("name") or "single", metric=searcher.get("metric"), smaller_is_better=smaller,
+        best=best, best_trial=trial_id,
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _row(view: ExperimentView) -> dict[str, Any]:
+    return {
+        "experiment": view.experiment_id,
+        "name": view.name,
+        "dag": view.dag_id,
+        "dag_run": view.run_id,
+        "method": view.method,
+        "state": view.state,
+        "trials": dict(sorted(view.trials.items())),
+        "metric": view.metric,
+        "smaller_is_better": view.smaller_is_better if view.metric is not None else None,
+        "best": view.best,
+        "best_trial": view.best_trial,
+        "created": view.created_at,
+        "ended": view.ended_at,
+    }
+
+
+def _short(view: ExperimentView) -> dict[str, Any]:
+    """Return what fits a terminal."""
+    return {
+        "id": view.experiment_id,
+        "name": view.name,
+        "dag": view.dag_id,
+        "method": view.method,
+        "state": view.state,
+        "trials": ", ".join(f"{number} {state}" for state, number in sorted(view.trials.items())),
+        "best": None if view.best is None else f"{view.metric} {view.best:.6g} (trial {view.best_trial})",
+        "created": short_time(view.created_at),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import FAILURE, NOT_NOW, command, hint, placement_words, show_one
+from airflow_provider_dtrain.cli.followers import reason_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -25,7 +26,7 @@ def explain(args: Namespace) -> int:
         row, code = _trial(hook.store, int(args.request))
     else:
         row, code = _config(hook, args.request, args.template)
-    show_one(args, row)
+    show_one(args, row, with_empty=False)
     if code == NOT_NOW:
         hint("airflow dtrain task list")
     return code
@@ -98,27 +99,29 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
     trial = store.trial(trial_id)
     view = store.attempt(trial.attempt_id)
     facts = store.queue_facts(view.allocation_id)
-    row = {
+    silent, waits = store.silent_since(view.heard_at), view.state == "waiting"
+    row: dict[str, Any] = {
         "request": f"trial {trial_id}",
         "pool": view.pool,
         "slots": view.slots,
         "priority": view.priority,
         "state": trial.state,
         "gang": view.allocation_state,
-        "position": view.position,
-        "expected": view.expected or None,
-        "expected_at": view.expected_at,
+        "unfollowed_since": silent,
+        "position": view.position if silent is None else None,
+        "expected": (view.expected or None) if silent is None else None,
+        "expected_at": view.expected_at if silent is None else None,
         "class": facts.queue_class if view.allocation_state != "released" else None,
         "waited_s": round(facts.waited_s),
         "held_s": round(facts.held_s),
         "weight": facts.weight,
         "max_slots": facts.max_slots,
-        "claimed": placement_words(facts.claim) or None,
-        "reserved_hosts": list(facts.reserved_hosts) or None,
-        "paused": view.paused or trial.state == "paused",
+        "claimed": (placement_words(facts.claim) or None) if silent is None else None,
+        "reserved_hosts": (list(facts.reserved_hosts) or None) if silent is None else None,
+        "paused": (view.paused or trial.state == "paused") if view.ended_at is None else None,
         "preempted_for": view.preempted_for,
         "hosts": placement_words(view.placement) or None,
-        "reason": _reason(store, view),
+        "reason": reason_words(_reason(store, view), silent, waits=waits, paused=view.paused, trial_id=trial_id),
     }
     if view.unplaceable:
         return row, FAILURE

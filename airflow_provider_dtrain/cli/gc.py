@@ -38,10 +38,15 @@ def gc(args: Namespace) -> int:
     with _progress() as step:
         hosts = _hosts(args, hook, cutoff, step) if args.hosts else []
         rows = [*_host_rows(hosts), *_store_rows(hook, cutoff, step, dry_run=args.dry_run)]
-    shown = rows if args.output != "table" else [{**row, "size": size(row.pop("bytes"))} for row in rows]
-    show(args, shown)
+    show(args, rows if args.output != "table" else [_short(row) for row in rows])
     _say(args, hosts, days)
     return 0
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its bytes as people read them."""
+    return {"where": row["where"], "what": row["what"], "count": row["count"], "size": size(row["bytes"]),
+            "skipped": row["skipped"]}  # fmt: skip
 
 
 def _say(args: Namespace, hosts: list[Collected], days: int) -> None:

@@ -39,7 +39,8 @@ def add(args: Namespace) -> int:
     hook = DtrainHook()
     if args.host in {host.name for host in hook.store.list_hosts()}:
         raise ConflictError(
-            f"Host '{args.host}' is registered already. Look again: airflow dtrain hosts probe {args.host}"
+            f"Host '{args.host}' is registered already. To look at it again: airflow dtrain hosts probe {args.host}. "
+            f"To change its slots or its pool: airflow dtrain hosts remove {args.host}, then hosts add again."
         )
     try:
         draft = _draft(hook, args)

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.resources import Host, PoolOptions
 from airflow_provider_dtrain.core.simulation import Job, Rule, hosts_of, simulate, split
 from airflow_provider_dtrain.core.simulation_queue import Queue
 from airflow_provider_dtrain.core.simulation_report import Summary, summarise
-from airflow_provider_dtrain.core.simulation_trace import between, read_jobs, with_not_preemptible
+from airflow_provider_dtrain.core.simulation_trace import KNOWN, between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def run(args: Namespace) -> None:
 
 
 def _chosen(args: Namespace) -> list[Job]:
+    if args.from_s is not None and args.to_s is not None and args.from_s >= args.to_s:
+        raise UsageError(f"--from {args.from_s:g} s is not before --to {args.to_s:g} s: no job lies between.")
     jobs = between(_read(args.trace), args.from_s, args.to_s, args.limit)
     if not jobs:
         raise UsageError(f"No job of {_source(args.trace)} was submitted between --from and --to, or --limit is 0.")
@@ -65,7 +67,7 @@ def _read(path: str) -> list[Job]:
     is_input = path == "-"
     try:
         with open(0 if is_input else path, encoding="utf-8-sig", newline="", closefd=not is_input) as file:
-            return read_jobs(file, source=_source(path))
+            return read_jobs(file, source=_source(path), on_ignored=_name_ignored)
     except UnicodeDecodeError as error:
         problem = f"not UTF-8: {error.reason} at byte {error.start}"
     except (OSError, ValueError) as error:
@@ -74,14 +76,19 @@ def _read(path: str) -> list[Job]:
     raise ConfigError([Problem(path="", message=problem)], source=_source(path))
 
 
+def _name_ignored(names: Sequence[str]) -> None:
+    listed = ", ".join(repr(name) for name in names)
+    note(f"Warning: columns that no rule knows are ignored: {listed}. Known: {', '.join(KNOWN)}.")
+
+
 def _options(args: Namespace) -> PoolOptions:
     given = {
         "preemption": args.preemption,
-        "max_wait_s": args.max_wait_s,
+        "max_wait_s": args.max_wait,
         "protected_share": args.protected_share,
-        "fresh_s": args.fresh_s,
-        "young_s": args.young_s,
-        "min_run_s": args.min_run_s,
+        "fresh_s": args.fresh,
+        "young_s": args.young,
+        "min_run_s": args.min_run,
         "reservations": args.reservations,
         "fit": args.fit,
         "allow_heterogeneous": args.heterogeneous,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli.console import command, hint, placement_words, show
+from airflow_provider_dtrain.cli.console import command, hint, placement_words, short_time, show, task_name
+from airflow_provider_dtrain.cli.followers import reason_words, state_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from datetime import datetime
 
     from airflow_provider_dtrain.store.records import TaskView
 
@@ -17,30 +19,52 @@ def list_tasks(args: Namespace) -> None:
     """List waiting and running gangs, those that run first."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    tasks = [task for task in DtrainHook().store.tasks() if args.pool in (None, task.pool)]
+    store = DtrainHook().store
+    tasks = [task for task in store.tasks() if args.pool in (None, task.pool)]
     tasks.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
-    show(args, [_row(task) for task in tasks], empty="No gang waits or runs.")
+    silent = [store.silent_since(task.heard_at) for task in tasks]
+    make = _short if args.output == "table" else _row
+    show(args, [make(task, since) for task, since in zip(tasks, silent, strict=True)], empty="No gang waits or runs.")
     trials = [task.trial_id for task in tasks if task.trial_id is not None]
     if trials:
         hint(f"airflow dtrain explain {trials[-1]}")
 
 
-def _row(task: TaskView) -> dict[str, object]:
-    key = task.key
-    mapped = f"[{key.map_index}]" if key.map_index >= 0 else ""
+def _row(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
+    key, waits = task.key, task.position is not None
+    place = task.position if silent_since is None else None
     return {
         "trial": task.trial_id,
         "experiment": task.experiment,
         "attempt": task.attempt_number,
-        "task": f"{key.dag_id}.{key.task_id}{mapped}",
+        "task": task_name(key),
         "dag_run": key.run_id,
         "pool": task.pool,
         "slots": task.slots,
         "priority": task.priority,
-        "state": task.state if task.position is None else f"{task.state} ({task.position}.)",
+        "state": task.state if place is None else f"{task.state} ({place}.)",
         "hosts": placement_words(task.placement) or None,
         "since": task.since,
-        "expected": task.expected or None,
+        "expected": (task.expected or None) if silent_since is None else None,
         "paused": task.paused,
-        "reason": task.reason or None,
+        "unfollowed_since": silent_since,
+        "reason": reason_words(task.reason, silent_since, waits=waits, paused=task.paused, trial_id=task.trial_id),
+    }
+
+
+def _short(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
+    """Return what fits a terminal."""
+    row = _row(task, silent_since)
+    state = state_words(task.state, task.position, paused=task.paused, silent_since=silent_since)
+    start = f"Start: {row['expected']}." if row["expected"] else ""
+    why = f"{row['reason'] or ''} {start}".strip() or None
+    return {
+        "trial": task.trial_id,
+        "task": row["task"],
+        "slots": f"{task.slots} of {task.pool}",
+        "priority": task.priority,
+        "state": state,
+        "hosts": row["hosts"],
+        "since": short_time(task.since),
+        "reason": why,
     }

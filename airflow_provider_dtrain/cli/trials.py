@@ -16,11 +16,14 @@ from airflow_provider_dtrain.cli.console import (
     note,
     placement_words,
     plain_data,
+    short_time,
     show,
     show_one,
     size,
+    task_name,
     user,
 )
+from airflow_provider_dtrain.cli.followers import reason_words, state_words
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.errors import ConflictError
 
@@ -39,7 +42,8 @@ def list_trials(args: Namespace) -> None:
     store = _store()
     trials = sorted(store.list_trials(limit=args.limit), key=lambda trial: -trial.trial_id)
     gangs = {task.trial_id: task for task in store.tasks() if task.trial_id is not None}
-    rows = [{**_row(trial), **_place(gangs.get(trial.trial_id))} for trial in trials]
+    make = _short if args.output == "table" else _listed
+    rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
     show(args, rows, empty="No trials yet. A task with TrialOperator makes one.")
     if trials:
         hint(f"airflow dtrain trial describe {trials[0].trial_id}")
@@ -53,24 +57,27 @@ def describe(args: Namespace) -> None:
     view = store.attempt(trial.attempt_id)
     ranks = store.ranks(trial.attempt_id)
     checkpoints = store.checkpoints(trial.trial_id)
+    silent = store.silent_since(view.heard_at)
     facts = {
         **_row(trial),
         "seed": trial.seed,
         "hyperparameters": dict(trial.hparams),
-        "experiment_id": trial.experiment_id,
         "config": trial.config_id,
         "run": view.run,
         "pool": view.pool,
         "slots": view.slots,
         "priority": view.priority,
         "hosts": placement_words(view.placement) or None,
-        "position": view.position,
-        "expected": view.expected or None,
+        "position": view.position if silent is None else None,
+        "expected": (view.expected or None) if silent is None else None,
         "paused": view.paused or trial.state == "paused",
         "preempted_for": view.preempted_for,
-        "reason": view.reason or None,
+        "reason": reason_words(
+            view.reason, silent, waits=view.state == "waiting", paused=view.paused, trial_id=trial.trial_id
+        ),
         "restarts": f"{trial.restarts} of {trial.max_restarts}",
         "watcher": view.watcher,
+        "unfollowed_since": silent,
         "result": dict(trial.result) if trial.result else None,
         "failure": dict(trial.failure) if trial.failure else None,
     }
@@ -80,7 +87,7 @@ def describe(args: Namespace) -> None:
     if trial.result:
         # Where the ranks ran has a table of its own.
         facts["result"] = {name: value for name, value in trial.result.items() if name != "hosts"}
-    show_one(args, facts)
+    show_one(args, facts, with_empty=False)
     if ranks:
         print()
         show(args, [_rank(rank) for rank in ranks])
@@ -117,7 +124,7 @@ def checkpoints(args: Namespace) -> None:
 
 @command
 def kill(args: Namespace) -> None:
-    """Stop a trial on every host."""
+    """End a trial: on every host, or in the queue."""
     from airflow_provider_dtrain.engine.recovery import kill_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -129,11 +136,15 @@ def kill(args: Namespace) -> None:
     if not confirm(f"Kill trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?", yes=args.yes):
         note("Nothing was changed.")
         return
+    waits = store.attempt(trial.attempt_id).state == "waiting"
     store.request_kill(trial.trial_id, user())
     if kill_unfollowed(DtrainHook(), trial.trial_id):
-        note(f"Trial {trial.trial_id} was stopped by this command: the process that followed it is gone.")
+        note(f"Trial {trial.trial_id} was ended by this command: the process that followed it is gone.")
         return
-    note(f"Trial {trial.trial_id} will be stopped on every host by the process that follows it, within seconds.")
+    if waits:
+        note(f"Trial {trial.trial_id} holds no slots; the process that waits for it ends it within seconds.")
+    else:
+        note(f"Trial {trial.trial_id} will be stopped on every host by the process that follows it, within seconds.")
     hint(f"airflow dtrain explain {trial.trial_id}")
 
 
@@ -145,24 +156,49 @@ def pause(args: Namespace) -> None:
 
     store = _store()
     trial = store.trial(args.trial_id)
+    saves, words = _at_a_stop(store, trial)
+    if not saves and not confirm(f"Trial {trial.trial_id} {words}. Pause it?", yes=args.yes):
+        note("Nothing was changed.")
+        return
     store.request_pause(trial.trial_id, user())
     if store.trial(trial.trial_id).state == "paused":
         note(f"Trial {trial.trial_id} is paused; it keeps its place in the queue.")
     else:
-        note(f"Trial {trial.trial_id} writes a checkpoint and gives its slots back.")
+        note(f"Trial {trial.trial_id} is asked to give its slots back; it {words}.")
         if pause_unfollowed(DtrainHook(), trial.trial_id):
             note("It has done so; this command waited for it, because the process that followed it is gone.")
     hint(f"airflow dtrain trial activate {trial.trial_id}")
 
 
+def _at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
+    """Return whether what a trial has done is kept when it is asked to stop, and what becomes of it in words."""
+    if store.attempt(trial.attempt_id).state not in ("starting", "running"):
+        return True, "goes on where it was"
+    joined = bool(store.events(trial.attempt_id, kinds=("init", "first_step")))
+    found = store.checkpoints(trial.trial_id)
+    if found:
+        last = f"the checkpoint of step {max(found, key=lambda one: one.checkpoint_id).step}"
+        return True, f"writes a checkpoint, and goes on from there or from {last}" if joined else f"goes on from {last}"
+    if joined:
+        return False, "has written no checkpoint yet: unless its program writes one now, it begins anew when it goes on"
+    return False, "has no checkpoint, and its program does not use the library: it begins anew when it goes on"
+
+
 @command
 def activate(args: Namespace) -> None:
     """Let a paused trial go on in its place in the queue."""
-    store = _store()
-    if store.activate(args.trial_id, user()):
-        note(f"Trial {args.trial_id} goes on.")
+    store, number = _store(), args.trial_id
+    if not store.activate(number, user()):
+        note(f"Trial {number} is not paused: {store.trial(number).state}.")
+    elif (state := store.attempt(store.trial(number).attempt_id).state) == "waiting":
+        note(f"Trial {number} goes on: it waits for slots in its place in the queue.")
+    elif state == "stopping":
+        note(f"Trial {number} still stops. Once it has, it waits in its place in the queue and goes on.")
     else:
-        note(f"Trial {args.trial_id} is not paused: {store.trial(args.trial_id).state}.")
+        note(
+            f"The pause of trial {number} is taken back: it runs on. Should its ranks have been asked to stop just "
+            "now, it goes on from there by itself."
+        )
     hint(f"airflow dtrain explain {args.trial_id}")
 
 
@@ -187,14 +223,13 @@ def _store() -> Store:
 
 
 def _row(trial: TrialView) -> dict[str, Any]:
-    key = trial.key
-    mapped = f"[{key.map_index}]" if key.map_index >= 0 else ""
     return {
         "trial": trial.trial_id,
+        "experiment_id": trial.experiment_id,
         "experiment": trial.experiment,
         "number": trial.number,
-        "task": f"{key.dag_id}.{key.task_id}{mapped}",
-        "dag_run": key.run_id,
+        "task": task_name(trial.key),
+        "dag_run": trial.key.run_id,
         "state": trial.state,
         "attempts": trial.attempts,
         "created": trial.created_at,
@@ -202,13 +237,34 @@ def _row(trial: TrialView) -> dict[str, Any]:
     }
 
 
-def _place(task: TaskView | None) -> dict[str, Any]:
-    """Return where the trial's gang stands in the queue, or why it waits."""
-    waits = task is not None and task.position is not None
+def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
+    """Return a trial with the place of its gang in the queue, or why it waits."""
+    if task is None:
+        return {**_row(trial), "position": None, "expected": None, "unfollowed_since": None, "reason": None}
+    silent = store.silent_since(task.heard_at)
+    waits = task.position is not None
     return {
-        "position": task.position if task is not None else None,
-        "expected": (task.expected or None) if task is not None and waits else None,
-        "reason": (task.reason or None) if task is not None else None,
+        **_row(trial),
+        "position": task.position if silent is None else None,
+        "expected": (task.expected or None) if waits and silent is None else None,
+        "unfollowed_since": silent,
+        "reason": reason_words(task.reason, silent, waits=waits, paused=task.paused, trial_id=trial.trial_id),
+    }
+
+
+def _short(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
+    """Return what fits a terminal."""
+    row = _listed(store, trial, task)
+    paused = task is not None and task.paused
+    state = state_words(trial.state, row["position"], paused=paused, silent_since=row["unfollowed_since"])
+    return {
+        "trial": trial.trial_id,
+        "experiment": f"{trial.experiment_id} {trial.experiment}",
+        "task": row["task"],
+        "state": state,
+        "created": short_time(trial.created_at),
+        "ended": short_time(trial.ended_at),
+        "reason": row["reason"],
     }
 
 

@@ -35,6 +35,7 @@ class Gang:
 
     #: Its priority and class while it can be interrupted and ran for long enough, else None.
     ripe: tuple[int, int] | None = None
+    crowd: str = ""
 
     @property
     def rank(self) -> Rank:
@@ -61,6 +62,7 @@ def gang_of(running: RunningGang, now: float, options: PoolOptions) -> Gang:
         running.is_ending,
         None if running.ends_in_s is None else now + running.ends_in_s,
         level_of(running.held_s, running.waited_s, options),
+        crowd=running.crowd,
     )
 
 

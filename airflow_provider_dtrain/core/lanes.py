@@ -34,11 +34,18 @@ class Kind(NamedTuple):
 
 
 class Party(NamedTuple):
-    """A group with the weight and the cap under which its requests were submitted."""
+    """A group with the weight and the caps under which its requests were submitted."""
 
     group: str
     weight: float
     max_slots: int | None
+    crowd: str = ""
+    max_gangs: int | None = None
+
+    @property
+    def has_cap(self) -> bool:
+        """Whether something else than free slots may keep its requests waiting."""
+        return self.max_slots is not None or self.max_gangs is not None
 
 
 class Key(NamedTuple):
@@ -98,6 +105,8 @@ class Shares:
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self.claimed: dict[str, int] = {}
+        #: Crowd -> its gangs that hold slots, or have them coming.
+        self.gangs: dict[str, int] = {}
         #: Groups whose numbers changed since the end of the last pass.
         self.changed: set[str] = set()
 
@@ -111,6 +120,11 @@ class Shares:
         self.claimed[group] = self.claimed.get(group, 0) + slots
         self.changed.add(group)
 
+    def count(self, crowd: str, gangs: int) -> None:
+        """Count gangs that a crowd has started or has slots coming for, or no longer if negative."""
+        if crowd:
+            self.gangs[crowd] = self.gangs.get(crowd, 0) + gangs
+
     def of(self, party: Party, level: int) -> float:
         """Return what orders a party's requests inside a class: slots held by weight."""
         return 0.0 if level == PROTECTED else self.held.get(party.group, 0) / party.weight
@@ -121,10 +135,20 @@ class Shares:
         own = waiter.claim.size if waiter.claim is not None else 0
         return self.held.get(group, 0) + self.claimed.get(group, 0) - own
 
+    def gangs_beside(self, waiter: Waiter) -> int:
+        """Return the gangs that the cap of a waiting request's crowd counts, its own not included."""
+        return self.gangs.get(waiter.party.crowd, 0) - (waiter.claim is not None)
+
+    def is_crowded(self, waiter: Waiter) -> bool:
+        """Return whether the crowd has as many gangs as it may have."""
+        most = waiter.party.max_gangs
+        return most is not None and self.gangs_beside(waiter) >= most
+
     def is_capped(self, waiter: Waiter) -> bool:
-        """Return whether the group would exceed its cap."""
+        """Return whether the group would exceed one of its caps."""
         cap = waiter.party.max_slots
-        return cap is not None and self.in_use(waiter) + waiter.shape.slots > cap
+        is_full = cap is not None and self.in_use(waiter) + waiter.shape.slots > cap
+        return is_full or self.is_crowded(waiter)
 
 
 class Lane:

@@ -69,6 +69,8 @@ class LaunchFacts:
     store: str
     token: int
     argv: Sequence[str]
+    #: Drawn once per launch: tells it from one of the same name that a restored store has forgotten.
+    launch: str | None = None
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     #: Unset only until the hosts have been asked; then no interface is named.
     network: NetworkChoice | None = None
@@ -173,6 +175,7 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
         "run": facts.run,
         "store": facts.store,
         "token": facts.token,
+        "launch": facts.launch,
         "host": place.host,
         "group_rank": place.group_rank,
         "group_world_size": place.group_world_size,

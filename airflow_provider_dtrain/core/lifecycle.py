@@ -44,7 +44,8 @@ _TRIAL = {
     "stopped": "",
     # An Airflow retry goes on from the latest checkpoint.
     "errored": "queued",
-    "killed": "",
+    # Airflow ended its task and runs the same one again.
+    "killed": "queued",
 }
 _ATTEMPT = {
     # The searcher, a kill or a shape that fits no more may end it before it starts.

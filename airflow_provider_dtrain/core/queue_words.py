@@ -46,7 +46,7 @@ class Words:
 
     def reason(self, waiter: Waiter, position: int) -> str:
         """Return what stands in the way of a request, who holds it, and its place among those that wait."""
-        place = f"Position {position}, {count(position - 1, 'request')} before it."
+        place = f"Position {position}, {count(position - 1, 'request') if position > 1 else 'nobody'} before it."
         if waiter.reserved:
             place += f" Reserved for it: {names(waiter.reserved)}."
         return f"{self._fact(waiter)} {place}"
@@ -59,6 +59,10 @@ class Words:
         return self._lack(waiter)
 
     def _cap(self, waiter: Waiter) -> str:
+        if self.state.shares.is_crowded(waiter):
+            beside = self.state.shares.gangs_beside(waiter)
+            most = waiter.party.max_gangs
+            return sentences([f"{beside} of {most} trials of the experiment run (max_concurrent_trials)"])
         used, cap = self.state.shares.in_use(waiter), waiter.party.max_slots
         return sentences([f"its experiment has {used} of at most {cap} slots, and it needs {waiter.shape.slots}"])
 
@@ -94,7 +98,8 @@ class Words:
         """Return a bound for the start of a request."""
         due_s = self._due.get(waiter.request.request_id)
         if not waiter.is_eligible:
-            return Expected(None, "not known; its experiment is at max_slots")
+            cap = "max_concurrent_trials" if self.state.shares.is_crowded(waiter) else "max_slots"
+            return Expected(None, f"not known; its experiment is at {cap}")
         if waiter.claim is not None:
             return Expected(None, "not known; as soon as those that were told to stop have ended")
         if due_s is not None:

@@ -67,6 +67,10 @@ class GangRequest:
     weight: float = 1.0
     #: Most slots that all gangs of the group hold at one time; None = no cap.
     max_slots: int | None = None
+    #: Those of the group whose gangs ``max_gangs`` counts: its search; "" = nobody counts them.
+    crowd: str = ""
+    #: Most gangs of the crowd that are started at one time, those of 0 slots included; None = no cap.
+    max_gangs: int | None = None
     #: Wall seconds that its gangs have held slots; kept over preemption and restart.
     held_s: float = 0.0
     #: Seconds that it was eligible and held none, up to now; kept over preemption and restart.
@@ -107,6 +111,7 @@ class RunningGang:
     sequence: int = 0
     group: str = ""
     weight: float = 1.0
+    crowd: str = ""
     #: As of a request, this grant included, up to now.
     held_s: float = 0.0
     waited_s: float = 0.0

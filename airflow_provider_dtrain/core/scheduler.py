@@ -71,7 +71,7 @@ class Scheduler:
     def submit(self, request: GangRequest) -> None:
         """Let a request wait, its counters up to now. Its claim and reserved hosts stand while they are sensible."""
         shape = Shape(request.slots, request.is_single_host, request.excluded_hosts)
-        party = Party(request.group, request.weight, request.max_slots)
+        party = Party(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
         level = self._level(request.request_id, request.priority, request.held_s, request.waited_s)
         waiter = Waiter(request, shape, party, level, request.waited_s, self.now)
         if not self._is_possible(request):
@@ -97,6 +97,7 @@ class Scheduler:
         gang = self.gangs.remove(request_id)
         self.protection.drop(gang.priority, _entry(gang, gang.slots))
         self.shares.hold(gang.group, -gang.slots)
+        self.shares.count(gang.crowd, -1)
         self.lanes.touch(gang.group)
         self._free(gang.placement)
         return gang
@@ -153,7 +154,7 @@ class Scheduler:
             RunningGang(
                 request_id=request.request_id, placement=placement, who=request.request_id,
                 priority=request.priority, sequence=request.sequence, group=request.group, weight=request.weight,
-                held_s=held_s, waited_s=waited_s, is_preemptible=request.is_preemptible,
+                crowd=request.crowd, held_s=held_s, waited_s=waited_s, is_preemptible=request.is_preemptible,
                 ends_in_s=request.max_runtime_s,
             ), self.now, self.options,
         )  # fmt: skip
@@ -217,7 +218,7 @@ class Scheduler:
         return oldest == waiter.request.request_id
 
     def drop_senseless(self) -> bool:
-        """End what is kept for requests whose group is at its cap; return whether there were any."""
+        """End what is kept for requests whose group is at a cap; return whether there were any."""
         capped = [waiter for waiter in self.lanes.special.values() if self.shares.is_capped(waiter)]
         for waiter in capped:
             self.lanes.remove(waiter)
@@ -238,6 +239,7 @@ class Scheduler:
     def _start(self, gang: Gang) -> None:
         self.gangs.add(gang, self.now)
         self.shares.hold(gang.group, gang.slots)
+        self.shares.count(gang.crowd, 1)
         self.lanes.touch(gang.group)
         if is_overdue(gang.waited_s, self.options):
             self.protection.note(gang.priority, _entry(gang, gang.slots))
@@ -285,6 +287,7 @@ class Scheduler:
         waiter.claim = placement
         waiter.kept = self.board.keep(placement)
         self.shares.claim(waiter.party.group, placement.size)
+        self.shares.count(waiter.party.crowd, 1)
         for name, indices in placement.slots.items():
             self.claimed.update(dict.fromkeys(((name, index) for index in indices), waiter.request.request_id))
 
@@ -296,6 +299,7 @@ class Scheduler:
                 self.claimed.pop((name, index), None)
         self.board.unkeep(waiter.kept)
         self.shares.claim(waiter.party.group, -waiter.claim.size)
+        self.shares.count(waiter.party.crowd, -1)
         self.lanes.touch(waiter.party.group)
         waiter.claim, waiter.kept = None, Placement({})
 
@@ -325,7 +329,7 @@ class Scheduler:
 
     def _members(self, groups: Iterable[str]) -> Iterable[Waiter]:
         wanted = set(groups)
-        return [w for w in self.waiting.values() if w.party.max_slots is not None and w.party.group in wanted]
+        return [w for w in self.waiting.values() if w.party.has_cap and w.party.group in wanted]
 
     # Classes and time
 

@@ -1,4 +1,4 @@
-"""Hyperparameters: which values are leaves, which are groups, and what is wrong with them."""
+"""Hyperparameters: which values are leaves, which are groups, what is wrong with them; their grid and their samples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from airflow_provider_dtrain.errors import Problem
+from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, points, size
+from airflow_provider_dtrain.core.sampling import LOG_BASE, draws_of, sampler, value_of
+from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Type of a leaf -> its fields, required ones first; those after None may be left out.
 LEAF_FIELDS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -16,7 +18,8 @@ LEAF_FIELDS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     "log": (frozenset({"minval", "maxval"}), frozenset({"base", "count"})),
     "categorical": (frozenset({"vals"}), frozenset()),
 }
-LOG_BASE: Final = 10.0
+#: Ends of a double: their distance is a finite number as well.
+_LARGEST: Final = 8e307
 
 
 def is_leaf(value: object) -> bool:
@@ -51,8 +54,54 @@ def constants(group: Mapping[str, Any]) -> dict[str, Any]:
         elif not is_constant(value):
             raise ValueError(f"hyperparameter '{name}' is not a constant")
         else:
-            values[name] = value["val"] if isinstance(value, Mapping) else value
+            values[name] = value_of(value)
     return values
+
+
+def has_dimension(group: Mapping[str, Any]) -> bool:
+    """Return whether trials of this space can differ at all."""
+    return any(not is_constant(leaf) for _, leaf in leaves(group))
+
+
+def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: int, draw: int = 0) -> dict[str, Any]:
+    """Return the hyperparameters of one trial: the same whatever ran before it, and wherever this runs.
+
+    :param hyperparameters: space, as the configuration writes it
+    :param experiment_seed: 0 .. 2^31-1
+    :param trial: number of the trial in its experiment, from 0
+    :param draw: how often the training code has refused samples of this trial
+    :raises ConfigError: the space is not valid
+    """
+    _refuse(check_space(hyperparameters))
+    return sampler(hyperparameters)(draws_of(experiment_seed, trial, draw))
+
+
+def grid_size(hyperparameters: Mapping[str, Any]) -> int:
+    """Return the number of points of a grid without making them.
+
+    :param hyperparameters: space, as the configuration writes it
+    :raises ConfigError: the space is not valid, or a range has no count
+    """
+    _refuse(check_space(hyperparameters) or missing_counts(leaves(hyperparameters)))
+    return size(leaves(hyperparameters))
+
+
+def grid(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the points of a grid: names sorted at each level, the last one varies fastest.
+
+    :param hyperparameters: space, as the configuration writes it
+    :raises ConfigError: the space is not valid, a range has no count, or there are more than ``GRID_LIMIT`` points
+    """
+    count = grid_size(hyperparameters)
+    if count > GRID_LIMIT:
+        message = f"the grid has {count} points, and at most {GRID_LIMIT} are accepted; lower a count"
+        _refuse([Problem(path="hyperparameters", message=message)])
+    return list(points(hyperparameters))
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_space(group: Mapping[str, Any]) -> list[Problem]:
@@ -86,6 +135,8 @@ def _check_range(path: str, kind: str, leaf: Mapping[str, Any]) -> Iterator[tupl
         if name in leaf and not _is_number(leaf[name], integer=kind == "int"):
             good = False
             yield f"{path}.{name}", f"{leaf[name]!r:.60} is not {'an integer' if kind == 'int' else 'a number'}"
+        elif name in leaf and kind == "double" and abs(leaf[name]) > _LARGEST:
+            yield f"{path}.{name}", f"{leaf[name]!r:.60} is beyond {_LARGEST:g}"
     if good and "minval" in leaf and "maxval" in leaf and not leaf["minval"] < leaf["maxval"]:
         yield f"{path}.minval", f"{leaf['minval']} is not below maxval {leaf['maxval']}"
     if "count" in leaf and not (_is_number(leaf["count"], integer=True) and leaf["count"] >= 1):

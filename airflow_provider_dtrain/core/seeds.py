@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 SEED_LIMIT = 2**31
+_BITS = 256
 
 
 def trial_seed(experiment_seed: int, trial: int) -> int:
@@ -15,3 +16,29 @@ def trial_seed(experiment_seed: int, trial: int) -> int:
     """
     digest = hashlib.sha256(f"dtrain trial seed {experiment_seed} {trial}".encode()).digest()
     return int.from_bytes(digest[:8], "big") % SEED_LIMIT
+
+
+class Draws:
+    """Numbers without a pattern that depend on a text alone: the same on every version of Python and machine.
+
+    The n-th is SHA-256 of the text's own SHA-256 and n.
+
+    :param text: what the numbers are for
+    """
+
+    def __init__(self, text: str) -> None:
+        self._key = hashlib.sha256(text.encode()).digest()
+        self._count = 0
+
+    def below(self, limit: int) -> int:
+        """Return the next one, 0 .. limit - 1.
+
+        :param limit: >= 1
+        """
+        digest = hashlib.sha256(self._key + self._count.to_bytes(8, "big")).digest()
+        self._count += 1
+        return int.from_bytes(digest, "big") * limit >> _BITS
+
+    def unit(self) -> float:
+        """Return the next one, 0 <= x < 1, a multiple of 2^-53."""
+        return self.below(2**53) / 2**53

@@ -75,7 +75,7 @@ def _held_words(board: Board, need: Shortfall) -> list[str]:
     claimed = sum(board.claimed[host.name] for host in hosts)
     words = []
     if granted:
-        words.append(f"{count(granted, 'slot')} just granted to requests before it")
+        words.append(f"{count(granted, 'slot')} just granted to others")
     if owners:
         words.append("held by " + names([f"{who} ({count(held, 'slot')})" for who, held in owners.most_common()]))
     if claimed:

@@ -14,6 +14,8 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Columns that a trace must have; all others may be missing or empty.
 NEEDED = ("job_id", "submit_s", "gpus", "duration_s")
+#: All columns that mean something.
+KNOWN = (*NEEDED, "group", "vc", "priority", "max_runtime_s")
 MOST_SLOTS = 1_000_000
 _MOST_PROBLEMS = 20
 
@@ -21,7 +23,9 @@ _Number = TypeVar("_Number", int, float)
 _Row = Mapping[str | None, str | list[str] | None]
 
 
-def read_jobs(lines: Iterable[str], *, source: str = "trace") -> list[Job]:
+def read_jobs(
+    lines: Iterable[str], *, source: str = "trace", on_ignored: Callable[[list[str]], None] | None = None
+) -> list[Job]:
     """Return the jobs in the order of the lines.
 
     The columns are job_id, submit_s, gpus and duration_s; group (or vc), priority and max_runtime_s may be
@@ -29,11 +33,16 @@ def read_jobs(lines: Iterable[str], *, source: str = "trace") -> list[Job]:
 
     :param lines: text with a header, e.g. an open file
     :param source: for messages: the path, or ``standard input``
+    :param on_ignored: told of the columns that mean nothing, where there are such
     :raises ConfigError: names every line that cannot be used, up to 20 of them
     """
     reader = csv.DictReader(lines, strict=True)
     found = _Found(source)
-    found.check_header(_header(reader, found))
+    header = _header(reader, found)
+    found.check_header(header)
+    ignored = [name for name in header if name not in KNOWN]
+    if ignored and on_ignored is not None:
+        on_ignored(ignored)
     for number, row in _rows(reader, found):
         found.add(number, row)
     return found.jobs_or_raise()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
 from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
 from airflow_provider_dtrain.errors import FunctionError
@@ -18,6 +19,8 @@ from airflow_provider_dtrain.operators.trial import TrialOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
+    from airflow.sdk.definitions._internal.expandinput import ExpandInput
+    from airflow.sdk.definitions.xcom_arg import XComArg
 
     from airflow_provider_dtrain.engine.outcome import Outcome
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -99,8 +102,6 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
 
     def _call(self) -> dict[str, Any]:
         """Return the call; parameters that have the name of a part of Airflow's context get it."""
-        import inspect
-
         from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
         kwargs, context = dict(self.op_kwargs), self._context or {}
@@ -117,6 +118,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         """
         from airflow_provider_dtrain.engine.submission import read_document
 
+        assert self.config is not None
         document = dict(read_document(self.config, folder, what="configuration").document)
         if document.get("entrypoint") is not None:
             raise FunctionError(
@@ -154,6 +156,22 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             raise FunctionError(f"Rank 0 of trial {trial_id} sent a result that is no JSON.") from None
 
 
+#: Defaults of the operator that Airflow asks for before a mapped task has one.
+_OF_MAPPED = {name: inspect.signature(TrialOperator).parameters[name].default for name in ("retries", "retry_delay")}
+
+
+class _DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
+    """Gives mapped tasks the defaults that a single one has; Airflow's own asks the operator's class for none."""
+
+    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
+        mapped = super()._expand(expand_input, strict=strict)
+        given: dict[str, Any] = mapped.operator.partial_kwargs  # type: ignore[attr-defined]
+        for name, default in _OF_MAPPED.items():
+            # The DAG's default_args are among what was given.
+            given.setdefault(name, default)
+        return mapped
+
+
 def _whole(value: int | str) -> int | str:
     text = str(value).strip()
     return int(text) if text.lstrip("-").isdigit() else value
@@ -179,9 +197,14 @@ def dtrain_task(
         kwargs["gang_pool"] = pool
     if airflow_pool is not None:
         kwargs["pool"] = airflow_pool
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=DtrainDecoratedOperator,
-        **kwargs,
-    )
+    if python_callable is not None and not callable(python_callable):
+        raise TypeError("@task.dtrain takes named arguments only, e.g. @task.dtrain(slots=2).")
+
+    def decorate(function: Callable[..., Any]) -> TaskDecorator:
+        more: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
+        decorator = _DtrainDecorator(
+            function=function, operator_class=DtrainDecoratedOperator, kwargs=dict(kwargs), **more
+        )
+        return cast("TaskDecorator", decorator)
+
+    return cast("TaskDecorator", decorate) if python_callable is None else decorate(python_callable)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.checkpoints import CheckpointCopier
+from airflow_provider_dtrain.engine.deciding import decided
+from airflow_provider_dtrain.engine.drawing import drawn
 from airflow_provider_dtrain.engine.following import GangFollower, max_runtime_over
 from airflow_provider_dtrain.engine.launching import launch
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
@@ -24,7 +26,7 @@ from airflow_provider_dtrain.engine.recovery import RECOVERY, RECOVERY_DONE, Rec
 from airflow_provider_dtrain.engine.removal import find_unkept, remove_in_time
 from airflow_provider_dtrain.engine.restarting import FINAL, Restarting, failure_dict, restart_of
 from airflow_provider_dtrain.engine.result import trial_result
-from airflow_provider_dtrain.engine.runtime import HandedOver, Killed, Runtime, TimedOut
+from airflow_provider_dtrain.engine.runtime import HandedOver, Killed, Runtime, Stopped, TimedOut
 from airflow_provider_dtrain.engine.verdict import check_metric, failure_of
 from airflow_provider_dtrain.engine.waiting import wait_for_gang
 from airflow_provider_dtrain.errors import (
@@ -32,6 +34,7 @@ from airflow_provider_dtrain.errors import (
     ExecutionTimeoutError,
     HostError,
     StaleWatchError,
+    TaskEndedError,
     TrialKilledError,
 )
 
@@ -120,26 +123,36 @@ class AttemptRunner(Restarting):
             return await self._advance(view)
         except Killed:
             return await self.kill()
+        except Stopped:
+            return await self.stop()
         except TimedOut:
+            if (outcome := await self._ended_by_searcher(await self.rt.view())) is not None:
+                return outcome
             error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
             return await self._finish(await self.rt.view(), "errored", error)
 
     async def _advance(self, view: AttemptView) -> Outcome | None:
         try:
-            await self.rt.check()
+            await self.rt.check(runs=view.state in ("running", "stopping"))
+            if view.state in ("waiting", "starting"):
+                outcome = await self._ended_by_searcher(view)
+                if outcome is not None:
+                    return outcome
             match view.state:
                 case "waiting":
                     await wait_for_gang(self.rt, patient=self.patient)
                 case "starting":
                     async with self.rt.renewing():
                         with _lease(self.rt, view):
+                            view = await self._with_hparams(view)
                             await launch(self.rt, view, await self._job(view))
                 case "running" | "stopping":
                     return await self._follow(view)
                 case _:
                     return _ended(view)
         except HostError as error:
-            return await self._host_failed(await self.rt.view(), error)
+            view = await self.rt.view()
+            return await self._ended_by_searcher(view) or await self._host_failed(view, error)
         except DtrainError as error:
             if error.kind == "platform":
                 # Nothing is wrong with the gang: it goes on, and the next process takes over.
@@ -147,14 +160,53 @@ class AttemptRunner(Restarting):
             return await self._finish(await self.rt.view(), "errored", error)
         return None
 
-    async def kill(self) -> Outcome:
-        """End the gang on every host and the trial with it."""
+    async def kill(self, because: DtrainError | None = None) -> Outcome:
+        """End the gang on every host and the trial with it.
+
+        :param because: None = a person killed the trial, or Airflow ended its task
+        """
         view = await self.rt.view()
         if view.ended_at is not None:
             return _ended(view)
         by = (await self.rt.db(self.rt.store.trial, view.trial_id)).kill_requested_by
-        who = f"by {by}" if by else "by Airflow: the task was marked, cleared or ended there"
-        return await self._finish(view, "killed", TrialKilledError(f"The trial was killed {who}."))
+        if because is None and by is not None:
+            because = TrialKilledError(f"The trial was killed by {by}.")
+        by_airflow = "The trial was killed by Airflow: the task was marked, cleared or ended there."
+        return await self._finish(view, "killed", because or TaskEndedError(by_airflow))
+
+    async def stop(self) -> Outcome:
+        """End a trial that a person stopped, and whose ranks do not run, with what it has."""
+        return await self._stopped(await self.rt.view())
+
+    async def _stopped(self, view: AttemptView) -> Outcome:
+        if view.ended_at is not None:
+            return _ended(view)
+        self.rt.log.warning("The trial was stopped by %s. Its checkpoints stay.", self.rt.wishes.stop_by or "a person")
+        return await self._finish(view, "stopped", None)
+
+    async def _ended_by_searcher(self, view: AttemptView, error: DtrainError | None = None) -> Outcome | None:
+        """End a trial that the searcher has ended: nothing is launched for it any more. None = it goes on.
+
+        :param error: how its ranks ended, when not by themselves; no failure
+        """
+        decision = await decided(self.rt, view)
+        if decision is None:
+            return None
+        if error is not None:
+            self.rt.log.warning("After the searcher had ended the trial: %s", error)
+        return await self._finish(view, "stopped" if decision == "stop" else "completed", None)
+
+    async def _with_hparams(self, view: AttemptView) -> AttemptView:
+        """Return an attempt with the hyperparameters of its trial, which may be drawn only now.
+
+        All that ended before is known then.
+        """
+        if view.is_drawn:
+            return view
+        hparams = await self.rt.db(drawn, self.rt.store, view, view.draw)
+        await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams or {}, view.draw)
+        self.rt.log.info("Hyperparameters: %s", hparams)
+        return await self.rt.view()
 
     # -- running -------------------------------------------------------------------------------
     async def salvage(self, lost: Mapping[str, HostError]) -> Outcome | None:
@@ -167,6 +219,8 @@ class AttemptRunner(Restarting):
             return await self._follow(await self.rt.view(), lost)
         except Killed:
             return await self.kill()
+        except Stopped:
+            return await self.stop()
         except DtrainError as error:
             if error.kind != "user":
                 raise
@@ -201,6 +255,8 @@ class AttemptRunner(Restarting):
         if "timeout" in end.ended.values() and end.over is None:
             end.over = _timed_out(view, job)
         error = await failure_of(self.rt, view, job, end) if end.failed else None
+        if (outcome := await self._ended_by_searcher(view, error)) is not None:
+            return outcome
         if gang.give_way.gave_way() and not isinstance(error, FINAL):
             return await self._gave_way(view, gang.give_way, error)
         if error is not None:
@@ -210,7 +266,7 @@ class AttemptRunner(Restarting):
 
     async def _failed(self, view: AttemptView, end: GangEnd, error: DtrainError) -> Outcome | None:
         if isinstance(error, HostError):
-            others = tuple(host for host in end.lost if host != error.host)
+            others = {host: lost for host, lost in end.lost.items() if host != error.host}
             return await self._host_failed(view, error, others)
         return await self._attempt_failed(view, error)
 

@@ -43,4 +43,4 @@ async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = RENEW_S)
         changes.remove(waiter)
         for wait in waits:
             wait.cancel()
-    await rt.check()
+    await rt.check(at_once=woken.is_set())

@@ -61,8 +61,15 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
 
 async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
     return await rt.call(
-        host, "fence", timeout_s=FENCE_WAIT_S + 20.0, run=view.run, token=view.token, wait_s=FENCE_WAIT_S
-    )
+        host, "fence", timeout_s=FENCE_WAIT_S + 20.0, run=view.run, token=view.token, wait_s=FENCE_WAIT_S,
+        launch=launch_of(view, host),
+    )  # fmt: skip
+
+
+def launch_of(view: AttemptView, host: str) -> str | None:
+    """Return what tells this launch on a host from another one of the same name; None when it is not known."""
+    plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
+    return plan.get("launch")
 
 
 async def _show_stuck(rt: Runtime, view: AttemptView, host: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle import RankExit
+from airflow_provider_dtrain.engine.deciding import Deciding
 from airflow_provider_dtrain.engine.renewal import renewer
 from airflow_provider_dtrain.engine.stopping import GiveWay
 from airflow_provider_dtrain.engine.streaming import STOP_MARGIN_S, HostFollower, with_rank
@@ -36,6 +37,8 @@ class GangEnd:
     joined: set[int] = field(default_factory=set)
     #: ranks that finished a step
     stepping: set[int] = field(default_factory=set)
+    #: The ranks were asked to stop: whoever ends by our signal then has not failed.
+    asked: bool = False
     #: Rank 0 left its loop because it was asked to: training is not done.
     left_early: bool = False
     #: host -> reason of its ``ended`` event
@@ -51,9 +54,15 @@ class GangEnd:
         return (
             self.over is not None
             or bool(self.lost)
-            or any(leaving.exit_code != 0 for leaving in self.exits)
-            or any(reason != "completed" for reason in self.ended.values())
+            or any(leaving.exit_code != 0 and not (self.asked and leaving.sent_signal) for leaving in self.exits)
+            or any(reason != "completed" and not (self.asked and reason == "stopped") for reason in self.ended.values())
         )
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True when a rank did not come to the end of its program, whatever the reason."""
+        ways = self.ended.values()
+        return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
 
     def note(self, host: str, event: Mapping[str, Any], offset_s: float) -> None:
         """Take an event of a host.
@@ -120,6 +129,7 @@ class GangFollower:
         self.rt, self.view, self.run_name, self.on_event = rt, view, view.run, on_event
         self.end = GangEnd(lost=dict(lost or {}), ended=dict.fromkeys(lost or {}, "lost"))
         self.give_way = GiveWay(self, preemption_timeout_s)
+        self.deciding = Deciding(self, preemption_timeout_s)
         self.watchdog = GangWatchdog(view.placement, hang_timeout_s, rt.log)
         self.max_runtime = max_runtime
         self.changed = asyncio.Event()
@@ -141,11 +151,13 @@ class GangFollower:
             for host in self.view.placement
             if host not in self.end.ended
         }
+        self.deciding.start()
         try:
             with self.rt.lease(self.run_name):
                 await self._until_ended(tasks)
         finally:
             self.give_way.close()
+            self.deciding.close()
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -154,7 +166,7 @@ class GangFollower:
     async def _until_ended(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
         stop_by: float | None = None
         while not all(task.done() for task in tasks.values()):
-            await self.rt.check()
+            await self.rt.check(runs=True)
             for task in tasks.values():
                 if task.done():
                     task.result()
@@ -179,6 +191,7 @@ class GangFollower:
             self.checked_at = time.monotonic()
             await self.rt.db(self.rt.store.check_watch, self.rt.attempt_id, self.rt.watch)
         await self.give_way.look(running)
+        self.deciding.check()
         self.end.over = self.end.over or self.watchdog.look(self.end.ended)
         if self.max_runtime is not None and self.end.over is None and time.monotonic() > self.max_runtime[1]:
             self.end.over = max_runtime_over(self.max_runtime[0])
@@ -187,6 +200,12 @@ class GangFollower:
         """Return whether what still runs has to end now."""
         if self.give_way.is_overdue:
             self.rt.log.warning("preemption_timeout has passed: the ranks are stopped; their latest checkpoint stays.")
+            return True
+        if self.deciding.is_overdue:
+            self.rt.log.warning(
+                "The searcher has ended the trial, and its ranks go on after preemption_timeout: they are stopped; "
+                "their latest checkpoint stays. Leave the loop when report_validation returns 'stop'."
+            )
             return True
         # After our SIGTERM its victims end with a signal one by one: that is no failure.
         return self.end.failed and (not self.give_way.by_signal or self.end.over is not None)
@@ -217,6 +236,8 @@ class GangFollower:
     async def take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
         """Act on an event that is in the store."""
         self.end.note(host, event, offset_s)
+        if event["kind"] == "rung":
+            self.deciding.asked()
         self.on_event(host, event)
         self.changed.set()
 

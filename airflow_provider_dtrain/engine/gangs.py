@@ -13,7 +13,7 @@ from airflow_provider_dtrain.engine.changes import RENEW_S
 from airflow_provider_dtrain.engine.patience import patiently
 from airflow_provider_dtrain.engine.recovery import Recovery
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import UnplaceableError
+from airflow_provider_dtrain.errors import GangEndedError, UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
@@ -236,6 +236,6 @@ async def _end_user(hook: DtrainHook, attempt: AttemptView, log: TaskLog, watche
     watch = await in_thread(hook.store.watch, attempt.attempt_id, watcher=watcher)
     runtime = Runtime(hook, hook.store, attempt.attempt_id, watch, log, watcher=watcher)
     if attempt.ended_at is None:
-        await AttemptRunner(runtime).kill()
+        await AttemptRunner(runtime).kill(GangEndedError("The held gang that the trial used was ended."))
     else:
         await finishing.release(runtime, attempt)

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.launch import choose_network, connect_targets,
 from airflow_provider_dtrain.core.resources import Placement
 from airflow_provider_dtrain.engine.runtime import answer
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostRefusedError
+from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError
 from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
@@ -52,15 +52,13 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     job = replace(job, secrets=await with_connection(job.config, job.secrets))
     order = rank_order(Placement(view.placement))
     links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host))
-    record, is_first = view.plan, view.plan is None
+    record = view.plan
     if record is None:
         network = await _preflight(view, job, links)
         record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
         await rt.db(rt.store.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
     prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
-    if is_first:
-        _refuse_known(view, prepared)
     port = master["port"] or prepared[master["host"]]["port"]
 
     async def go(_: str, link: HostLink) -> Any:
@@ -70,17 +68,6 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     await rt.db(rt.store.set_running, rt.attempt_id, rt.watch)
     where = f"{master['address']}:{port}"
     rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
-
-
-def _refuse_known(view: AttemptView, prepared: Mapping[str, Any]) -> None:
-    """Raise when a host has a run of this name that we have never told it of."""
-    for host, found in prepared.items():
-        if found.get("attached"):
-            message = (
-                f"Host '{host}' knows run {view.run} already, although it was granted just now: the store was restored "
-                "from a backup. The trial waits for another grant."
-            )
-            raise HostRefusedError(host, message, code="stale_token")
 
 
 async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,8 @@ class Job:
     checkpoint_source: CheckpointView | None = None
     #: Whose weights a trial without a checkpoint of its own starts from.
     weights_source: SourceCheckpoint | None = None
+    #: Units of training at which the searcher decides on the trial.
+    rungs: tuple[int, ...] = ()
     #: Seconds until Airflow's execution_timeout; None = no limit.
     timeout_s: float | None = None
 
@@ -89,6 +92,7 @@ class Job:
             run=view.run,
             store=self.store_id,
             token=view.token,
+            launch=uuid.uuid4().hex,
             argv=self.config.command,
             hosts={host: HostFacts(devices=devices, python=self.python) for host, devices in self.devices.items()},
             network=network,
@@ -114,12 +118,12 @@ class Job:
     def _checkpoint_dir(self, view: AttemptView) -> str | None:
         """Return the trial's folder on shared storage; None = the chief's run folder."""
         root = shared_root(self.config)
-        return f"{root}/experiment-{view.experiment_id}/trial-{view.trial_id}" if root else None
+        return f"{root}/{_own_folder(view)}" if root else None
 
     def _checkpoint_url(self, view: AttemptView) -> str | None:
         """Return the trial's URL in the bucket; None where checkpoints go to a folder."""
         root = bucket_url(self.config)
-        return f"{root}/experiment-{view.experiment_id}/trial-{view.trial_id}" if root else None
+        return f"{root}/{_own_folder(view)}" if root else None
 
     def send_checkpoint(self, link: HostLink, run: str) -> None:
         """Put what the trial starts from into the run's folder on the chief's host, where it must be sent. Blocks."""
@@ -157,7 +161,14 @@ class Job:
             "latest_checkpoint": self._restored_path(),
             "source_checkpoint": self._source_path(),
             "checkpoint_url": self._checkpoint_url(view),
+            "rungs": list(self.rungs),
         }
+
+
+def _own_folder(view: AttemptView) -> str:
+    """Return where a trial's checkpoints lie below a root; with other hyperparameters it begins anew."""
+    draw = f"-draw-{view.draw}" if view.draw else ""
+    return f"experiment-{view.experiment_id}/trial-{view.trial_id}{draw}"
 
 
 def shared_root(config: ExperimentConfig) -> str | None:
@@ -217,8 +228,15 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         secrets=as_variables(stored.secrets),
         checkpoint_source=own,
         weights_source=source_of(store, config, stored.secrets) if own is None else None,
+        rungs=_rungs(store, view),
         timeout_s=timeout_s,
     )
+
+
+def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:
+    if view.search_id is None:
+        return ()
+    return tuple(store.search(view.search_id).rungs.get(view.bracket, ()))
 
 
 def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> SourceCheckpoint | None:
@@ -248,6 +266,14 @@ def _devices(store: Store, host: str) -> dict[int, str | None]:
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
     """Return the latest checkpoint of earlier attempts that the next chief can read."""
-    found = [c for c in store.checkpoints(view.trial_id) if c.attempt < view.number]
+    first = 1
+    if view.draw:
+        # Those of refused hyperparameters fit no others.
+        refused = [
+            one.number for one in store.trial_attempts(view.trial_id)
+            if one.failure is not None and one.failure.get("error") == "InvalidHPError"
+        ]  # fmt: skip
+        first = max(refused, default=0) + 1
+    found = [c for c in store.checkpoints(view.trial_id) if first <= c.attempt < view.number]
     usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or not is_in_run_folder(c)]
     return max(usable, key=lambda c: (c.attempt, c.step, c.checkpoint_id), default=None)

@@ -13,13 +13,13 @@ import socket
 import time
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.runtime import Runtime
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.tasklog import OfTrial, TaskLog
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -159,7 +159,7 @@ class Look:
 
     async def _take(self, store: Store, view: AttemptView) -> Runtime:
         watch = await in_thread(store.watch, view.attempt_id, watcher=RECOVERY)
-        return _runtime(self.hook, store, view.attempt_id, watch)
+        return _runtime(self.hook, store, view.attempt_id, watch, trial_id=view.trial_id)
 
     async def _look_after(self, store: Store, view: AttemptView) -> list[str]:
         """Look at a silent attempt; what lives goes on, and its host ends it after orphan_timeout."""
@@ -186,7 +186,7 @@ class Look:
         except HostError as error:
             return error
         run = (told.get("runs") or {}).get(view.run)
-        if not isinstance(run, Mapping) or run.get("state") in _ABSENT:
+        if not isinstance(run, Mapping) or run.get("state") in _ABSENT or _is_namesake(view, host, run):
             return "absent"
         if run.get("state") not in _OVER:
             return "alive"
@@ -205,7 +205,7 @@ class Look:
                 silent_s = now - self._seen.get(_sighting(view), (now, now))[0]
                 if not self.hook.settings.orphan_timeout_s or silent_s <= limit_s:
                     return None
-                lost[host] = HostLostError(host, f"Host '{host}' did not answer for {limit_s:.0f} s: {state}")
+                lost[host] = HostSilentError(host, f"Host '{host}' did not answer for {limit_s:.0f} s: {state}")
         return lost
 
     async def _put_back(self, store: Store, view: AttemptView) -> list[str]:
@@ -222,12 +222,15 @@ class Look:
         from airflow_provider_dtrain.engine.attempt import AttemptRunner
 
         rt = await self._take(store, view)
+        for host, error in lost.items():
+            if isinstance(error, HostSilentError):
+                await rt.note_host(host, "lost", str(error))
         try:
             outcome = await AttemptRunner(rt).salvage(lost)
         finally:
             await self._give_back(rt)
         if outcome is not None:
-            log.info("%s had no follower any more and has ended: %s", view.run, outcome.state)
+            rt.log.info("It had no follower any more and has ended: %s", outcome.state)
         left = (await in_thread(store.attempt, view.attempt_id)).held_hosts
         return [host for host in view.held_hosts if host not in left]
 
@@ -238,12 +241,21 @@ class Look:
             await rt.db(rt.store.watch, rt.attempt_id, watcher=RECOVERY_DONE)
 
 
+def _is_namesake(view: AttemptView, host: str, run: Mapping[str, Any]) -> bool:
+    """Return whether a run on a host bears the attempt's name and is another launch."""
+    mine, there = finishing.launch_of(view, host), run.get("launch")
+    return mine is not None and there is not None and mine != there
+
+
 def _sighting(view: AttemptView) -> tuple[int, int, Any]:
     return view.attempt_id, view.watch, view.renewed_at
 
 
-def _runtime(hook: DtrainHook, store: Store, attempt_id: int = 0, watch: int = 0) -> Runtime:
-    rt = Runtime(hook, store, attempt_id, watch, TaskLog(log, 0), watcher=RECOVERY)
+def _runtime(
+    hook: DtrainHook, store: Store, attempt_id: int = 0, watch: int = 0, *, trial_id: int | None = None
+) -> Runtime:
+    named = log if trial_id is None else OfTrial(log, {"trial_id": trial_id})
+    rt = Runtime(hook, store, attempt_id, watch, TaskLog(named, None), watcher=RECOVERY)
     rt.connect_timeout_s = CONNECT_S
     return rt
 
@@ -253,7 +265,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
     """Bring tokens, forgotten runs and slots of store and host together; return live runs that the store forgot.
 
     After a restore from a backup a host knows of grants that the store does not. Such a run is fenced once nobody
-    has renewed it for a minute.
+    has renewed it for a minute, by the host's own clock.
 
     :raises HostError: the host does not answer
     """
@@ -262,10 +274,10 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
     if isinstance(seen, int):
         await rt.db(rt.store.raise_token, seen)
     runs = {name: run for name, run in (told.get("runs") or {}).items() if isinstance(run, Mapping)}
-    live = [name for name, run in runs.items() if run.get("state") not in ("ended", "gone")]
-    unknown = await rt.db(rt.store.unknown_runs, live)
+    live = {name: run.get("launch") for name, run in runs.items() if run.get("state") not in ("ended", "gone")}
+    unknown = await rt.db(rt.store.unknown_runs, host, live)
     for name in unknown:
-        ago = runs[name].get("renewed_s_ago")
+        ago = runs[name].get("unrenewed_s")
         if isinstance(ago, int | float) and ago <= LEASE_TTL_S:
             continue
         token, wait_s = int(name.rpartition(".")[2]), finishing.FENCE_WAIT_S
@@ -350,7 +362,7 @@ def kill_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
 
     Slots of hosts that do not answer stay taken until they do.
     """
-    return asyncio.run(_instead(hook, trial_id, is_kill=True))
+    return asyncio.run(_instead(hook, trial_id, "kill"))
 
 
 def pause_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
@@ -358,10 +370,18 @@ def pause_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
 
     Blocks until they have written their checkpoint. The wish for the pause is in the store already.
     """
-    return asyncio.run(_instead(hook, trial_id, is_kill=False))
+    return asyncio.run(_instead(hook, trial_id, "pause"))
 
 
-async def _instead(hook: DtrainHook, trial_id: int, *, is_kill: bool) -> bool:
+def stop_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
+    """End a trial whose follower was silent for a minute with what it has; return False when somebody follows it.
+
+    Blocks until its ranks have written their checkpoint. The wish for the stop is in the store already.
+    """
+    return asyncio.run(_instead(hook, trial_id, "stop"))
+
+
+async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause", "stop"]) -> bool:
     from airflow_provider_dtrain.engine.attempt import AttemptRunner
 
     store = await in_thread(lambda: hook.store)
@@ -369,12 +389,15 @@ async def _instead(hook: DtrainHook, trial_id: int, *, is_kill: bool) -> bool:
     view = await in_thread(store.attempt, attempt_id)
     if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) < LEASE_TTL_S:
         return False
-    if not is_kill and view.state not in ("running", "stopping"):
+    runs = view.state in ("running", "stopping")
+    if wish == "pause" and not runs:
         return False
     watch = await in_thread(store.watch, attempt_id, watcher=RECOVERY)
-    runner = AttemptRunner(_runtime(hook, store, attempt_id, watch))
-    if is_kill:
+    runner = AttemptRunner(_runtime(hook, store, attempt_id, watch, trial_id=trial_id))
+    if wish == "kill":
         await runner.kill()
-    else:
+    elif runs:
         await runner.salvage({})
+    else:
+        await runner.stop()
     return True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine import finishing
+from airflow_provider_dtrain.engine.drawing import MOST_DRAWS, drawn
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, back_off_s, platform_back_off_s, shortened
 from airflow_provider_dtrain.errors import (
@@ -37,7 +39,10 @@ FINAL = (InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError)
 FENCE_AGAIN_S = 10.0
 #: Refusals of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
 #: earlier follower had given the attempt up. Another grant helps.
-BEHIND = ("stale_token", "tombstone")
+BEHIND = ("stale_token", "tombstone", "other_launch")
+#: The host did not answer, or others use its slots: the store knows it, and recovery looks when that is over. So a
+#: trial that needs the host can wait for it.
+AWAY = (HostUnreachableError, HostSilentError, SlotBusyError)
 #: Attempts in a row that the platform failed before the task fails, and Airflow tries again.
 PLATFORM_FAILURES = 8
 
@@ -45,8 +50,11 @@ PLATFORM_FAILURES = 8
 def restart_of(view: AttemptView) -> bool | None:
     """Return whether the next attempt of an ended trial is counted as a restart; None when none may follow.
 
-    A trial that the user's code failed has restarts left only where its follower died before it could begin one.
+    A trial that the user's code failed has restarts left only where its follower died before it could begin one. One
+    that Airflow killed goes on: Airflow runs a task again that it lost, not one that a person marked.
     """
+    if view.trial_state == "killed" and (view.failure or {}).get("error") == "TaskEndedError":
+        return False
     if view.trial_state != "errored" or view.failure is None:
         return None
     if view.failure.get("kind") != "user":
@@ -70,6 +78,8 @@ class Restarting:
             return await self._host_failed(view, error)
         if error.kind == "platform":
             return await self._platform_failed(view, error)
+        if isinstance(error, InvalidHPError) and await self._draw_again(view, error):
+            return None
         if isinstance(error, FINAL) or view.restarts >= view.max_restarts:
             return await self._finish(view, "errored", error)
         if self.salvaging:
@@ -87,6 +97,24 @@ class Restarting:
         self.rt.log.warning("Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, pause_s, where)
         await self._back_off(pause_s)
         return None
+
+    async def _draw_again(self, view: AttemptView, error: InvalidHPError) -> bool:
+        """Begin an attempt with other hyperparameters, which is not counted; return False where there are none."""
+        number = view.draw + 1
+        hparams = await self.rt.db(drawn, self.rt.store, view, number) if number <= MOST_DRAWS else None
+        if hparams is None or hparams == view.hparams:
+            return False
+        self.rt.log.warning("%s", error)
+        clear = set(await finishing.fence(self.rt, view)) == set(view.held_hosts)
+        if view.is_held_gang and not clear:
+            return False
+        if self.salvaging or not clear:
+            await self._until_gone(view)
+        # In this order: whoever takes over in between sees them refused once more, and draws the same.
+        await self._next_attempt(error, counted=False)
+        await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
+        self.rt.log.warning("Drawn again (%d of at most %d): %s", number, MOST_DRAWS, hparams)
+        return True
 
     async def _platform_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
         """Start again although nothing is wrong with the code or a host; a long pause gives the gang back."""
@@ -112,11 +140,14 @@ class Restarting:
         await self._back_off(pause_s)
         return None
 
-    async def _host_failed(self, view: AttemptView, error: HostError, also: tuple[str, ...] = ()) -> Outcome | None:
-        """Look for other hosts when one is at fault; end the attempt when there are none.
+    async def _host_failed(
+        self, view: AttemptView, error: HostError, also: Mapping[str, HostError] | None = None
+    ) -> Outcome | None:
+        """Look for other hosts when one is at fault; end the attempt when there are none and never will be.
 
-        :param also: more hosts that failed it
+        :param also: more hosts that failed it, and how
         """
+        failed: dict[str, HostError] = {error.host: error, **(also or {})}
         self.rt.log.warning("%s", error)
         behind = isinstance(error, HostRefusedError) and error.code in BEHIND
         if isinstance(error, HostUnreachableError):
@@ -126,23 +157,21 @@ class Restarting:
             behind = behind or (isinstance(error, SlotBusyError) and error.details.get("run") in unknown)
         if not view.is_held_gang:
             # Who lost a host has waited for as long as its supervisor lets anything run.
-            await self._until_gone(view, gone={error.host} if isinstance(error, HostSilentError) else set())
+            await self._until_gone(view, gone={host for host in failed if isinstance(failed[host], HostSilentError)})
         if self.salvaging or view.is_held_gang:
             return await self._finish(await self.rt.view(), "errored", error)
         ticket = await self.rt.db(
             self.rt.store.move_on, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error),
-            exclude_host=None if behind else error.host, also=also,
+            exclude_host=None if behind else error.host, also=tuple(also or ()), away=isinstance(error, AWAY),
         )  # fmt: skip
         if ticket is None:
             return await self._finish(await self.rt.view(), "errored", error)
-        names = ", ".join(f"'{name}'" for name in (error.host, *also))
+        names = ", ".join(f"'{name}'" for name in failed)
         if behind:
             self.rt.log.warning("The grant was older than what host %s has seen; the trial waits for another", names)
         else:
-            left_out = "is left out" if not also else "are left out"
-            self.rt.log.warning(
-                "Host%s %s %s of this trial from now on; looking for others", "s" if also else "", names, left_out
-            )
+            how = ("s", names, "are") if also else ("", names, "is")
+            self.rt.log.warning("Host%s %s %s left out of this trial from now on, unless it cannot do without", *how)
         await self.rt.follow_attempt(ticket.attempt_id)
         return None
 
@@ -152,6 +181,8 @@ class Restarting:
         :param error: how the ranks ended, when not by themselves; no failure
         """
         assert give_way.words is not None
+        if self.rt.wishes.stop_by is not None:
+            return await self._stopped(view)
         self.stop_took_s = give_way.took_s or 0.0
         if error is not None and not give_way.by_signal:
             self.rt.log.warning("While it was asked to stop: %s", shortened(str(error), {}))
@@ -160,8 +191,9 @@ class Restarting:
             self.rt.store.yield_gang, self.rt.attempt_id, self.rt.watch, reason=give_way.words, paused=give_way.paused
         )
         self.rt.log.warning(
-            "The gang was given back after %.0f s (%s); the trial %s.", self.stop_took_s, give_way.words,
-            "is paused until: airflow dtrain trial activate" if give_way.paused else "waits with its place kept",
+            "The gang was given back after %.0f s with its slots, %.0f s after it was asked to go (%s); the trial %s.",
+            (datetime.now(UTC) - (view.granted_at or view.created_at)).total_seconds(), self.stop_took_s,
+            give_way.words, "is paused" if give_way.paused else "waits with its place kept",
         )  # fmt: skip
         if not self.salvaging:
             await self.rt.follow_attempt(ticket.attempt_id)
@@ -213,6 +245,8 @@ class Restarting:
         async def _finish(
             self, view: AttemptView, state: State, error: DtrainError | None, *, is_final: bool = True
         ) -> Outcome: ...
+
+        async def _stopped(self, view: AttemptView) -> Outcome: ...
 
         async def _job(self, view: AttemptView) -> Job: ...
 

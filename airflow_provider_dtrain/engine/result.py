@@ -34,6 +34,7 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
         "metrics": dict(best.metrics) if best else {},
         "best_step": best.step if best else None,
         "steps": max(steps, default=0),
+        "rung": view.rung,
         "checkpoint": checkpoint_url(best_checkpoint(checkpoints, metric, smaller) if checkpoints else None),
         "hosts": _hosts(store, view),
     }

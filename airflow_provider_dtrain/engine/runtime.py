@@ -42,6 +42,10 @@ class Killed(Exception):
     """A person stopped this trial."""
 
 
+class Stopped(Exception):
+    """A person wants the trial to end with what it has; its ranks do not run."""
+
+
 class TimedOut(Exception):
     """The task's ``execution_timeout`` has passed."""
 
@@ -183,21 +187,27 @@ class Runtime:
         """Ask the coroutine to stop following; call it from the loop's thread."""
         self._handing_over.set()
 
-    async def check(self) -> None:
+    async def check(self, *, at_once: bool = False, runs: bool = False) -> None:
         """Raise when somebody wants this to end.
 
+        :param at_once: look for wishes however short ago the last look was
+        :param runs: ranks run, so whoever follows them lets them write a checkpoint when a person stops the trial
         :raises Killed: a person killed the trial
+        :raises Stopped: a person stopped it, and nothing runs
         :raises TimedOut: the deadline has passed
         :raises HandedOver: another process takes over
         :raises GangEndedError: the held gang that it uses is no more
         """
-        if not self._killed.is_set() and time.monotonic() - self._wishes_read_at >= WISH_CHECK_S:
+        is_due = at_once or time.monotonic() - self._wishes_read_at >= WISH_CHECK_S
+        if is_due and not self._killed.is_set():
             self._wishes_read_at = time.monotonic()
             self.wishes = await self.db(self.store.wishes, self.attempt_id)
             if self.wishes.kill_by is not None:
                 self._killed.set()
         if self._killed.is_set():
             raise Killed
+        if self.wishes.stop_by is not None and not runs:
+            raise Stopped
         if self.wishes.gang_ended is not None:
             raise GangEndedError(f"The held gang of this trial has ended: {self.wishes.gang_ended}.")
         if self.deadline is not None and time.time() > self.deadline:

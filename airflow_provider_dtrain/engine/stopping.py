@@ -74,11 +74,13 @@ class GiveWay:
         end = self.gang.end
         if self.words is None or end.lost or end.over is not None:
             return False
-        return end.left_early or end.failed
+        return end.left_early or end.is_unfinished
 
     def _wish(self) -> str | None:
         """Return why the gang has to go, None when it may stay."""
         wishes, view = self.rt.wishes, self.gang.view
+        if wishes.stop_by is not None:
+            return f"stopped by {wishes.stop_by}"
         if wishes.pause_by is not None:
             self.paused = True
             return f"paused by {wishes.pause_by}"
@@ -90,7 +92,7 @@ class GiveWay:
     async def _begin(self, words: str) -> None:
         # In the store first: whoever takes over must not take the end for the end of training.
         await self.rt.db(self.rt.store.set_stopping, self.rt.attempt_id, self.rt.watch, words)
-        self.words, self.asked_at = words, time.monotonic()
+        self.words, self.asked_at, self.gang.end.asked = words, time.monotonic(), True
         self.rt.log.warning(
             "The gang has to go: %s. Its ranks have %.0f s to write a checkpoint and end.", words, self.timeout_s
         )

@@ -114,6 +114,7 @@ class HostFollower:
         if self.is_shown_away:
             await self.rt.note_host(self.host, "ready")
         self.unreachable_since, self.wait_s, self.is_shown_away = None, RECONNECT_FIRST_S, False
+        self.gang.deciding.linked(self.host)
         return link
 
     async def _consume(self, link: HostLink) -> None:

@@ -101,6 +101,28 @@ def render(
     return store.put_config(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
 
 
+def config_of(
+    hook: DtrainHook,
+    config: str | Mapping[str, Any] | None,
+    template: str | Mapping[str, Any] | None,
+    folder: Path,
+    *,
+    trial: Mapping[str, Any] | None,
+    pool: str | None = None,
+) -> Config:
+    """Return the configuration of a trial: its search's, else the rendered one. Blocks.
+
+    :param trial: as planned; None = not planned
+    :param pool: as for :func:`render`
+    :raises ConfigError: all problems at once
+    """
+    if (search_id := (trial or {}).get("search_id")) is not None:
+        return hook.store.get_config(hook.store.search(int(search_id)).config_id)
+    if config is None:
+        raise ConfigError([Problem(path="config", message="missing; only a trial of a PlanTrialsOperator needs none")])
+    return render(hook, config, template, folder, pool=pool)
+
+
 def pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
     """Return the pool that the first document names that names one."""
     for document in documents:
@@ -191,14 +213,15 @@ def _submission(
     trial: Mapping[str, Any],
     gang: HeldGang | None,
 ) -> TrialSubmission:
-    from airflow_provider_dtrain.core.search_space import constants
     from airflow_provider_dtrain.store.records import TrialSubmission
 
-    seed, number, resources = config.reproducibility.experiment_seed, int(trial.get("number", 0)), config.resources
+    search = store.search(int(trial["search_id"])) if trial.get("search_id") is not None else None
+    seed = search.seed if search is not None else config.reproducibility.experiment_seed or 0
+    number, resources = int(trial.get("number", 0)), config.resources
     pool = resources.pool or (store.gang(gang.allocation_id).pool if gang is not None else None)
     return TrialSubmission(
         key=key,
-        experiment_name=config.name or key.dag_id,
+        experiment_name=search.experiment if search is not None else config.name or key.dag_id,
         config_id=stored.config_id,
         payload=_payload(store, config, folder),
         pool=choose_pool(store, pool),
@@ -206,8 +229,10 @@ def _submission(
         priority=resources.priority,
         is_single_host=resources.is_single_host,
         number=number,
-        hparams={**constants(config.hyperparameters), **trial.get("hparams", {})},
-        seed=trial_seed(seed if seed is not None else 0, number),
+        hparams=_hparams(config, trial, seed, number),
+        seed=trial_seed(seed, number),
+        search_id=search.search_id if search is not None else None,
+        bracket=int(trial.get("bracket", 0)),
         max_restarts=config.max_restarts,
         on_unplaceable=config.on_unplaceable,
         weight=resources.weight,
@@ -216,6 +241,25 @@ def _submission(
         preemptible=config.preemptible,
         allocation_id=gang.allocation_id if gang is not None else None,
     )
+
+
+def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, number: int) -> dict[str, Any] | None:
+    """Return the values of a trial; None: it draws them when it starts.
+
+    :raises ConfigError: the configuration describes a search, and nobody has planned it
+    """
+    from airflow_provider_dtrain.core.search_space import sample
+
+    if trial.get("search_id") is not None:
+        return None if trial.get("hparams") is None else dict(trial["hparams"])
+    if config.searcher.name != "single":
+        message = (
+            f"{config.searcher.name} has many trials, and this task runs one. Plan them with a PlanTrialsOperator, or "
+            f"use task_groups.experiment()"
+        )
+        raise ConfigError([Problem(path="searcher.name", message=message)])
+    drawn = sample(config.hyperparameters, experiment_seed=seed, trial=number)
+    return {**drawn, **(trial.get("hparams") or {})}
 
 
 def revive(store: Store, ticket: Ticket) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 MAX_LINE_CHARS = 8192
@@ -19,14 +20,22 @@ def clean(line: str) -> str:
     return _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])[:MAX_LINE_CHARS]
 
 
+class OfTrial(logging.LoggerAdapter[logging.Logger]):
+    """Puts a trial's name before each line, for a log that is not the trial's own."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Return the line with the name."""
+        return f"Trial {(self.extra or {})['trial_id']}: {msg}", kwargs
+
+
 class TaskLog:
     """Writes events of the engine and lines of rank 0 to one logger.
 
     :param logger: the operator's or the trigger's logger
-    :param rate_bytes_per_s: more than this per second of rank 0's log is left out, and said
+    :param rate_bytes_per_s: more than this per second of rank 0's log is left out, and said; None: all of it is
     """
 
-    def __init__(self, logger: logging.Logger | Any, rate_bytes_per_s: int) -> None:
+    def __init__(self, logger: logging.Logger | Any, rate_bytes_per_s: int | None) -> None:
         self.debug, self.info, self.warning, self.error = logger.debug, logger.info, logger.warning, logger.error
         self._rate = rate_bytes_per_s
         self._rest = b""
@@ -34,6 +43,8 @@ class TaskLog:
 
     def output(self, data: bytes) -> None:
         """Log bytes of rank 0's output, line by line."""
+        if self._rate is None:
+            return
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE_CHARS:
             lines, self._rest = [*lines, self._rest], b""
@@ -52,7 +63,7 @@ class TaskLog:
         if second != self._second:
             self._say_left_out()
             self._second, self._spent = second, 0
-        if self._spent + len(line) > self._rate:
+        if self._rate is not None and self._spent + len(line) > self._rate:
             self._left_out += len(line) + 1
             return
         self._spent += len(line) + 1

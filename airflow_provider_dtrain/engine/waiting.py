@@ -66,7 +66,7 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
 async def _until_active(rt: Runtime, *, patient: bool) -> None:
     """Return once nobody wants the trial to hold no slots any more; it demands none meanwhile."""
     view = await rt.view()
-    rt.log.info("Paused (%s). Go on with: airflow dtrain trial activate %d", view.reason, view.trial_id)
+    rt.log.info("Waiting in pool '%s': %s", view.pool, view.reason)
     renewed_at = time.monotonic()
     while view.paused:
         if not patient:

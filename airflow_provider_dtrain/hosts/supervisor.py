@@ -74,6 +74,8 @@ ATTACH_WAIT_S = 20.0
 GO_WAIT_S = 30.0
 #: Between two looks at the length of the logs: at most, and at first and after one had to be cut.
 LOG_CHECK_S, FLOOD_CHECK_S = 2.0, 0.25
+#: Where the middle of a file cannot be freed: how much of its end a cut keeps, and what may be written meanwhile.
+CUT_TAIL, CUT_SLACK = 4 << 20, 1 << 20
 #: How long a program may take to join the training library before a requested stop reaches it as SIGTERM.
 JOIN_S = 10.0
 TOMBSTONE_DAYS = 90
@@ -86,6 +88,8 @@ MEMBER_LIMIT = 500_000
 RESERVE = 64 << 10
 #: What one pattern may cost on the logs of one run, seconds of CPU and in all; then it is given up.
 MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
+#: Decisions of the searcher about one run; no search has more rungs.
+DECISIONS_LIMIT = 256
 #: How much of a line is looked at, and how much is told of one that matches.
 MATCH_LINE, MATCH_SHOWN = 16 << 10, 500
 #: Largest file of system metrics; it is written less and less often and never gets there.
@@ -94,11 +98,14 @@ SAMPLES_LIMIT = 64 << 20
 SAMPLER_PATIENCE_S = 2.0
 
 RUN_NAME = re.compile(r"(?:[0-9a-f]{8}-)?t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)
+CGROUP_NAME = re.compile(rf"dtrain-{RUN_NAME.pattern}-[0-9a-f]{{12}}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}", re.ASCII)
 DEVICE = re.compile(r"[A-Za-z0-9:._/-]{1,128}", re.ASCII)
 WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}", re.ASCII)
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+RUNG = re.compile(r"0|[1-9]\d{0,5}", re.ASCII)
+DECISION = re.compile(r"continue|stop|complete")
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
 #: What is read on request only.
@@ -902,6 +909,15 @@ class RunFolder:
         """Whether this run must never start here."""
         return os.path.lexists(self.tombstone)
 
+    def buried_launch(self, launch: str | None) -> bool:
+        """Return whether this launch of the run must never start here, although another one did."""
+        return launch is not None and os.path.lexists(f"{self.tombstone}+{launch}")
+
+    def is_other_launch(self, launch: str | None) -> bool:
+        """Return whether what is here under this name was launched by somebody else; False where nobody can say."""
+        known = (self.plan() or {}).get("launch")
+        return launch is not None and known is not None and launch != known
+
     def plan(self) -> Json | None:
         """Return the launch plan, None before it is written."""
         return read_json(self.file("plan.json"))
@@ -996,11 +1012,15 @@ class Layout:
         """Return the folder of an unpacked library."""
         return os.path.join(self.remote_dir, "libraries", digest)
 
-    def bury(self, run: str, token: int | None) -> None:
-        """Refuse every later start of a run, durably."""
+    def bury(self, run: str, token: int | None, launch: str | None = None) -> None:
+        """Refuse every later start of a run, durably.
+
+        :param launch: only of this one; None = of all
+        """
         folder = self.run(run)
-        if not folder.buried:
-            write_json(folder.tombstone, {"run": run, "token": token, "at": time.time()})
+        path = folder.tombstone if launch is None else f"{folder.tombstone}+{launch}"
+        if not os.path.lexists(path):
+            write_json(path, {"run": run, "token": token, "at": time.time()})
 
     def tokens(self, index: int) -> Json:
         """Return the highest token per store that used a slot."""
@@ -1382,7 +1402,7 @@ class Cgroup:
     @classmethod
     def known(cls, path: Any) -> Cgroup | None:
         """Return the cgroup that a dead supervisor wrote down, None unless it is one of ours."""
-        if not isinstance(path, str) or not os.path.basename(path).startswith("dtrain-t"):
+        if not isinstance(path, str) or not CGROUP_NAME.fullmatch(os.path.basename(path)):
             return None
         ours = any(os.path.dirname(path).startswith(mount) for mount, _ in cgroup_mounts())
         return cls(path) if ours and ".." not in path.split("/") and os.path.isdir(path) else None
@@ -1704,6 +1724,8 @@ def check_plan(document: Any) -> Json:
         "run": plan.run(),
         "store": plan.text("store", WORD),
         "token": plan.integer("token", 0, 10**18),
+        #: Tells a launch from one of the same name, which a store that was set back to a backup has forgotten.
+        "launch": plan.text("launch", WORD, default=None),
         "host": plan.text("host", limit=128, default=""),
         "world_size": plan.integer("world_size", 1, 1 << 20),
         "group_rank": plan.integer("group_rank", 0, 1 << 20, default=0),
@@ -1779,6 +1801,11 @@ class Rank:
         self.signalled = False
         #: Bytes freed in the middle of the log, [start, end).
         self.gap: list[int] | None = None
+
+    def note_gap(self, start: int, end: int) -> None:
+        """Record which part of the log is free before it is: a reader that finds a hole must know that it is one."""
+        write_json(os.path.join(self.folder, "gaps.json"), {"gaps": [[start, end]]}, durable=False)
+        self.gap = [start, end]
 
     @property
     def running(self) -> bool:
@@ -2036,12 +2063,13 @@ class Supervisor:
         """Lock the run folder; return an answer instead when the run lives or has ended already."""
         deadline = time.monotonic() + ATTACH_WAIT_S
         while True:
-            if self.folder.buried:
+            if self.folder.buried or self.folder.buried_launch(self.plan["launch"]):
                 raise buried(self.folder.name)
             if self._lock_run():
                 break
             state = self.folder.state()
             if self.folder.alive() and state.get("state") in ("prepared", "running", "stopping", "killing"):
+                self._refuse_namesake()
                 shown = "prepared" if state["state"] == "prepared" else "running"
                 return {"state": shown, "attached": True, "port": state.get("port")}
             if time.monotonic() > deadline:
@@ -2073,6 +2101,7 @@ class Supervisor:
         """Return how the run ended; what was started and did not end is lost, never started again."""
         os.close(self.run_lock)
         self.run_lock = -1
+        self._refuse_namesake()
         cause, words = how_gone(self.folder)
         recover(self.folder)
         ended = self.folder.ended() or {"reason": "lost", "cause": cause}
@@ -2080,6 +2109,12 @@ class Supervisor:
             return {"state": "ended", "attached": True, "port": None, "reason": ended.get("reason")}
         cause = str(ended.get("cause", cause))
         raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {words}.", cause=cause)
+
+    def _refuse_namesake(self) -> None:
+        """Refuse a run whose name another launch has here: its grant was given out twice."""
+        if self.folder.is_other_launch(self.plan["launch"]):
+            words = f"Run {self.folder.name} of another launch is on this host: the store was restored from a backup."
+            raise Refused("other_launch", f"{words} Another grant is needed.", run=self.folder.name)
 
     def _check_archives(self) -> None:
         missing = {}
@@ -2386,18 +2421,36 @@ class Supervisor:
             start, end = limit // 2 & ~4095, (found.st_size - limit // 4) & ~4095
             if rank.gap == [start, end] or end <= start:
                 return False
-            # The record first: a reader that finds the hole must know that it is one.
-            write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": [[start, end]]}, durable=False)
-            rank.gap = [start, end]
-            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            rank.note_gap(start, end)
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                punch_hole(fd, start, end - start)
+                self._free(rank, fd, start, end)
             finally:
                 os.close(fd)
         except OSError:
             traceback.print_exc()
             return False
         return True
+
+    def _free(self, rank: Rank, fd: int, start: int, end: int) -> None:
+        """Free a part of a log, by cutting it where the file system cannot free the middle of a file.
+
+        A cut costs what is written in that moment. The gap is recorded as too long rather than too short.
+        """
+        try:
+            punch_hole(fd, start, end - start)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                raise
+        size, kept = os.fstat(fd).st_size, min(self.plan["log_limit_bytes"] // 4, CUT_TAIL)
+        tail = os.pread(fd, kept, max(start, size - kept))
+        rank.note_gap(start, size + CUT_SLACK)
+        # Longer again than it ever was: whoever has read it to its end must not take it for another file.
+        os.ftruncate(fd, start)
+        os.ftruncate(fd, size + CUT_SLACK)
+        os.pwrite(fd, tail, size + CUT_SLACK - len(tail))
+        rank.note_gap(start, size + CUT_SLACK - len(tail))
 
     # Ending.
 
@@ -2763,17 +2816,21 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
         os.close(lock)
 
 
-def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S) -> Json:
+def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S, launch: str | None = None) -> Json:
     """End a run and make sure that it never starts here; return ``clear``, or what is left of it.
 
     Tombstone and token are on the disk before anything is killed. On a full disk the run's reserve makes room; what
     was started here never starts again, so that its end needs no tombstone.
 
+    :param launch: only this one: another one of the same name is not the caller's, and goes on
     :raises Refused: ``stale_token``, the caller's grant is older than the run; a tombstone cannot be written
     """
     folder = layout.run(run)
     if token < int(run.rpartition(".")[2]):
         raise Refused("stale_token", f"Run {run} was granted later than token {token}: this fence is out of date.")
+    if folder.is_other_launch(launch):
+        layout.bury(run, token, launch)
+        return {"clear": True, "other_launch": True}
     unwritten: Exception | None = None
     try:
         mark_fenced(layout, folder, token)
@@ -2915,6 +2972,29 @@ def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
     return {}
 
 
+def decide(folder: RunFolder, token: int, decisions: dict[str, str]) -> Json:
+    """Put the searcher's decisions where the run's ranks look for them; one that is there already stands.
+
+    :param decisions: number of a rung -> ``continue``, ``stop`` or ``complete``
+    :raises Refused: ``stale_token``, they are meant for another grant
+    """
+    known = (folder.plan() or {}).get("token")
+    if token != known:
+        raise Refused("stale_token", f"Run {folder.name} was granted under token {known}, not {token}.", recorded=known)
+    lock = wait_lock(folder.file("decisions.lock"), 5.0)
+    try:
+        before = read_json(folder.file("decisions.json")) or {}
+        after = {**decisions, **before}
+        if len(after) > DECISIONS_LIMIT:
+            raise Refused("bad_plan", f"decisions: a run has at most {DECISIONS_LIMIT}", field="decisions")
+        if after != before:
+            # The ranks that look for it would not outlive a crash of the host.
+            write_json(folder.file("decisions.json"), after, durable=False)
+    finally:
+        os.close(lock)
+    return {"decisions": after}
+
+
 def go(layout: Layout, run: str, document: Json) -> Json | None:
     """Tell a prepared run to start; return an answer when there is nothing to wait for.
 
@@ -2983,7 +3063,7 @@ def status(layout: Layout) -> Json:
     slots = {}
     for index in layout.slots():
         path = layout.slot_lock(index)
-        slots[str(index)] = {"held_by": (read_json(path) or {}).get("run") if is_locked(path) else None}
+        slots[str(index)] = {"held_by": (read_json(path) or {}).get("run", "unknown") if is_locked(path) else None}
     return {"runs": runs, "slots": slots, "stores": layout.stores()}
 
 
@@ -2992,7 +3072,7 @@ def run_status(folder: RunFolder) -> Json:
 
     ``unrenewed_s`` is None where no reading of this boot is known.
     """
-    state, known = folder.state(), folder.supervisor() or {}
+    state, known, plan = folder.state(), folder.supervisor() or {}, folder.plan() or {}
     renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
     of_this_boot = known.get("boot_id") == boot_id()
     return {
@@ -3001,7 +3081,8 @@ def run_status(folder: RunFolder) -> Json:
         "unrenewed_s": boottime() - renewed if of_this_boot and isinstance(renewed, (int, float)) else None,
         "ranks": [{key: rank.get(key) for key in ("rank", "pid", "exit_code")} for rank in rank_records(folder)],
         "token": int(folder.name.rpartition(".")[2]),
-        "store": (folder.plan() or {}).get("store"),
+        "store": plan.get("store"),
+        "launch": plan.get("launch"),
         "buried": folder.buried,
         "stop_requested": folder.has("stop_requested"),
     }
@@ -3208,11 +3289,12 @@ def logout_facts() -> Json:
 def kills_user_processes() -> bool | None:
     """Return what logind was told of ``KillUserProcesses``; None: nothing, so its built-in default counts."""
     name, found = "systemd/logind.conf", None
-    files = [os.path.join("/etc", name)]
+    drop_ins: dict[str, str] = {}
     for folder in ("/usr/lib", "/run", "/etc"):
-        drop_ins = os.path.join(folder, f"{name}.d")
-        files += [os.path.join(drop_ins, entry) for entry in names_in(drop_ins) if entry.endswith(".conf")]
-    for path in files:
+        parts = os.path.join(folder, f"{name}.d")
+        # One of the same name in a later folder takes the place of the earlier one.
+        drop_ins.update({entry: os.path.join(parts, entry) for entry in names_in(parts) if entry.endswith(".conf")})
+    for path in [os.path.join("/etc", name), *(drop_ins[entry] for entry in sorted(drop_ins))]:
         for line in (read_text(path) or "").splitlines():
             key, _, value = line.partition("=")
             if key.strip() == "KillUserProcesses":
@@ -3537,6 +3619,10 @@ class Stream:
         :param final: nobody writes to the file any more
         """
         size = self.size()
+        if size < self.offset and not self.whole:
+            # A log that is cut is short for a moment.
+            time.sleep(0.01)
+            size = self.size()
         if size < self.offset:
             return self._anew(size)
         if size == self.offset or self.room() <= 0:
@@ -4130,6 +4216,13 @@ class Follow:
         folder.ring()
         return {}, b""
 
+    def _decide(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        inner = fields.inner("decisions")
+        if len(inner.values) > DECISIONS_LIMIT or not all(RUNG.fullmatch(str(rung)) for rung in inner.values):
+            raise inner.bad("", f"must have at most {DECISIONS_LIMIT} numbers of rungs as names")
+        decisions = {str(rung): inner.text(rung, DECISION, limit=16) for rung in inner.values}
+        return decide(self._folder(fields), fields.integer("token", 0, 1 << 62), decisions), b""
+
     def _folder(self, fields: Fields) -> RunFolder:
         folder = self.layout.run(fields.run())
         if not folder.exists or folder.plan() is None:
@@ -4288,7 +4381,8 @@ class Follow:
     def _fence(self, fields: Fields) -> Callable[[], Json]:
         run, token = fields.run(), fields.integer("token", 0, 10**18)
         wait_s = fields.number("wait_s", 0, 60, default=FENCE_WAIT_S)
-        return lambda: fence(self.layout, run, token, wait_s)
+        launch = fields.text("launch", WORD, default=None)
+        return lambda: fence(self.layout, run, token, wait_s, launch)
 
     def _remove_checkpoints(self, fields: Fields) -> Callable[[], Json]:
         names = fields.texts("names", CHECKPOINT_NAME, limit=4096)
@@ -4388,6 +4482,7 @@ class Follow:
 
     QUICK: dict[str, Callable[[Follow, str | None, Fields], tuple[Json, bytes] | None]] = {
         "have": _have, "prepare": _prepare, "go": _go, "stop": _stop, "request_stop": _request_stop,
+        "decide": _decide,
         "subscribe": _subscribe, "unsubscribe": _unsubscribe, "ack": _ack, "renew": _renew, "read": _read,
         "status": _status, "net_listen": _net_listen, "net_close": _net_close,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,10 +13,10 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider_dtrain.errors import ExecutionTimeoutError
 from airflow_provider_dtrain.hooks.tasks import as_airflow, dag_folder, failing_at_once, trial_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from airflow.sdk import Context
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import Ticket, TrialKey
 
 
+#: Airflow renders it before and after the task: the name is there while the trial waits and runs.
+MAP_INDEX_TEMPLATE = "{{ task.map_index_name or ti.map_index }}"
+
+
 class TrialOperator(BaseOperator):
     """Trains one trial on a gang of slots.
 
@@ -37,10 +41,11 @@ class TrialOperator(BaseOperator):
     XCom: ``experiment_id, trial_id, state, metric, metrics, steps, checkpoint, hosts`` as plain JSON.
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
-        the XCom of a ``RenderConfigOperator`` (templated)
+        the XCom of a ``RenderConfigOperator``; not read for a trial of a ``PlanTrialsOperator``, which runs with the
+        plan's (templated)
     :param template: name of a stored template, a path, or a dict (templated)
-    :param trial: ``{"number": int, "hparams": {...}}`` of a planned trial; None = trial 0 (or the map
-        index) with the configuration's constants (templated)
+    :param trial: an element of a ``PlanTrialsOperator``'s XCom, or ``{"number": int, "hparams": {...}}``; None = trial
+        0 (or the map index) with the configuration's constants, and a sample of what is not constant (templated)
     :param allocation: XCom of a ``GangSensor``: the trial runs on that gang and waits in no queue; None = it waits
         for a gang of its own (templated)
     :param deferrable: wait and follow in the triggerer; default: ``[operators] default_deferrable``. A
@@ -48,6 +53,7 @@ class TrialOperator(BaseOperator):
     :param retries: retries of infra and platform failures (3); failures of the training code count
         against the configuration's ``max_restarts`` instead and fail the task at once
     :param retry_delay: pause before such a retry (30 s: a host that was restarted is back by then)
+    :param map_index_template: of mapped trials: number and hyperparameters
     """
 
     template_fields: Sequence[str] = ("config", "template", "trial", "allocation")
@@ -57,22 +63,37 @@ class TrialOperator(BaseOperator):
     def __init__(
         self,
         *,
-        config: str | Mapping[str, Any],
+        config: str | Mapping[str, Any] | None = None,
         template: str | Mapping[str, Any] | None = None,
         trial: Mapping[str, Any] | None = None,
         allocation: Mapping[str, Any] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
+        map_index_template: str | None = MAP_INDEX_TEMPLATE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        # Only Airflow's mapped task needs the default; a single task would show an empty name.
+        of_mapped = None if map_index_template == MAP_INDEX_TEMPLATE else map_index_template
+        super().__init__(retries=retries, retry_delay=retry_delay, map_index_template=of_mapped, **kwargs)
         self.config = config
         self.template = template
         self.trial = trial
         self.allocation = allocation
         self.deferrable = deferrable
         self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
+        self._trial_id: int | None = None
+        self._name: str | None = None
+
+    @property
+    def map_index_name(self) -> str:
+        """Number and hyperparameters of a planned trial, e.g. ``3 | lr=3e-4 bs=256``; empty without any."""
+        from airflow_provider_dtrain.core.trial_names import trial_name
+
+        trial = self.trial if isinstance(self.trial, Mapping) else {}
+        if (name := self._name or trial.get("name")) is not None:
+            return str(name)
+        return trial_name(trial.get("number"), trial["hparams"]) if trial.get("hparams") else ""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Run the trial to its end, or hand it to the triggerer.
@@ -89,6 +110,7 @@ class TrialOperator(BaseOperator):
             ticket = self._submit(hook, key, dag_folder(context))
             revive(hook.store, ticket)
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
+        self._trial_id = ticket.trial_id
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
         if not self.deferrable or key.map_index < 0:
@@ -104,7 +126,9 @@ class TrialOperator(BaseOperator):
         """
         from airflow_provider_dtrain.engine.outcome import Outcome
 
-        return self._end(Outcome.from_dict((event or {})["outcome"]))
+        event = event or {}
+        self._trial_id = event.get("trial_id")
+        return self._end(Outcome.from_dict(event["outcome"]))
 
     def on_kill(self) -> None:
         """End the gang on every host; takes no lock and opens no connection."""
@@ -117,11 +141,11 @@ class TrialOperator(BaseOperator):
 
         :param folder: of the DAG file
         """
-        from airflow_provider_dtrain.engine.submission import render, submit
+        from airflow_provider_dtrain.engine.submission import config_of, submit
 
         gang = self._gang()
         pool = hook.store.gang(gang.allocation_id).pool if gang is not None else None
-        stored = render(hook, self.config, self.template, folder, pool=pool)
+        stored = config_of(hook, self.config, self.template, folder, trial=self.trial, pool=pool)
         return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)
 
     def _gang(self) -> HeldGang | None:
@@ -162,14 +186,24 @@ class TrialOperator(BaseOperator):
         from airflow_provider_dtrain.engine.tasklog import TaskLog
 
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
-        await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill()
+        error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
+        await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill(error)
 
     def _defer(self, trial_id: int, deadline: float | None) -> None:
         from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
         self.defer(trigger=TrialTrigger(trial_id=trial_id, deadline=deadline), method_name="execute_complete")
 
+    def _learn_name(self) -> None:
+        """Look up what a trial of a search has drawn since it was planned."""
+        if self._trial_id is not None and isinstance(self.trial, Mapping) and "search_id" in self.trial:
+            from airflow_provider_dtrain.engine.search import drawn_name
+            from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+            self._name = drawn_name(DtrainHook().store, self._trial_id) or self._name
+
     def _end(self, outcome: Outcome | None) -> dict[str, Any] | None:
+        self._learn_name()
         if outcome is None or outcome.failure is None:
             return outcome.result if outcome else None
         raise as_airflow(outcome.failure.exception())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ from airflow_provider_dtrain.store.tables import allocations, attempts, experime
 from airflow_provider_dtrain.store.views import attempt_views
 
 HANDED_OVER = "handed over"
+#: How long a host that did not answer, and that a trial cannot do without, is not tried again.
+AWAY_FOR = timedelta(seconds=30)
 
 
 class Attempts(Queue):
@@ -114,7 +116,7 @@ class Attempts(Queue):
         if attempt.state == "running":
             return
         self._set_attempt(conn, attempt, "running", started_at=self._now())
-        self._set_allocation(conn, attempt.allocation_id, "starting", "running")
+        self._move_allocation(conn, attempt.allocation_id, "starting", "running")
         self._set_trial(conn, attempt.trial_id, "running")
 
     @writes
@@ -158,6 +160,7 @@ class Attempts(Queue):
         failure: Mapping[str, Any],
         exclude_host: str | None,
         also: Sequence[str] = (),
+        away: bool = False,
     ) -> Ticket | None:
         """Let a trial wait for other hosts after one was at fault; return None when none could serve it.
 
@@ -167,6 +170,7 @@ class Attempts(Queue):
         :param failure: why the attempt cannot go on
         :param exclude_host: the host at fault; kept from this trial
         :param also: more such hosts
+        :param away: they did not answer: a trial that no others could serve waits until they do
         :raises StaleWatchError: the watch is not current
         """
         pool = self._lock_pool_of(conn, attempt_id)
@@ -176,13 +180,11 @@ class Attempts(Queue):
             return None
         excluded = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == attempt.trial_id)) or []
         names = {entry["host"] for entry in excluded} | {exclude_host, *also}
-        options, request = options_of(pool), GangRequest("", row.slots, row.priority, row.is_single_host)
-        rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
-        found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
-        if isinstance(found, Unplaceable) and found.never:
+        are_needed = not _can_do_without(conn, pool, row, names)
+        if are_needed and not away:
             return None
         for host in (exclude_host, *also):
-            self._exclude(conn, attempt.trial_id, host)
+            self._exclude(conn, attempt.trial_id, host, AWAY_FOR if are_needed else None)
         if attempt.state == "starting" and not held_hosts(conn, row.id):
             self._wait_again(conn, attempt, row, str(failure.get("message", "")))
             return self._ticket_of(conn, attempt_id)
@@ -236,7 +238,9 @@ class Attempts(Queue):
     ) -> Ticket:
         trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
         newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
-        if trial.state in {"completed", "stopped", "killed"} or attempt.number != newest:
+        # What Airflow killed goes on if Airflow runs the task again; what a person killed does not.
+        is_over = trial.state in {"completed", "stopped"} or (trial.state == "killed" and trial.kill_requested_by)
+        if is_over or attempt.number != newest:
             raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: no attempt follows here.")
         now = self._now()
         if attempt.ended_at is None:
@@ -315,3 +319,14 @@ class Attempts(Queue):
         attempt = guard(conn, attempt_id, watch)
         if attempt.ended_at is None:
             self._end(conn, attempt, state, failure, result)
+
+
+def _can_do_without(conn: Connection, pool: Row[Any], row: Row[Any], names: Collection[str | None]) -> bool:
+    """Return whether the pool could ever serve a request without some hosts.
+
+    :param row: of allocations
+    """
+    options, request = options_of(pool), GangRequest("", row.slots, row.priority, row.is_single_host)
+    rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
+    found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+    return not (isinstance(found, Unplaceable) and found.never)

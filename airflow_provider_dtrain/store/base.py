@@ -14,9 +14,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreError, StoreUnavailableError, UserError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.engine import dump_json, gate, utcnow
-from airflow_provider_dtrain.store.notify import pool_changed
-from airflow_provider_dtrain.store.tables import attempts, audit, pools
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.notify import POOL_CHANGED
+from airflow_provider_dtrain.store.tables import allocations, attempts, audit, pools
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class Base:
         # READ COMMITTED gives each statement its own view: BEGIN and ROLLBACK around reads would be two round trips.
         alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
         self._reader = engine.execution_options(dtrain_reads=True, **alone)
+        self._writer = fast.writer(engine)
 
     def _now(self) -> datetime:
         return self._clock()
@@ -64,7 +67,7 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
     def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         for attempt in range(TRIES):
             try:
-                with gate.transaction(), self._engine.begin() as conn:
+                with gate.transaction(), fast.transaction(self._writer) as conn:
                     return method(self, conn, *args, **kwargs)
             except sa.exc.DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) not in RETRIED or attempt == TRIES - 1:
@@ -138,12 +141,36 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+_POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
+_ATTEMPT: sa.BindParameter[int] = sa.bindparam("attempt_id")
+_LOCK_POOL = Statement(sa.select(pools).where(pools.c.name == _POOL).with_for_update())
+_POOL_OF = (
+    sa.select(allocations.c.pool)
+    .join(attempts, attempts.c.allocation_id == allocations.c.id)
+    .where(attempts.c.id == _ATTEMPT)
+)
+#: A request that follows another one of its trial stays in the same pool: what was read before the lock holds after it.
+_LOCK_POOL_OF = Statement(sa.select(pools).where(pools.c.name == _POOL_OF.scalar_subquery()).with_for_update())
+_RAISED = pools.update().where(pools.c.name == _POOL).values(version=pools.c.version + 1)
+#: PostgreSQL tells it as well, which costs no statement of its own.
+_BUMP = Statement(_RAISED, _RAISED.returning(POOL_CHANGED))
+#: Without the plan, which is large and which nobody reads under the watch.
+_GUARD = Statement(
+    sa.select(*(column for column in attempts.c if column.name not in {"plan", "master"}))
+    .where(attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))
+    .with_for_update()
+)
+_GANG_OF = Statement(
+    sa.select(allocations).join(attempts, attempts.c.allocation_id == allocations.c.id).where(attempts.c.id == _ATTEMPT)
+)
+
+
 def lock_pool(conn: Connection, name: str) -> Row[Any]:
     """Return the pool's row, locked: the first statement of whatever changes a scheduling decision.
 
     :raises NotFoundError: no such pool; lists those that exist
     """
-    row = conn.execute(sa.select(pools).where(pools.c.name == name).with_for_update()).one_or_none()
+    row: Row[Any] | None = fast.first(conn, _LOCK_POOL, {"pool_name": name})
     if row is None:
         known = sorted(conn.scalars(sa.select(pools.c.name)))
         raise NotFoundError(
@@ -153,28 +180,63 @@ def lock_pool(conn: Connection, name: str) -> Row[Any]:
     return row
 
 
+def lock_pool_of(conn: Connection, attempt_id: int) -> Row[Any]:
+    """Return the row of the pool that an attempt's request waits in, locked before anything in it.
+
+    :raises NotFoundError: no such attempt
+    """
+    row: Row[Any] | None = fast.first(conn, _LOCK_POOL_OF, {"attempt_id": attempt_id})
+    if row is None:
+        raise NotFoundError(f"There is no attempt {attempt_id}.")
+    return row
+
+
 def bump(conn: Connection, pool: str) -> None:
     """Note that the next pass of the pool may decide differently."""
-    raised = pools.update().where(pools.c.name == pool).values(version=pools.c.version + 1)
-    told = pool_changed(conn.dialect.name, pool)
-    conn.execute(raised.returning(*told) if told else raised)
+    fast.send(conn, _BUMP, {"pool_name": pool})
 
 
 def guard(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
-    """Return the attempt's row, locked until the end of the transaction.
+    """Return the attempt's row without its plan, locked until the end of the transaction.
 
     :raises StaleWatchError: somebody else has taken the watch
     """
-    row = conn.execute(
-        sa.select(attempts).where(attempts.c.id == attempt_id, attempts.c.watch == watch).with_for_update()
+    row: Row[Any] | None = fast.first(conn, _GUARD, {"attempt_id": attempt_id, "watch": watch})
+    return row if row is not None else _refuse(conn, attempt_id, watch)
+
+
+def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[Row[Any], Row[Any]]:
+    """Return the rows of an attempt and of its allocation, the first one locked.
+
+    :raises StaleWatchError: somebody else has taken the watch
+    """
+    values = {"attempt_id": attempt_id, "watch": watch}
+    mine, gangs = fast.read(conn, (_GUARD, _GANG_OF), values)
+    return (mine[0] if mine else _refuse(conn, attempt_id, watch)), gangs[0]
+
+
+def lock_gang(
+    conn: Connection, attempt_id: int, watch: int, *more: Statement
+) -> tuple[Row[Any], Row[Any], list[list[Any]]]:
+    """Return the rows of an attempt and of its allocation, with their pool and the attempt locked.
+
+    :param more: what is read along with them, by ``attempt_id``
+    :raises NotFoundError: no such attempt
+    :raises StaleWatchError: somebody else has taken the watch
+    """
+    values = {"attempt_id": attempt_id, "watch": watch}
+    found, mine, gangs, *rest = fast.read(conn, (_LOCK_POOL_OF, _GUARD, _GANG_OF, *more), values)
+    if not found:
+        raise NotFoundError(f"There is no attempt {attempt_id}.")
+    return (mine[0] if mine else _refuse(conn, attempt_id, watch)), gangs[0], rest
+
+
+def _refuse(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
+    found = conn.execute(
+        sa.select(attempts.c.watch, attempts.c.watcher).where(attempts.c.id == attempt_id)
     ).one_or_none()
-    if row is None:
-        found = conn.execute(
-            sa.select(attempts.c.watch, attempts.c.watcher).where(attempts.c.id == attempt_id)
-        ).one_or_none()
-        if found is None:
-            raise NotFoundError(f"There is no attempt {attempt_id}.")
-        raise StaleWatchError(
-            f"Attempt {attempt_id} is followed under watch {found.watch} ({found.watcher}), not {watch}: stop here."
-        )
-    return row
+    if found is None:
+        raise NotFoundError(f"There is no attempt {attempt_id}.")
+    raise StaleWatchError(
+        f"Attempt {attempt_id} is followed under watch {found.watch} ({found.watcher}), not {watch}: stop here."
+    )

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, reads
 from airflow_provider_dtrain.store.engine import gate
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.notify import Listener, Message, can_listen
 from airflow_provider_dtrain.store.tables import allocations, pools, trials
 
@@ -32,7 +35,22 @@ IDLE_S = 60.0
 RETRY_S, LONGEST_RETRY_S = 5.0, 300.0
 #: What a waiter last knew is forgotten when nobody has waited for it for so long.
 FORGET_S = 300.0
-IDS_PER_STATEMENT = 500
+
+_DUE = Statement(
+    sa.select(pools.c.name).where(
+        sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
+    )
+)
+_SIGNS_OF = sa.select(
+    allocations.c.id, allocations.c.state, allocations.c.unplaceable, allocations.c.paused,
+    trials.c.kill_requested_at, trials.c.pause_requested_at,
+).outerjoin(trials, trials.c.id == allocations.c.trial_id)  # fmt: skip
+_LISTED: Any = sa.func.json_each(sa.bindparam("ids", type_=sa.JSON)).table_valued("value")
+#: However many ids there are, it is one text that is compiled once.
+_SIGNS = Statement(
+    _SIGNS_OF.where(allocations.c.id.in_(sa.select(_LISTED.c.value))),
+    _SIGNS_OF.where(allocations.c.id == sa.any_(sa.bindparam("ids", type_=postgresql.ARRAY(sa.BigInteger)))),
+)
 
 Sign = tuple[Any, ...]
 _making = threading.Lock()
@@ -62,21 +80,13 @@ class Looks(Base):
     @reads
     def due_pools(self, conn: Connection, names: Sequence[str]) -> list[str]:
         """Return those of the pools where a pass may decide something now."""
-        row = pools.c
-        due = sa.or_(row.version != row.passed_version, row.next_due_at <= self._now())
-        return list(conn.scalars(sa.select(row.name).where(row.name.in_(names), due)))
+        due = {row.name for row in fast.rows(conn, _DUE, {"now": self._now()})}
+        return [name for name in names if name in due]
 
     @reads
     def request_signs(self, conn: Connection, allocation_ids: Sequence[int]) -> dict[int, Sign]:
         """Return per request all of which a change has to wake whoever waits for it."""
-        row, wish = allocations.c, trials.c
-        columns = (row.id, row.state, row.unplaceable, row.paused, wish.kill_requested_at, wish.pause_requested_at)
-        found: dict[int, Sign] = {}
-        for start in range(0, len(allocation_ids), IDS_PER_STATEMENT):
-            ids = list(allocation_ids[start : start + IDS_PER_STATEMENT])
-            query = sa.select(*columns).outerjoin(trials, wish.id == row.trial_id).where(row.id.in_(ids))
-            found |= {entry[0]: tuple(entry[1:]) for entry in conn.execute(query)}
-        return found
+        return {entry[0]: tuple(entry[1:]) for entry in fast.rows(conn, _SIGNS, {"ids": list(allocation_ids)})}
 
 
 class Changes:

@@ -9,12 +9,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core import lifecycle
-from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store.base import bump, lock_pool
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.base import bump, lock_pool_of
 from airflow_provider_dtrain.store.counting import held_s
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.held import Held
-from airflow_provider_dtrain.store.records import AttemptState, EndState
-from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, trials
+from airflow_provider_dtrain.store.holding import ALLOCATION
+from airflow_provider_dtrain.store.records import AttemptState, EndState, TrialKey
+from airflow_provider_dtrain.store.rungs import note_failure
+from airflow_provider_dtrain.store.search_records import ExperimentState
+from airflow_provider_dtrain.store.tables import attempts, experiments, searches, trials
 
 #: How an attempt is marked when its trial ends.
 ATTEMPT_END: Mapping[EndState, AttemptState] = {
@@ -22,27 +26,48 @@ ATTEMPT_END: Mapping[EndState, AttemptState] = {
 }  # fmt: skip
 
 
+_TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
+_LOCK_TRIAL = Statement(sa.select(trials.c.state).where(trials.c.id == _TRIAL).with_for_update())
+_EXPERIMENT_OF = sa.select(trials.c.experiment_id).where(trials.c.id == _TRIAL).scalar_subquery()
+_LOCK_EXPERIMENT_OF = Statement(sa.select(experiments.c.id).where(experiments.c.id == _EXPERIMENT_OF).with_for_update())
+_SAME_EXPERIMENT = ("dag_id", "run_id", "name")
+_LOCK_EXPERIMENT = Statement(
+    sa.select(experiments)
+    .where(*(experiments.c[name] == sa.bindparam(f"of_{name}") for name in _SAME_EXPERIMENT))
+    .with_for_update()
+)
+_SEARCH_OF = Statement(
+    sa.select(searches.c.id, searches.c.max_trials, searches.c.ended_at)
+    .where(searches.c.experiment_id == _EXPERIMENT_OF)
+    .order_by(searches.c.generation.desc())
+    .limit(1)
+)
+#: State -> trials that an experiment consists of; a cleared task or plan leaves its older ones behind as history.
+_TRIALS_BESIDE = Statement(
+    sa.select(trials.c.state, sa.func.count().label("all"), sa.func.count(trials.c.search_id).label("planned"))
+    .where(trials.c.experiment_id == _EXPERIMENT_OF, trials.c.cleared_at.is_(None))
+    .where(sa.or_(trials.c.search_id.is_(None), trials.c.search_id == sa.bindparam("search")))
+    .group_by(trials.c.state)
+)
+
+
 class Ending(Held):
     """Moves attempts and trials; callers hold the lock of the pool."""
 
     def _lock_pool_of(self, conn: Connection, attempt_id: int) -> Row[Any]:
         """Lock the pool that an attempt's request waits in; a pool is locked before anything in it."""
-        query = sa.select(allocations.c.pool).join(attempts, attempts.c.allocation_id == allocations.c.id)
-        pool = conn.scalar(query.where(attempts.c.id == attempt_id))
-        if pool is None:
-            raise NotFoundError(f"There is no attempt {attempt_id}.")
-        return lock_pool(conn, pool)
+        return lock_pool_of(conn, attempt_id)
 
     def _set_attempt(self, conn: Connection, attempt: Row[Any], state: AttemptState, **values: Any) -> None:
         if attempt.state != state:
             lifecycle.check("attempt", attempt.state, state)
-        conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(state=state, **values))
+        fast.update(conn, attempts, attempt.id, state=state, **values)
 
     def _set_trial(self, conn: Connection, trial_id: int, state: str, **values: Any) -> None:
-        old = conn.scalar(sa.select(trials.c.state).where(trials.c.id == trial_id).with_for_update())
+        old = fast.first(conn, _LOCK_TRIAL, {"trial": trial_id}).state
         if old != state:
-            lifecycle.check("trial", str(old), state)
-        conn.execute(trials.update().where(trials.c.id == trial_id).values(state=state, **values))
+            lifecycle.check("trial", old, state)
+        fast.update(conn, trials, trial_id, state=state, **values)
 
     def _end(
         self,
@@ -58,12 +83,14 @@ class Ending(Held):
         values = {"failure": failure, "result": result, "ended_at": now}
         self._set_attempt(conn, attempt, mark_of(state, failure, attempt.state), **values)
         self._set_trial(conn, attempt.trial_id, state, **values)
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        row = fast.first(conn, ALLOCATION, {"gang": attempt.allocation_id})
         if row.trial_id is None:
             self._leave_gang(conn, row, attempt.id)
         else:
             self._expire(conn, row)
         self._end_experiment(conn, attempt.trial_id)
+        if state in {"errored", "killed"}:
+            note_failure(conn, attempt, now)
 
     def _expire(self, conn: Connection, row: Row[Any]) -> None:
         """Take the gang from its attempt: released when nothing was started, else held until the hosts confirm."""
@@ -71,7 +98,7 @@ class Ending(Held):
             self._release_host(conn, row.id, None, "untaken")
             bump(conn, row.pool)
         elif row.state in {"starting", "running", "stopping"}:
-            self._set_allocation(conn, row.id, row.state, "expired")
+            self._move_allocation(conn, row.id, row.state, "expired")
 
     def _ungrant(self, conn: Connection, row: Row[Any], reason: str) -> Row[Any]:
         """Take a grant back under which no process was started; return the allocation as it is then.
@@ -81,27 +108,51 @@ class Ending(Held):
         now = self._now()
         values = {"token": None, "granted_at": None, "reason": reason, "eligible_since": now}
         if self._set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
-            self._free_rows(conn, [row.id], "untaken")
+            self._free_rows(conn, row.id, "untaken")
             bump(conn, row.pool)
-        return conn.execute(sa.select(allocations).where(allocations.c.id == row.id)).one()
+        found: Row[Any] = fast.first(conn, ALLOCATION, {"gang": row.id})
+        return found
+
+    def _open_experiment(
+        self, conn: Connection, key: TrialKey, name: str, weight: float, max_slots: int | None
+    ) -> Row[Any]:
+        """Return an experiment's row, locked: a new one, or the one that there is, which goes on if it had ended.
+
+        :param weight: counts when it is made, as does ``max_slots``
+        """
+        same = {"dag_id": key.dag_id, "run_id": key.run_id, "name": name}
+        values = {**same, "weight": weight, "max_slots": max_slots, "state": "running", "created_at": self._now()}
+        fast.add_unless(conn, experiments, _SAME_EXPERIMENT, **values)
+        asked = {f"of_{column}": value for column, value in same.items()}
+        row: Row[Any] = fast.first(conn, _LOCK_EXPERIMENT, asked)
+        if row.state == "running":
+            return row
+        # What people wanted of it was done.
+        fast.update(conn, experiments, row.id, state="running", ended_at=None, wish=None, wished_by=None)
+        again: Row[Any] = fast.first(conn, _LOCK_EXPERIMENT, asked)
+        return again
 
     def _end_experiment(self, conn: Connection, trial_id: int) -> None:
-        of = conn.scalar(sa.select(trials.c.experiment_id).where(trials.c.id == trial_id))
+        """End a trial's experiment with its last trial; a search has as many as it planned, or was ended."""
         # Locked, so that of two trials that end at once the second sees the first.
-        conn.execute(sa.select(experiments.c.id).where(experiments.c.id == of).with_for_update())
-        rows = conn.execute(
-            sa.select(trials.c.task_id, trials.c.map_index, trials.c.state)
-            .where(trials.c.experiment_id == of)
-            .order_by(trials.c.max_tries)
-        )
-        # A cleared task leaves its older trial behind as history.
-        states = {(row.task_id, row.map_index): row.state for row in rows}.values()
-        if any(state in {"queued", "running", "paused"} for state in states):
+        of = fast.first(conn, _LOCK_EXPERIMENT_OF, {"trial": trial_id}).id
+        newest = next(iter(fast.read(conn, (_SEARCH_OF,), {"trial": trial_id})[0]), None)
+        search = None if newest is None else newest.id
+        rows = fast.read(conn, (_TRIALS_BESIDE,), {"trial": trial_id, "search": search})[0]
+        state, planned = experiment_end({row.state: row.all for row in rows}), sum(row.planned for row in rows)
+        is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
+        if state is None or is_open or any(row.state in {"queued", "running", "paused"} for row in rows):
             return
-        order = ("completed", "stopped", "killed", "errored")
-        state = next((name for name in order if name in states), "completed")
-        state = "completed" if state == "stopped" else state
-        conn.execute(experiments.update().where(experiments.c.id == of).values(state=state, ended_at=self._now()))
+        fast.update(conn, experiments, of, state=state, ended_at=self._now())
+
+
+def experiment_end(trials_by_state: Mapping[str, int]) -> ExperimentState | None:
+    """Return how an experiment ends with its trials; None when none of them has ended."""
+    if trials_by_state.get("completed") or trials_by_state.get("stopped"):
+        return "completed"
+    if trials_by_state.get("killed"):
+        return "killed"
+    return "errored" if trials_by_state.get("errored") else None
 
 
 def mark_of(state: EndState, failure: Mapping[str, Any] | None, old: str) -> AttemptState:

@@ -22,6 +22,7 @@ from sqlalchemy.engine.url import URL
 from sqlalchemy.types import TypeDecorator
 
 from airflow_provider_dtrain.errors import StoreError
+from airflow_provider_dtrain.store import fast
 
 BUSY_TIMEOUT_S = 30
 #: Longest wait of a fork for transactions of other threads.
@@ -154,6 +155,11 @@ def _postgresql(url: URL) -> Engine:
     )
     if is_psycopg:
         event.listen(engine, "checkout", _refuse_closed)
+    if fast.can_send_together(engine.dialect):
+        # What was kept back travels with the COMMIT itself: at a listener of "commit" nothing is durable yet.
+        engine.dialect.do_commit = fast.commit  # type: ignore[method-assign, assignment]
+        for name in ("do_execute", "do_executemany", "do_execute_no_params"):
+            event.listen(engine, name, fast.send_first)
     return engine
 
 

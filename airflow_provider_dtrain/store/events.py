@@ -8,12 +8,16 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, guard, reads, writes
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.metrics import add_checkpoint, add_metrics
 from airflow_provider_dtrain.store.records import EventView, MetricGroup, RankView
+from airflow_provider_dtrain.store.rungs import answer, note_best
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, events, ranks, slots, streams
 from airflow_provider_dtrain.store.views import store_mark
 
@@ -75,12 +79,17 @@ class Events(Base):
             }
             for event in batch
         ]  # fmt: skip
-        if rows:
-            conn.execute(events.insert(), rows)
+        fast.add(conn, events, *rows)
         source = _RANK_STREAM.fullmatch(stream)
         for event in batch:
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
                 handler(conn, attempt, {**event, "host": host, "token": token}, int(source[1]) if source else None)
+        if source and source[1] == "0":
+            # Last, because they lock the trial and its search, and a pool is locked before these.
+            if validations := [event for event in batch if event.get("kind") == "validation"]:
+                note_best(conn, attempt, validations)
+            if questions := [event for event in batch if event.get("kind") == "rung"]:
+                answer(conn, attempt, questions, self._now())
         return list(batch)
 
     @writes
@@ -143,15 +152,12 @@ class Events(Base):
 
     def _move(self, conn: Connection, of: _Stream, old: int, new: int) -> None:
         key = {"attempt_id": of.attempt_id, "token": of.token, "host": of.host, "stream": of.stream}
+        values = {**{f"of_{name}": value for name, value in key.items()}, "old": old, "new": new, "of_epoch": of.epoch}
         moved: Any = None
         if old == 0 and of.epoch == 0:
-            first = self._insert(streams).values(**key, position=new).on_conflict_do_nothing(index_elements=list(key))
-            moved = conn.scalar(first.returning(streams.c.position))
+            moved = fast.first(conn, _BEGIN_STREAM, values)
         if moved is None:
-            where = [streams.c[name] == value for name, value in key.items()]
-            where += [streams.c.position == old, streams.c.epoch == of.epoch]
-            query = streams.update().where(*where).values(position=new)
-            moved = conn.scalar(query.returning(streams.c.position))
+            moved = fast.first(conn, _MOVE_STREAM, values)
         if moved is None:
             raise _moved(of.attempt_id, of.host, of.stream, old)
 
@@ -198,30 +204,32 @@ class Events(Base):
         return float("inf") if heard is None else (self._now() - heard).total_seconds()
 
     @reads
-    def unknown_runs(self, conn: Connection, names: Sequence[str]) -> list[str]:
-        """Return those of some runs that bear this store's mark and that it knows nothing of.
+    def unknown_runs(self, conn: Connection, host: str, runs: Mapping[str, str | None]) -> list[str]:
+        """Return those of a host's live runs that bear this store's mark and that hold nothing there in it.
 
-        That is so after the store was restored from a backup taken before their grant.
+        That is so after the store was restored from a backup taken before their grant, and of slots that somebody
+        vouched for when the host was removed.
+
+        :param runs: name -> what tells its launch from others of that name; None = not known
         """
         mark = f"{store_mark(conn)}-t"
         found = {}
-        for name in names:
+        for name in runs:
             trial, _, rest = name.removeprefix(mark).partition(".")
             number, _, token = rest.partition(".")
             if name.startswith(mark) and trial.isdigit() and number.isdigit() and token.isdigit():
                 found[name] = (int(trial), int(number), int(token))
-        known: set[tuple[int, int, int]] = set()
+        known: dict[tuple[int, int, int], Any] = {}
+        held = (allocation_slots.c.host == host, allocation_slots.c.released_at.is_(None))
         for some in _chunks(list(found.values()), 200):
             query = (
-                sa.select(attempts.c.trial_id, attempts.c.number, allocation_slots.c.token)
-                .select_from(attempts)
-                .join(allocation_slots, allocation_slots.c.token.in_([token for _, _, token in some]))
-                .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+                sa.select(attempts.c.trial_id, attempts.c.number, allocation_slots.c.token, attempts.c.plan)
+                .join(allocation_slots, allocation_slots.c.allocation_id == attempts.c.allocation_id)
+                .where(allocation_slots.c.token.in_([token for _, _, token in some]), *held)
                 .where(sa.tuple_(attempts.c.trial_id, attempts.c.number).in_([key[:2] for key in some]))
-                .where(sa.func.coalesce(allocations.c.trial_id, attempts.c.trial_id) == attempts.c.trial_id)
             )
-            known |= {(row.trial_id, row.number, row.token) for row in conn.execute(query)}
-        return [name for name, key in found.items() if key not in known]
+            known |= {(row.trial_id, row.number, row.token): row.plan for row in conn.execute(query)}
+        return [name for name, key in found.items() if key not in known or _is_another(known[key], host, runs[name])]
 
     @reads
     def hosts_with_blocked_slots(self, conn: Connection) -> list[str]:
@@ -242,12 +250,35 @@ class Events(Base):
         ]
 
 
+def _is_another(plan: Any, host: str, launch: str | None) -> bool:
+    """Return whether a live run is of another launch than the one that is in the store."""
+    mine = (((plan or {}).get("plans") or {}).get(host) or {}).get("launch")
+    return mine is not None and launch is not None and mine != launch
+
+
 def moment(at: Any) -> datetime:
     """Return Unix seconds as a time; a number that is none becomes the epoch."""
     try:
         return datetime.fromtimestamp(float(at), UTC)
     except (TypeError, ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(0, UTC)
+
+
+_STREAM_KEY = ("attempt_id", "token", "host", "stream")
+_BEGIN_STREAM = Statement(
+    # Both databases spell ON CONFLICT alike.
+    postgresql.insert(streams)
+    .values({name: sa.bindparam(f"of_{name}") for name in _STREAM_KEY} | {"position": sa.bindparam("new"), "epoch": 0})
+    .on_conflict_do_nothing(index_elements=_STREAM_KEY)
+    .returning(streams.c.position)
+)
+_MOVE_STREAM = Statement(
+    streams.update()
+    .where(*(streams.c[name] == sa.bindparam(f"of_{name}") for name in _STREAM_KEY))
+    .where(streams.c.position == sa.bindparam("old"), streams.c.epoch == sa.bindparam("of_epoch"))
+    .values(position=sa.bindparam("new"))
+    .returning(streams.c.position)
+)
 
 
 class _Stream(NamedTuple):
@@ -286,9 +317,16 @@ def _unknown(
     return [event for event in batch if dict(event) not in known.get(event.get("seq"), ())]
 
 
+_TOKEN = Statement(
+    sa.select(allocations.c.token)
+    .join(attempts, attempts.c.allocation_id == allocations.c.id)
+    .where(attempts.c.id == sa.bindparam("attempt"))
+)
+
+
 def _token_of(conn: Connection, attempt_id: int) -> int:
-    query = sa.select(allocations.c.token).join(attempts, attempts.c.allocation_id == allocations.c.id)
-    return int(conn.scalar(query.where(attempts.c.id == attempt_id)) or 0)
+    found = fast.first(conn, _TOKEN, {"attempt": attempt_id})
+    return 0 if found is None else int(found.token or 0)
 
 
 def _started(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from airflow_provider_dtrain.core.protection import Overdue, protected
 from airflow_provider_dtrain.core.resources import PoolOptions
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, Base, reads
-from airflow_provider_dtrain.store.counting import held_s, waited_s
+from airflow_provider_dtrain.store.counting import SILENT_AFTER, held_s, waited_s
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.tables import allocations, experiments, hosts, pools, trials
 
@@ -43,6 +44,13 @@ class QueueFacts:
 
 class Explaining(Base):
     """Reads only; what is shown may be a pass behind."""
+
+    def silent_since(self, heard_at: datetime | None) -> datetime | None:
+        """Return when a follower was last heard of that is not there any more; None while it is.
+
+        :param heard_at: of an attempt or a task
+        """
+        return heard_at if heard_at is not None and heard_at <= self._now() - SILENT_AFTER else None
 
     @reads
     def queue_facts(self, conn: Connection, allocation_id: int) -> QueueFacts:

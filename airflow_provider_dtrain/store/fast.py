@@ -1,77 +1,112 @@
 """Statements of the hot path: compiled once per database, run on the driver's own connection.
 
-A pass is a few small statements. What SQLAlchemy does for each execution costs more than SQLite does, and on
-PostgreSQL each statement is a round trip; here they are sent together. Transactions stay with SQLAlchemy.
+A transaction of the store is a few small statements. What SQLAlchemy does for each execution costs more than SQLite
+does, and on PostgreSQL each statement is a round trip. So what needs no answer is kept back there, and sent together
+with the next statement that does, or with the COMMIT.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Dialect, Engine
 
+from airflow_provider_dtrain.store.turns import write_turn
+
 Processor = Callable[[Any], Any]
+#: What of a transaction was not sent yet, in the books of its connection.
+_UNSENT = "dtrain_unsent"
+#: Rows that are inserted one by one; of more, one statement is made.
+FEW = 3
 
 
 class Statement:
-    """One statement with named parameters."""
+    """One statement with named parameters.
 
-    def __init__(self, clause: sa.ClauseElement) -> None:
-        self._clause = clause
+    :param clause: the statement
+    :param postgresql: what PostgreSQL gets instead
+    :param keeps: a row that is as it was at the last read is not made again; its first column tells rows apart
+    """
+
+    def __init__(
+        self, clause: sa.ClauseElement, postgresql: sa.ClauseElement | None = None, *, keeps: bool = False
+    ) -> None:
+        self._clause, self._postgresql, self._keeps = clause, postgresql, keeps
         self._forms: dict[str, _Form] = {}
 
     def form(self, dialect: Dialect) -> _Form:
         """Return the statement as a database takes it."""
-        if dialect.name not in self._forms:
-            self._forms[dialect.name] = _Form(self._clause, dialect)
-        return self._forms[dialect.name]
+        found = self._forms.get(dialect.name)
+        if found is None:
+            own = self._postgresql if dialect.name == "postgresql" else None
+            found = _Form(self._clause if own is None else own, dialect, keeps=self._keeps)
+            self._forms[dialect.name] = found
+        return found
 
 
 class _Form:
-    def __init__(self, clause: sa.ClauseElement, dialect: Dialect) -> None:
+    def __init__(self, clause: sa.ClauseElement, dialect: Dialect, *, keeps: bool) -> None:
         compiled: Any = clause.compile(dialect=dialect)
         self.text: str = compiled.string
         order = compiled.positiontup if compiled.positional else compiled.binds
         self.is_positional: bool = compiled.positional
-        self._binds: list[tuple[str, Any, Processor | None]] = [
-            (
-                name,
-                compiled.binds[name].effective_value,
-                compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect),
-            )
-            for name in order
-        ]
+        self._binds: list[tuple[str, Processor | None]] = []
+        self._constants: dict[str, Any] = {}
+        for name in order:
+            bind = compiled.binds[name]
+            self._binds.append((name, bind.type.dialect_impl(dialect).bind_processor(dialect)))
+            if not bind.required:
+                self._constants[name] = bind.effective_value
         self._columns = list(getattr(clause, "exported_columns", ()))
         names = [str(column.key) for column in self._columns]
         self._row: Any = namedtuple("Row", names, rename=True) if names else None
         self._dialect = dialect
         self._processors: list[tuple[int, Processor]] | None = None
+        #: By the first column: a row as the driver gave it at the last read, and what was made of it.
+        self._kept: dict[Any, tuple[Any, Any]] | None = {} if keeps else None
 
     def bound(self, values: Mapping[str, Any]) -> Any:
-        """Return the arguments for the driver."""
-        found = []
-        for name, constant, processor in self._binds:
-            value = values.get(name, constant)
-            found.append((name, value if processor is None else processor(value)))
-        return [value for _, value in found] if self.is_positional else dict(found)
+        """Return the arguments for the driver.
+
+        :raises KeyError: a value is missing
+        """
+        given = {**self._constants, **values} if self._constants else values
+        if self.is_positional:
+            return [given[name] if process is None else process(given[name]) for name, process in self._binds]
+        return {name: given[name] if process is None else process(given[name]) for name, process in self._binds}
 
     def rows(self, cursor: Any) -> list[Any]:
         """Return what a cursor of the driver has found, with values of the columns' types."""
+        if self._row is None or cursor.description is None:
+            return []
         if self._processors is None:
             self._processors = self._find_processors(cursor.description)
-        make, processors = self._row._make, self._processors
-        found = []
-        for row in cursor.fetchall():
-            values = list(row)
-            for place, processor in processors:
-                if values[place] is not None:
-                    values[place] = processor(values[place])
-            found.append(make(values))
-        return found
+        if self._kept is not None:
+            return self._changed_rows(cursor)
+        make = self._row._make if not self._processors else self._made
+        return list(map(make, cursor.fetchall()))
+
+    def _changed_rows(self, cursor: Any) -> list[Any]:
+        before, kept = self._kept or {}, {}
+        for raw in cursor.fetchall():
+            old = before.get(raw[0])
+            kept[raw[0]] = old if old is not None and old[0] == raw else (raw, self._made(raw))
+        # Replaced as a whole: other threads read it.
+        self._kept = kept
+        return [made for _, made in kept.values()]
+
+    def _made(self, raw: Sequence[Any]) -> Any:
+        values = list(raw)
+        for place, processor in self._processors or ():
+            if values[place] is not None:
+                values[place] = processor(values[place])
+        return self._row._make(values)
 
     def _find_processors(self, description: Sequence[Any]) -> list[tuple[int, Processor]]:
         found = []
@@ -93,38 +128,202 @@ def look(engine: Engine, statement: Statement, values: Mapping[str, Any]) -> lis
 
 
 def read(conn: Connection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the rows of several queries, which are sent together where the driver can."""
+    """Return the rows of several statements, which are sent together where the driver can."""
     forms = [statement.form(conn.dialect) for statement in statements]
-    with _driver(conn) as driver:
-        cursors = [driver.cursor() for _ in forms]
-        with _together(driver, conn.dialect) if len(forms) > 1 else nullcontext():
-            for form, cursor in zip(forms, cursors, strict=True):
-                _execute(conn, cursor, form.text, form.bound(values))
+    cursors = _ask(conn, [(form, values) for form in forms])
+    with _driver(conn):
         return [form.rows(cursor) for form, cursor in zip(forms, cursors, strict=True)]
 
 
+def rows(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> list[Any]:
+    """Return the rows of a statement."""
+    return read(conn, (statement,), values)[0]
+
+
+def first(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> Any:
+    """Return the first row of a statement, None without one."""
+    found = read(conn, (statement,), values)[0]
+    return found[0] if found else None
+
+
+def count(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> int:
+    """Return how many rows a statement changed."""
+    return int(_ask(conn, [(statement.form(conn.dialect), values)])[0].rowcount)
+
+
+def send(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> None:
+    """Execute a statement whose answer nobody needs."""
+    write(conn, [(statement, (values,))])
+
+
 def write(conn: Connection, orders: Orders) -> None:
-    """Execute statements, each once per set of values; sent together where the driver can."""
-    with _driver(conn) as driver, _together(driver, conn.dialect):
-        for statement, sets in orders:
-            form = statement.form(conn.dialect)
-            if len(sets) == 1:
-                _execute(conn, driver.cursor(), form.text, form.bound(sets[0]))
-            elif sets:
-                _execute(conn, driver.cursor(), form.text, [form.bound(values) for values in sets], many=True)
+    """Execute statements whose answers nobody needs, each once per set of values."""
+    unsent = conn.info.get(_UNSENT)
+    for statement, sets in orders:
+        form = statement.form(conn.dialect)
+        bound = [form.bound(values) for values in sets]
+        if unsent is not None:
+            for one in bound:
+                _announce(conn, None, form.text, one)
+                unsent.append((form.text, one))
+        elif len(bound) > 1:
+            with _driver(conn) as driver:
+                cursor = driver.cursor()
+                _announce(conn, cursor, form.text, bound, many=True)
+                cursor.executemany(form.text, bound)
+        elif bound:
+            _ask(conn, [(form, sets[0])])
 
 
-def _execute(conn: Connection, cursor: Any, text: str, values: Any, *, many: bool = False) -> None:
-    """Execute a statement; whoever listens to the engine's statements hears of it."""
+def insert(conn: Connection, table: sa.Table, **values: Any) -> int:
+    """Return the id of a new row."""
+    return int(first(conn, _inserting(table, tuple(values)), _named(values))[0])
+
+
+def add_unless(conn: Connection, table: sa.Table, same: Sequence[str], **values: Any) -> None:
+    """Insert a row unless there is one with the same values in the columns of a unique index."""
+    send(conn, _inserting(table, tuple(values), tuple(same)), _named(values))
+
+
+def add(conn: Connection, table: sa.Table, *rows: Mapping[str, Any]) -> None:
+    """Insert rows that have the same columns, and whose ids nobody needs."""
+    if len(rows) > FEW and conn.info.get(_UNSENT) is not None:
+        # SQLAlchemy makes one statement of them.
+        conn.execute(table.insert(), rows)
+    elif rows:
+        write(conn, [(_inserting(table, tuple(rows[0])), [_named(row) for row in rows])])
+
+
+def update(conn: Connection, table: sa.Table, of: int, if_state: str | None = None, **values: Any) -> None:
+    """Set columns of the row with an id.
+
+    :param if_state: only while it is in this state
+    """
+    send(conn, *_update(table, of, if_state, values))
+
+
+def updated(conn: Connection, table: sa.Table, of: int, if_state: str | None = None, **values: Any) -> bool:
+    """Set columns of the row with an id; return whether there was one."""
+    return count(conn, *_update(table, of, if_state, values)) == 1
+
+
+def _update(table: sa.Table, of: int, state: str | None, values: Mapping[str, Any]) -> tuple[Statement, dict[str, Any]]:
+    asked = {"if_id": of} if state is None else {"if_id": of, "if_state": state}
+    return _updating(table, tuple(asked), tuple(values)), {**asked, **_named(values)}
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    # SQLAlchemy keeps the plain names of columns for itself.
+    return {f"new_{name}": value for name, value in values.items()}
+
+
+@cache
+def _inserting(table: sa.Table, names: tuple[str, ...], same: tuple[str, ...] = ()) -> Statement:
+    values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
+    for column in table.c:
+        # Outside SQLAlchemy's execution nobody fills them in.
+        if column.name not in values and column.default is not None:
+            default: Any = column.default
+            values[column.name] = sa.literal(default.arg(None) if default.is_callable else default.arg, column.type)
+    if same:
+        # Both databases spell ON CONFLICT alike.
+        return Statement(postgresql.insert(table).values(values).on_conflict_do_nothing(index_elements=same))
+    return Statement(table.insert().values(values).returning(*table.primary_key))
+
+
+@cache
+def _updating(table: sa.Table, where: tuple[str, ...], names: tuple[str, ...]) -> Statement:
+    asked = [table.c[name.removeprefix("if_")] == sa.bindparam(name) for name in where]
+    return Statement(table.update().where(*asked).values({name: sa.bindparam(f"new_{name}") for name in names}))
+
+
+# -- transactions -------------------------------------------------------------------------------
+def can_send_together(dialect: Dialect) -> bool:
+    """Return whether the driver sends statements without waiting for each answer."""
+    return dialect.driver == "psycopg" and bool(dialect.loaded_dbapi.Pipeline.is_supported())
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """Yield a connection in a writing transaction, committed at the end.
+
+    :param engine: of :func:`writer`
+    """
+    if engine.dialect.name == "sqlite":
+        with write_turn(str(engine.url.database)), engine.begin() as conn:
+            yield conn
+        return
+    with engine.begin() as conn:
+        if not conn.get_execution_options().get("dtrain_begins"):
+            yield conn
+            return
+        # Kept here as well: a connection that is lost does not give it.
+        books = conn.info
+        books[_UNSENT] = [("BEGIN ISOLATION LEVEL READ COMMITTED", None)]
+        try:
+            yield conn
+        except BaseException:
+            books.pop(_UNSENT, None)
+            raise
+
+
+def writer(engine: Engine) -> Engine:
+    """Return what :func:`transaction` takes; on PostgreSQL BEGIN and COMMIT travel with other statements."""
+    if not can_send_together(engine.dialect):
+        return engine
+    return engine.execution_options(isolation_level="AUTOCOMMIT", dtrain_begins=True)
+
+
+def commit(connection: Any) -> None:
+    """Commit, together with everything that was not sent yet: the dialect's ``do_commit``.
+
+    :param connection: of the pool
+    """
+    unsent = connection.info.pop(_UNSENT, None)
+    if not unsent:
+        connection.commit()
+    elif len(unsent) > 1 or unsent[0][1] is not None:
+        # Once a statement fails, the server skips the rest up to the end of what is sent together: COMMIT as well.
+        _together(connection.dbapi_connection, [*unsent, ("COMMIT", None)])
+
+
+def send_first(*arguments: Any) -> None:
+    """Send what was kept back before SQLAlchemy sends a statement: a listener of its executions."""
+    conn = arguments[-1].root_connection
+    unsent = conn.info.get(_UNSENT) if conn.get_execution_options().get("dtrain_begins") else None
+    if unsent:
+        _together(conn.connection.dbapi_connection, unsent)
+        unsent.clear()
+
+
+def _ask(conn: Connection, asked: Sequence[tuple[_Form, Mapping[str, Any]]]) -> list[Any]:
+    """Return the cursors of statements that have been executed, after everything that was kept back."""
+    wanted = [(form.text, form.bound(values)) for form, values in asked]
+    for text, values in wanted:
+        _announce(conn, None, text, values)
+    unsent = conn.info.get(_UNSENT)
+    with _driver(conn) as driver:
+        if can_send_together(conn.dialect) and (unsent or len(wanted) > 1):
+            cursors = _together(driver, [*(unsent or ()), *wanted])
+            if unsent:
+                unsent.clear()
+            return cursors[-len(wanted) :]
+        cursors = [driver.cursor() for _ in wanted]
+        for cursor, (text, values) in zip(cursors, wanted, strict=True):
+            cursor.execute(text, values)
+        return cursors
+
+
+def _together(driver: Any, statements: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return the cursors of statements that were sent without waiting for the answers of others."""
+    with driver.pipeline():
+        return [driver.execute(text, values) for text, values in statements]
+
+
+def _announce(conn: Connection, cursor: Any, text: str, values: Any, *, many: bool = False) -> None:
+    """Tell whoever listens to the engine's statements."""
     for listener in conn.dispatch.before_cursor_execute:
         listener(conn, cursor, text, values, None, many)
-    (cursor.executemany if many else cursor.execute)(text, values)
-
-
-def _together(driver: Any, dialect: Dialect) -> AbstractContextManager[Any]:
-    """Return what makes statements wait for no answer until all are sent."""
-    can = dialect.driver == "psycopg" and dialect.loaded_dbapi.Pipeline.is_supported()
-    return driver.pipeline() if can else nullcontext()
 
 
 @contextmanager

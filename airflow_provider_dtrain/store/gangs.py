@@ -27,7 +27,7 @@ from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue import FORGOTTEN_AFTER, held_hosts, pool_machines, renew_waiting
 from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.tables import allocations, attempts, gangs, pools
-from airflow_provider_dtrain.store.trials import Trials, _ticket
+from airflow_provider_dtrain.store.trials import Trials, submitted
 from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
 
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
@@ -138,18 +138,24 @@ class Gangs(Trials, Attempts):
         :raises GangMismatchError: the gang is in another pool or has another number of slots
         """
         row = self._locked_gang(conn, int(submission.allocation_id or 0))
-        if (ticket := _ticket(conn, submission.key)) is not None:
+        if (ticket := submitted(conn, submission)) is not None:
             return ticket
         gang = self._gang(conn, row.id)
         check_gang(row, gang, token)
+        if (gang.dag_id, gang.run_id) != (submission.key.dag_id, submission.key.run_id):
+            raise GangEndedError(
+                f"Allocation {row.id} is held for DAG run '{gang.run_id}' of '{gang.dag_id}', not for this one: the "
+                "gang that was given here is no more. Was the store restored from a backup? Clear the task "
+                f"'{gang.task_id}' of this run."
+            )
         if (submission.slots, submission.pool) != (row.slots, row.pool):
             raise GangMismatchError(
                 f"The configuration asks for {count(submission.slots, 'slot')} of pool '{submission.pool}', but the "
                 f"held gang (allocation {row.id}) has {row.slots} of pool '{row.pool}'. Set "
                 f"resources.slots_per_trial to {row.slots}, or hold a gang of another size."
             )
-        experiment_id = self._experiment(conn, submission)
-        trial_id = self._trial(conn, submission, experiment_id)
+        experiment = self._experiment(conn, submission)
+        trial_id = self._trial(conn, submission, experiment)
         values = {"trial_id": trial_id, "number": 1, "allocation_id": row.id, "state": "waiting"}
         query = attempts.insert().values(**values, created_at=self._now(), renewed_at=self._now())
         attempt_id = int(conn.scalar(query.returning(attempts.c.id)) or 0)

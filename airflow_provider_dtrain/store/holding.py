@@ -9,14 +9,47 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core import lifecycle
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, bump
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.records import Proof
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, hosts
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, hosts
 
 
 def held_rows() -> sa.ColumnElement[bool]:
     """Return the condition for rows whose slot is not free."""
     return allocation_slots.c.released_at.is_(None)
+
+
+_GANG: sa.BindParameter[int] = sa.bindparam("gang")
+_FREE = (
+    allocation_slots.update()
+    .where(held_rows(), allocation_slots.c.allocation_id == _GANG)
+    .values(released_at=sa.bindparam("now"), proof=sa.bindparam("by_proof"))
+)
+_FREE_ALL = Statement(_FREE)
+_FREE_HOST = Statement(_FREE.where(allocation_slots.c.host == sa.bindparam("of_host")))
+ALLOCATION = Statement(sa.select(allocations).where(allocations.c.id == _GANG))
+_STILL_HELD = Statement(
+    sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.allocation_id == _GANG).limit(1)
+)
+ALLOCATION_OF_ATTEMPT = (
+    sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt_id")).scalar_subquery()
+)
+#: The hosts of an attempt's gang, those that were released as well, with the number of slots that are held.
+HOSTS_OF_ATTEMPT = Statement(
+    sa.select(allocation_slots.c.host, sa.func.count(allocation_slots.c.id).filter(held_rows()).label("held"))
+    .where(allocation_slots.c.allocation_id == ALLOCATION_OF_ATTEMPT)
+    .group_by(allocation_slots.c.host)
+)
+_SETTLE = Statement(
+    hosts.update()
+    .where(
+        hosts.c.pool == sa.bindparam("of_pool"), hosts.c.state == "draining",
+        ~sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.host == hosts.c.name).exists(),
+    )
+    .values(state="drained", state_since=sa.bindparam("now"))
+)  # fmt: skip
 
 
 class Holding(Base):
@@ -29,24 +62,24 @@ class Holding(Base):
 
         When none is held any more the allocation is released and draining hosts without work are drained.
         """
-        where = [held_rows(), allocation_slots.c.allocation_id == allocation_id]
-        if host is not None:
-            where.append(allocation_slots.c.host.in_([host] if isinstance(host, str) else host))
-        values = {"released_at": self._now(), "proof": proof}
-        freed = conn.execute(allocation_slots.update().where(*where).values(**values)).rowcount
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation_id)).one()
-        left = sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.allocation_id == allocation_id)
-        if conn.scalar(left.limit(1)) is None:
-            self._set_allocation(conn, allocation_id, row.state, "released", ended_at=self._now())
+        now = self._now()
+        values = {"gang": allocation_id, "now": now, "by_proof": proof}
+        if host is None:
+            freed = fast.count(conn, _FREE_ALL, values)
+        else:
+            names = [host] if isinstance(host, str) else host
+            freed = sum(fast.count(conn, _FREE_HOST, {**values, "of_host": name}) for name in names)
+        found, left = fast.read(conn, (ALLOCATION, _STILL_HELD), values)
+        if not left:
+            self._move_allocation(conn, allocation_id, found[0].state, "released", ended_at=now)
         if freed:
-            bump(conn, row.pool)
-            self._settle_draining(conn, row.pool)
+            bump(conn, found[0].pool)
+            self._settle_draining(conn, found[0].pool)
         return freed
 
-    def _free_rows(self, conn: Connection, allocation_ids: Sequence[int], proof: Proof) -> None:
-        """Free all slots of allocations under which no process was started."""
-        where = (held_rows(), allocation_slots.c.allocation_id.in_(allocation_ids))
-        conn.execute(allocation_slots.update().where(*where).values(released_at=self._now(), proof=proof))
+    def _free_rows(self, conn: Connection, allocation_id: int, proof: Proof) -> None:
+        """Free all slots of an allocation under which no process was started."""
+        fast.send(conn, _FREE_ALL, {"gang": allocation_id, "now": self._now(), "by_proof": proof})
 
     def _set_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
         """Move an allocation from one state to another; return False when it is not in ``old`` any more.
@@ -56,11 +89,17 @@ class Holding(Base):
         if old == new:
             return True
         lifecycle.check("allocation", old, new)
-        where = (allocations.c.id == allocation_id, allocations.c.state == old)
-        return conn.execute(allocations.update().where(*where).values(state=new, **values)).rowcount == 1
+        return fast.updated(conn, allocations, allocation_id, old, state=new, **values)
+
+    def _move_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> None:
+        """Move an allocation that nobody else can move meanwhile, or that may stay where it is then.
+
+        :raises IllegalTransitionError: the table of transitions does not allow it
+        """
+        if old != new:
+            lifecycle.check("allocation", old, new)
+            fast.update(conn, allocations, allocation_id, old, state=new, **values)
 
     def _settle_draining(self, conn: Connection, pool: str) -> None:
         """Set draining hosts of the pool that nobody holds to drained."""
-        held = sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.host == hosts.c.name).exists()
-        where = (hosts.c.pool == pool, hosts.c.state == "draining", sa.not_(held))
-        conn.execute(hosts.update().where(*where).values(state="drained", state_since=self._now()))
+        fast.send(conn, _SETTLE, {"of_pool": pool, "now": self._now()})

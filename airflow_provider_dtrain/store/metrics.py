@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, bump, reads, writes
 from airflow_provider_dtrain.store.engine import restore_floats
 from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
@@ -106,12 +107,10 @@ def add_metrics(
     step, values, epoch = event.get("step"), event.get("metrics"), event.get("epoch")
     if not _is_step(step) or not isinstance(values, Mapping):
         return
-    conn.execute(
-        metrics.insert().values(
-            trial_id=attempt.trial_id, attempt_id=attempt.id, metric_group=group, step=step, rank=rank,
-            epoch=epoch if isinstance(epoch, int | float) else None, metrics=dict(values), at=at,
-        )
-    )  # fmt: skip
+    fast.add(conn, metrics, {
+        "trial_id": attempt.trial_id, "attempt_id": attempt.id, "metric_group": group, "step": step, "rank": rank,
+        "epoch": epoch if isinstance(epoch, int | float) else None, "metrics": dict(values), "at": at,
+    })  # fmt: skip
 
 
 def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], *, at: datetime) -> None:

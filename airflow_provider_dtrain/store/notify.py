@@ -39,11 +39,6 @@ class Message:
     granted: frozenset[int] = frozenset()
 
 
-def pool_changed(dialect: str, pool: str) -> list[sa.ColumnElement[Any]]:
-    """Return what an UPDATE of the pool's version returns, so that telling it costs no statement of its own."""
-    return [_message("changed", pool)] if dialect == "postgresql" else []
-
-
 def granted_messages(pool: str, allocation_ids: Sequence[int]) -> list[dict[str, str]]:
     """Return the parameters of :data:`TELL` that tell those who wait for these allocations."""
     return [{"message": f" granted {pool} {words}"} for words in _pieces([str(one) for one in allocation_ids])]
@@ -52,6 +47,12 @@ def granted_messages(pool: str, allocation_ids: Sequence[int]) -> list[dict[str,
 #: Sends ``message`` when the transaction commits.
 TELL = sa.select(
     sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), sa.bindparam("message", type_=sa.Text)))
+)
+
+
+#: What an UPDATE of a pool's version returns, so that telling it costs no statement of its own.
+POOL_CHANGED: sa.ColumnElement[Any] = sa.func.pg_notify(
+    CHANNEL, sa.func.concat(sa.func.current_schema(), " changed ", sa.bindparam("pool_name", type_=sa.Text))
 )
 
 

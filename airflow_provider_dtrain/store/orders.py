@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core import lifecycle
@@ -63,7 +65,7 @@ GRANT_AT_ONCE = Statement(
             AS p(new_allocation_id bigint, new_token bigint, new_host text, new_slot int)
     """).bindparams(
         sa.bindparam("n", type_=sa.BigInteger), sa.bindparam("now", type_=UtcDateTime),
-        sa.bindparam("given", type_=JSONB), sa.bindparam("places", type_=JSONB),
+        sa.bindparam("given", type_=postgresql.JSONB), sa.bindparam("places", type_=postgresql.JSONB),
     )
 )  # fmt: skip
 PLACE = Statement(
@@ -80,6 +82,19 @@ NOTE = Statement(
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))
     .values({name: sa.bindparam(f"new_{name}") for name in NOTES})
+)
+_NOTES: Any = (
+    sa.func.jsonb_to_recordset(sa.bindparam("given", type_=postgresql.JSONB))
+    .table_valued(
+        sa.column("of", sa.BigInteger), *(sa.column(f"new_{name}", allocations.c[name].type) for name in NOTES)
+    )
+    .render_derived(with_types=True)
+)
+#: A statement per request would be planned for each of a thousand.
+NOTE_AT_ONCE = Statement(
+    allocations.update()
+    .where(allocations.c.id == _NOTES.c.of)
+    .values({name: _NOTES.c[f"new_{name}"] for name in NOTES})
 )
 PASSED = Statement(
     pools.update()
@@ -112,6 +127,15 @@ def grants(conn: Connection, found: Situation, decision: PassDecision) -> Orders
         numbered = [{"of": row["of"], "number": row["new_token"], "waited": row["waited"]} for row in rows]
         return [(GRANT_AT_ONCE, [{"given": numbered, "places": places, "n": len(rows), "now": found.now}])]
     return [(GRANT, rows), (PLACE, places)]
+
+
+def noted(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> Orders:
+    """Return the statements that write :func:`passing.notes`."""
+    if conn.dialect.name != "postgresql" or not rows:
+        return [(NOTE, rows)]
+    times = ("new_expected_at", "new_eligible_since")
+    given = [{**row, **{name: row[name] and row[name].isoformat() for name in times}} for row in rows]
+    return [(NOTE_AT_ONCE, [{"given": given}])]
 
 
 def _places(placement: Placement) -> list[tuple[str, int]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
-from operator import itemgetter
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +14,16 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.core.placement import place
 from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang, Unplaceable
+from airflow_provider_dtrain.core.resources import (
+    GangRequest,
+    Host,
+    HostState,
+    Placement,
+    PoolOptions,
+    RunningGang,
+    Unplaceable,
+)
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.counting import SILENT_AFTER, held_s, waited_s
 from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.held import gang_words
@@ -26,6 +34,7 @@ from airflow_provider_dtrain.store.tables import (
     experiments,
     gangs,
     hosts,
+    searches,
     slots,
     trials,
 )
@@ -42,6 +51,20 @@ SILENT_REASON = "its task has not asked for it for 60 s: passed over until it do
 _IS_LIVE = sa.text(
     "allocations.state IN ({})".format(", ".join(f"'{state}'" for state in sorted({"waiting", *lifecycle.HOLDING})))
 )
+_COMMA: Any = sa.literal_column("','")
+_COLON: Any = sa.literal_column("':'")
+#: What an allocation holds as ``host:0,host:1``.
+_HELD: sa.Label[str] = (
+    sa.select(
+        sa.func.aggregate_strings(
+            allocation_slots.c.host.op("||")(_COLON).op("||")(sa.cast(allocation_slots.c.slot, sa.Text)), _COMMA
+        )
+    )
+    .where(allocation_slots.c.allocation_id == allocations.c.id, held_rows(), allocation_slots.c.slot >= 0)
+    .correlate(allocations)
+    .scalar_subquery()
+    .label("holds")
+)
 #: Everything of a pool that waits or holds slots.
 _ENTRIES: sa.Select[Any] = (
     sa.select(
@@ -52,25 +75,16 @@ _ENTRIES: sa.Select[Any] = (
             "cost_s", "preempted_at",
         )),
         trials.c.excluded, trials.c.experiment_id, experiments.c.weight, experiments.c.max_slots,
-        gangs.c.dag_id, gangs.c.task_id, gangs.c.held_until, gangs.c.attempt_id, gangs.c.ended_because,
+        searches.c.id.label("search_id"), searches.c.max_concurrent_trials,
+        gangs.c.dag_id, gangs.c.task_id, gangs.c.held_until, gangs.c.attempt_id, gangs.c.ended_because, _HELD,
     )
     .select_from(
         allocations.outerjoin(trials, trials.c.id == allocations.c.trial_id)
         .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
+        .outerjoin(searches, searches.c.id == trials.c.search_id)
         .outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
     )
     .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE)
-)  # fmt: skip
-_COMMA: Any = sa.literal_column("','")
-#: One row per gang and host, its slots as ``0,1,2``.
-_HELD: sa.Select[Any] = (
-    sa.select(
-        allocation_slots.c.allocation_id, allocation_slots.c.host,
-        sa.func.aggregate_strings(sa.cast(allocation_slots.c.slot, sa.Text), _COMMA).label("listed"),
-    )
-    .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
-    .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE, held_rows(), allocation_slots.c.slot >= 0)
-    .group_by(allocation_slots.c.allocation_id, allocation_slots.c.host)
 )  # fmt: skip
 #: One row per host, and one more for each further slot of it that cannot be used.
 _HOSTS: sa.Select[Any] = (
@@ -82,7 +96,7 @@ _HOSTS: sa.Select[Any] = (
     .where(hosts.c.pool == sa.bindparam("pool_name"))
 )
 #: What a pass reads, after the lock of the pool.
-SITUATION = (Statement(_ENTRIES), Statement(_HELD), Statement(_HOSTS))
+SITUATION = (Statement(_ENTRIES, keeps=True), Statement(_HOSTS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +124,24 @@ def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime
 
     :param rows: what the queries of ``SITUATION`` gave
     """
-    entries, held_rows_of, host_rows = rows
-    held: dict[int, dict[str, tuple[int, ...]]] = {}
-    for allocation_id, host, listed in held_rows_of:
-        held.setdefault(allocation_id, {})[host] = tuple(sorted(map(int, listed.split(","))))
+    entries, host_rows = rows
+    held = {entry.id: _placed(entry.holds) for entry in entries if entry.holds is not None}
     waiting: list[Any] = []
     holding: list[Any] = []
     for entry in entries:
         (waiting if entry.state == "waiting" else holding).append(entry)
     machines = _machines(host_rows, held, {entry.id: _who(entry) for entry in holding})
     return Situation(now=now, options=options, machines=machines, waiting=waiting, holding=holding, held=held)
+
+
+# Most gangs hold at a pass what they held at the one before.
+@lru_cache(maxsize=10_000)
+def _placed(holds: str) -> Mapping[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for entry in holds.split(","):
+        host, _, slot = entry.rpartition(":")
+        found.setdefault(host, []).append(int(slot))
+    return {host: tuple(sorted(indices)) for host, indices in found.items()}
 
 
 def is_untidy(found: Situation) -> bool:
@@ -140,7 +162,7 @@ def _is_idle_gang(entry: Any, now: datetime) -> bool:
 
 def pool_machines(conn: Connection, pool: str) -> list[Host]:
     """Return the pool's hosts as if nobody held a slot: enough to ask whether something can ever be served."""
-    return _machines(conn.execute(_HOSTS, {"pool_name": pool}).all(), {}, {})
+    return _machines(fast.rows(conn, SITUATION[1], {"pool_name": pool}), {}, {})
 
 
 def _who(entry: Any) -> str:
@@ -150,38 +172,52 @@ def _who(entry: Any) -> str:
 def _machines(
     rows: Sequence[Any], held: Mapping[int, Mapping[str, tuple[int, ...]]], names: Mapping[int, str]
 ) -> list[Host]:
-    holders: dict[str, list[tuple[int, str]]] = {}
+    holders: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for allocation_id, placed in held.items():
         who = names[allocation_id]
         for host, indices in placed.items():
-            holders.setdefault(host, []).extend(zip(indices, repeat(who)))
+            holders.setdefault(host, []).append((who, indices))
     unusable: dict[str, tuple[set[int], set[int]]] = {}
     for name, _, _, slot, enabled in rows:
         if slot is not None:
             unusable.setdefault(name, (set(), set()))[bool(enabled)].add(slot)
     found = {}
     for name, count, state, _, _ in rows:
-        if name not in holders and name not in unusable:
-            found[name] = Host(name, count, state=state)
-            continue
-        taken = sorted(holders.get(name, ()))
-        off, blocked = unusable.get(name, ((), ()))
-        in_use = frozenset(map(itemgetter(0), taken))
-        found[name] = Host(name, count, in_use, state, frozenset(off), frozenset(blocked), tuple(taken))
+        off, blocked = map(frozenset, unusable[name]) if name in unusable else (_NO_SLOTS, _NO_SLOTS)
+        found[name] = _machine(name, count, state, tuple(holders.get(name, ())), off, blocked)
     return list(found.values())
+
+
+_NO_SLOTS: frozenset[int] = frozenset()
+
+
+# Most hosts are at a pass what they were at the one before.
+@lru_cache(maxsize=10_000)
+def _machine(
+    name: str, count: int, state: HostState, holders: tuple[tuple[str, tuple[int, ...]], ...],
+    off: frozenset[int], blocked: frozenset[int],
+) -> Host:  # fmt: skip
+    taken = tuple(sorted((slot, who) for who, indices in holders for slot in indices))
+    return Host(name, count, frozenset(slot for slot, _ in taken), state, off, blocked, taken)
 
 
 def decide(found: Situation) -> PassDecision:
     """Return what the core decides of a pool."""
     requests = [_request(entry, found) for entry in found.heard]
-    running = [_running(entry, found) for entry in found.holding if entry.id in found.held]
+    # A gang of 0 slots is in nobody's way, but counts for its search.
+    running = [_running(entry, found) for entry in found.holding if entry.id in found.held or _crowd(entry)]
     return run_pass(found.machines, requests, found.options, running)
 
 
 def _group(entry: Any) -> dict[str, Any]:
     if entry.experiment_id is None:
         return {"group": f"gang {entry.id}"}
-    return {"group": str(entry.experiment_id), "weight": entry.weight}
+    return {"group": str(entry.experiment_id), "weight": entry.weight, "crowd": _crowd(entry)}
+
+
+def _crowd(entry: Any) -> str:
+    """Return by whose gangs a search limits how many run at one time; "" when it does not."""
+    return f"search {entry.search_id}" if entry.max_concurrent_trials else ""
 
 
 def _is_preemptible(entry: Any) -> bool:
@@ -195,7 +231,8 @@ def _request(entry: Any, found: Situation) -> GangRequest:
     return GangRequest(
         request_id=str(entry.id), slots=entry.slots, priority=entry.priority, is_single_host=entry.is_single_host,
         excluded_hosts=_excluded(entry, found) if entry.excluded else frozenset(), sequence=entry.sequence,
-        max_slots=entry.max_slots, held_s=entry.held_s, waited_s=waited_s(entry, found.now),
+        max_slots=entry.max_slots, max_gangs=entry.max_concurrent_trials or None, held_s=entry.held_s,
+        waited_s=waited_s(entry, found.now),
         max_runtime_s=entry.max_runtime_s, claim=claim or None, reserved_hosts=tuple(entry.reserved_hosts or ()),
         is_preemptible=_is_preemptible(entry), **_group(entry),
     )  # fmt: skip
@@ -222,9 +259,9 @@ def _running(entry: Any, found: Situation) -> RunningGang:
     is_ending = is_expired or is_stopping or entry.preempted_at is not None or entry.ended_because is not None
     counters = {} if is_expired else {"waited_s": entry.waited_s, "held_s": held_s(entry, found.now), **_group(entry)}
     return RunningGang(
-        request_id=str(entry.id), placement=Placement(found.held[entry.id]), who=_who(entry),
+        request_id=str(entry.id), placement=Placement(found.held.get(entry.id, {})), who=_who(entry),
         priority=entry.priority, sequence=entry.sequence, ran_s=ran_s,
-        is_preemptible=entry.state in {"starting", "running"} and _is_preemptible(entry),
+        is_preemptible=entry.slots > 0 and entry.state in {"starting", "running"} and _is_preemptible(entry),
         cost_s=entry.cost_s or 0.0, is_ending=is_ending,
         ends_in_s=None if runtime_s is None else max(0.0, runtime_s - ran_s), **counters,
     )  # fmt: skip

@@ -9,9 +9,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import bump, guard, lock_pool, reads, store_errors, writes
+from airflow_provider_dtrain.store.base import (
+    bump,
+    guard,
+    guard_gang,
+    lock_gang,
+    lock_pool,
+    reads,
+    store_errors,
+    writes,
+)
 from airflow_provider_dtrain.store.counting import (
     KEPT_BY_REQUESTS,
     SILENT_AFTER,
@@ -21,17 +31,18 @@ from airflow_provider_dtrain.store.counting import (
     waited_s,
 )
 from airflow_provider_dtrain.store.ending import Ending
-from airflow_provider_dtrain.store.holding import held_rows
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.holding import ALLOCATION, ALLOCATION_OF_ATTEMPT, HOSTS_OF_ATTEMPT, held_rows
 from airflow_provider_dtrain.store.notify import granted_messages
 from airflow_provider_dtrain.store.orders import (
     LOCK,
     LOOK,
-    NOTE,
     PASSED,
     PREEMPT,
     TELL_GRANTED,
     TRY_LOCK,
     grants,
+    noted,
     raise_token,
 )
 from airflow_provider_dtrain.store.passing import (
@@ -62,7 +73,18 @@ from airflow_provider_dtrain.store.views import run_name, store_mark
 TURNS = 2
 #: An exclusion that leaves no host that could serve the trial lapses after this.
 EXCLUDED_FOR = timedelta(minutes=10)
-
+_TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial")))
+_TAKE_UP = Statement(
+    allocations.update()
+    .where(allocations.c.id == sa.bindparam("gang"), allocations.c.state == "granted")
+    .values(state="starting")
+    .returning(allocations.c.token)
+)
+_FORGET_RANKS = Statement(ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt")))
+#: The newest attempt of the allocation of an attempt.
+_NEWEST = Statement(
+    sa.select(sa.func.max(attempts.c.id).label("id")).where(attempts.c.allocation_id == ALLOCATION_OF_ATTEMPT)
+)
 
 __all__ = ["FORGOTTEN_AFTER", "Queue", "held_hosts", "pool_machines"]
 
@@ -131,7 +153,7 @@ class Queue(Ending):
         orders.append((PREEMPT, [
             {"of": int(victim), "for_whom": int(claimant), "now": now} for victim, claimant in decision.preemptions
         ]))  # fmt: skip
-        orders.append((NOTE, notes(found, decision, granted)))
+        orders += noted(conn, notes(found, decision, granted))
         orders.append((PASSED, [{**values, "due": next_due(found, decision, granted), "left": left}]))
         if conn.dialect.name == "postgresql":
             orders.append((TELL_GRANTED, granted_messages(pool, granted)))
@@ -168,9 +190,8 @@ class Queue(Ending):
         :raises StaleWatchError: the watch is not current
         :raises UnplaceableError: no set of the pool's hosts can serve it any more, and it asked to fail then
         """
-        attempt, now = guard(conn, attempt_id, watch), self._now()
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        renew_waiting(conn, row, now)
+        _, row = guard_gang(conn, attempt_id, watch)
+        renew_waiting(conn, row, self._now())
 
     @writes
     def take_up(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
@@ -179,11 +200,12 @@ class Queue(Ending):
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
-        if not self._set_allocation(conn, attempt.allocation_id, "granted", "starting"):
+        lifecycle.check("allocation", "granted", "starting")
+        taken = fast.first(conn, _TAKE_UP, {"gang": attempt.allocation_id})
+        if taken is None:
             return None
         self._set_attempt(conn, attempt, "starting")
-        token = conn.scalar(sa.select(allocations.c.token).where(allocations.c.id == attempt.allocation_id))
-        return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(token or 0))
+        return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(taken.token))
 
     @writes
     def put_back(
@@ -196,14 +218,12 @@ class Queue(Ending):
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: hosts of the grant are not released yet
         """
-        self._lock_pool_of(conn, attempt_id)
-        attempt = guard(conn, attempt_id, watch)
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        attempt, row, [hosts] = lock_gang(conn, attempt_id, watch, HOSTS_OF_ATTEMPT)
         if row.trial_id is None:
             self._require_confirmed(conn, row, attempt_id)
             self._leave_gang(conn, row, attempt_id)
             return self._set_waiting(conn, attempt, reason)
-        held = sorted(held_hosts(conn, row.id))
+        held = sorted(entry.host for entry in hosts if entry.held)
         if held and row.state != "granted":
             raise ConflictError(
                 f"Attempt {attempt_id} cannot wait again: hosts {', '.join(held)} have not confirmed that nothing of "
@@ -218,18 +238,21 @@ class Queue(Ending):
         """Give an attempt whose gang is released a new request in the old one's place."""
         self._set_waiting(conn, attempt, reason)
         new = self._request_again(conn, row, reason)
-        conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(allocation_id=new))
+        fast.update(conn, attempts, attempt.id, allocation_id=new)
 
     def _set_waiting(self, conn: Connection, attempt: Row[Any], reason: str) -> None:
         self._set_attempt(conn, attempt, "waiting", plan=None, master=None, reason=reason, started_at=None)
-        conn.execute(ranks.delete().where(ranks.c.attempt_id == attempt.id))
+        fast.send(conn, _FORGET_RANKS, {"attempt": attempt.id})
 
-    def _exclude(self, conn: Connection, trial_id: int, host: str | None) -> None:
-        """Keep a trial off a host from now on."""
+    def _exclude(self, conn: Connection, trial_id: int, host: str | None, at_least: timedelta | None = None) -> None:
+        """Keep a trial off a host from now on.
+
+        :param at_least: for how long also when no other host could serve it; None = ``EXCLUDED_FOR``
+        """
         if host is None:
             return
         old = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == trial_id)) or []
-        new = {"host": host, "until_s": (self._now() + EXCLUDED_FOR).timestamp()}
+        new = {"host": host, "until_s": (self._now() + (at_least or EXCLUDED_FOR)).timestamp()}
         excluded = [entry for entry in old if entry["host"] != host] + [new]
         conn.execute(trials.update().where(trials.c.id == trial_id).values(excluded=excluded))
 
@@ -244,20 +267,19 @@ class Queue(Ending):
         """
         now = self._now()
         until = min(moment for moment in (held_until, row.ended_at, now) if moment is not None)
-        trial = conn.execute(sa.select(trials).where(trials.c.id == row.trial_id)).one()
+        trial = fast.first(conn, _TRIAL, {"trial": row.trial_id})
         is_paused = trial.pause_requested_at is not None
         values = {name: getattr(row, name) for name in KEPT_BY_REQUESTS}
-        query = allocations.insert().values(
-            **values, state="waiting", renewed_at=now, reason=paused_by(trial) if is_paused else reason,
-            held_s=held_s(row, until), waited_s=waited_s(row, until), paused=is_paused,
-            eligible_since=None if is_paused else now,
-        )  # fmt: skip
         if trial.state != "queued":
             self._set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
         if is_paused:
             self._set_trial(conn, trial.id, "paused")
         bump(conn, row.pool)
-        return int(conn.scalar(query.returning(allocations.c.id)) or 0)
+        return fast.insert(
+            conn, allocations, **values, state="waiting", renewed_at=now,
+            reason=paused_by(trial) if is_paused else reason, held_s=held_s(row, until),
+            waited_s=waited_s(row, until), paused=is_paused, eligible_since=None if is_paused else now,
+        )  # fmt: skip
 
     @writes
     def release(
@@ -269,25 +291,21 @@ class Queue(Ending):
         :raises StaleWatchError: the watch is not current, or a later attempt goes on with the gang
         :raises NotFoundError: the attempt never held slots there
         """
-        self._lock_pool_of(conn, attempt_id)
-        attempt = guard(conn, attempt_id, watch)
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+        _, row, [hosts, [newest]] = lock_gang(conn, attempt_id, watch, HOSTS_OF_ATTEMPT, _NEWEST)
         names = [host] if isinstance(host, str) else list(host)
         if row.trial_id is None:
             for name in names:
-                row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+                row = fast.first(conn, ALLOCATION, {"gang": row.id})
                 self._confirm(conn, row, attempt_id, name, proof)
             return
-        newest = conn.scalar(
-            sa.select(sa.func.max(attempts.c.id)).where(attempts.c.allocation_id == attempt.allocation_id)
-        )
-        if newest != attempt.id:
-            raise StaleWatchError(f"Attempt {newest} goes on with the gang of attempt {attempt_id}: it stays held.")
-        known = held_hosts(conn, attempt.allocation_id, released=True)
+        if newest.id != attempt_id:
+            raise StaleWatchError(f"Attempt {newest.id} goes on with the gang of attempt {attempt_id}: it stays held.")
+        known = {entry.host for entry in hosts}
         if strangers := sorted(set(names) - known):
             words = "', '".join(strangers)
             raise NotFoundError(f"Attempt {attempt_id} holds nothing on '{words}', only {', '.join(sorted(known))}.")
-        self._release_host(conn, attempt.allocation_id, names, proof)
+        held = {entry.host for entry in hosts if entry.held}
+        self._release_host(conn, row.id, None if held <= set(names) else names, proof)
 
     @writes
     def raise_token(self, conn: Connection, at_least: int) -> int:
@@ -311,8 +329,7 @@ def renew_waiting(conn: Connection, row: Row[Any], now: datetime) -> None:
     if row.unplaceable:
         raise UnplaceableError(row.reason)
     was_silent = row.renewed_at <= now - SILENT_AFTER
-    values = {"renewed_at": now, **(ineligible(row, now) if was_silent else {})}
-    conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
+    fast.update(conn, allocations, row.id, renewed_at=now, **(ineligible(row, now) if was_silent else {}))
     if was_silent:
         bump(conn, row.pool)
 

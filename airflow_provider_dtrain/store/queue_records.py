@@ -13,6 +13,8 @@ class Wishes:
     kill_by: str | None = None
     #: Who asked to pause it.
     pause_by: str | None = None
+    #: Who asked to stop it with the best that it has.
+    stop_by: str | None = None
     #: For whom the gang has to go, in words.
     preempted_for: str | None = None
     #: Why the held gang that it uses has ended, in words.

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.resources import (
     SlotType,
     TrialState,
 )
+from airflow_provider_dtrain.store.trial_fields import InSearch, Judged
 
 #: ``stuck``: a process there cannot be killed; ``busy_elsewhere``: somebody outside this store holds it.
 SlotState = Literal["ready", "stuck", "busy_elsewhere"]
@@ -167,7 +168,8 @@ class TrialSubmission:
     is_single_host: bool = False
     #: Number of the trial in its experiment.
     number: int = 0
-    hparams: Mapping[str, Any] = field(default_factory=dict)
+    #: None: drawn when the trial starts.
+    hparams: Mapping[str, Any] | None = field(default_factory=dict)
     seed: int = 0
     max_restarts: int = 5
     on_unplaceable: OnUnplaceable = "fail"
@@ -181,6 +183,9 @@ class TrialSubmission:
     preemptible: bool | None = None
     #: A held gang that it uses instead of asking for one.
     allocation_id: int | None = None
+    #: The search that planned it, and its place there.
+    search_id: int | None = None
+    bracket: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +200,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptView:
+class AttemptView(InSearch):
     """One launch of a trial's ranks, with everything needed to carry it on."""
 
     attempt_id: int
@@ -257,6 +262,8 @@ class AttemptView:
     max_runtime_s: float | None = None
     #: True: its gang is held for several tasks and outlives it.
     is_held_gang: bool = False
+    #: When whoever follows it was last heard of; None once it has ended.
+    heard_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,10 +327,12 @@ class TaskView:
     expected: str = ""
     #: True: a person wants it to wait.
     paused: bool = False
+    #: When whoever waits for it or follows it was last heard of; None: nobody has to, as for a held gang between tasks.
+    heard_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialView:
+class TrialView(Judged):
     """A trial."""
 
     trial_id: int

@@ -17,6 +17,8 @@ from airflow_provider_dtrain.store.views import attempt_views
 LEASE_TTL = timedelta(seconds=60)
 #: Between two probes of one host that does not answer, over all processes.
 PROBED_AFTER = timedelta(seconds=30)
+#: A claim or renewal that lies further ahead than this was made before the clock was set back, and binds nobody.
+AHEAD_MOST = timedelta(minutes=5)
 _SILENT_HOSTS = ("unreachable", "lost")
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,9 +35,8 @@ class Recovering(Base):
         :param limit: at most so many
         """
         now = self._now()
-        silent = sa.and_(
-            attempts.c.state.in_(("starting", "running", "stopping")), attempts.c.renewed_at < now - LEASE_TTL
-        )
+        not_heard = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
+        silent = sa.and_(attempts.c.state.in_(("starting", "running", "stopping")), not_heard)
         unreleased = sa.and_(allocations.c.state == "expired", last_users())
         query = (
             sa.select(attempts.c.id)
@@ -86,9 +87,11 @@ class Recovering(Base):
 
 
 def _is_free(now: datetime) -> sa.ColumnElement[bool]:
-    return sa.or_(allocations.c.recovering_until.is_(None), allocations.c.recovering_until <= now)
+    until = allocations.c.recovering_until
+    return sa.or_(until.is_(None), until <= now, until > now + AHEAD_MOST)
 
 
 def _probe_is_due(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
-    late = sa.or_(hosts.c.probed_at.is_(None), hosts.c.probed_at <= now - PROBED_AFTER)
+    at = hosts.c.probed_at
+    late = sa.or_(at.is_(None), at <= now - PROBED_AFTER, at > now + PROBED_AFTER)
     return hosts.c.state.in_(_SILENT_HOSTS), late

@@ -18,6 +18,7 @@ from airflow_provider_dtrain.store.changes import Watching
 from airflow_provider_dtrain.store.documents import Documents
 from airflow_provider_dtrain.store.engine import create_sqlite_file, file_system_of, make_engine, parse_url, utcnow
 from airflow_provider_dtrain.store.events import Events
+from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.explaining import Explaining
 from airflow_provider_dtrain.store.gangs import Gangs
 from airflow_provider_dtrain.store.hold import Holds
@@ -27,13 +28,15 @@ from airflow_provider_dtrain.store.records import Check
 from airflow_provider_dtrain.store.recovering import Recovering
 from airflow_provider_dtrain.store.retention import Retention
 from airflow_provider_dtrain.store.schema import migrate
+from airflow_provider_dtrain.store.search import Searches
 from airflow_provider_dtrain.store.tables import meta
-from airflow_provider_dtrain.store.wishing import Wishing
 
 __all__ = ["Store", "migrate"]
 
 
-class Store(Documents, Hosts, Gangs, Wishing, Recovering, Events, Metrics, Watching, Holds, Retention, Explaining):
+class Store(
+    Documents, Hosts, Gangs, Experiments, Searches, Recovering, Events, Metrics, Watching, Holds, Retention, Explaining
+):
     """The provider's memory. One method is one transaction; nothing here talks to a host or to Airflow.
 
     Safe to use from several threads, from several processes, and after a fork.

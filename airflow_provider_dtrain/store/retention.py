@@ -1,7 +1,7 @@
-"""What nobody needs of trials that ended long ago: events, offsets, log tails, plans, payloads; old audit rows.
+"""What nobody needs of trials that ended long ago: events, offsets, log tails, plans, payloads, rungs; old audit rows.
 
-Trials, results, metrics and the rows of checkpoints stay. Each removal is a small transaction of its own, so that
-passes and event commits go on beside it.
+Trials, searches, results, metrics and the rows of checkpoints stay. Each removal is a small transaction of its own, so
+that passes and event commits go on beside it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from airflow_provider_dtrain.store.tables import (
     audit,
     checkpoints,
     events,
+    experiments,
     payloads,
     ranks,
+    rung_entries,
     streams,
     trials,
 )
@@ -69,6 +71,12 @@ def _over(cutoff: datetime) -> sa.Select[Any]:
     )
 
 
+def _decided(cutoff: datetime) -> sa.Select[Any]:
+    """Return the ids of trials whose whole experiment is over: nobody is compared with them any more."""
+    over = (trials.c.ended_at < cutoff, experiments.c.ended_at < cutoff, experiments.c.state != "running")
+    return sa.select(trials.c.id).join(experiments, experiments.c.id == trials.c.experiment_id).where(*over)
+
+
 def _text_bytes(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.func.length(sa.cast(column, sa.Text))
 
@@ -91,6 +99,7 @@ KINDS: tuple[_Kind, ...] = (
         "launch plans", attempts, lambda: _text_bytes(attempts.c.plan),
         lambda t: sa.and_(attempts.c.plan.is_not(None), attempts.c.id.in_(_over(t))), {"plan": None, "master": None},
     ),
+    _Kind("rung entries", rung_entries, lambda: sa.literal(0), lambda t: rung_entries.c.trial_id.in_(_decided(t))),
     _Kind("payloads", payloads, lambda: sa.func.length(payloads.c.content), _last_needed),
     _Kind("audit", audit, lambda: _text_bytes(audit.c.details), lambda t: audit.c.at < t),
 )  # fmt: skip

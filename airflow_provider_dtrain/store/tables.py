@@ -127,8 +127,25 @@ experiments = sa.Table(
     sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
     sa.Column("name", sa.String(250), nullable=False), sa.Column("state", sa.String(16), nullable=False),
     _seconds("weight", 1.0), sa.Column("max_slots", sa.Integer),
+    # ``pause``, ``stop`` or ``kill``: what a person wants of its trials, those to come included.
+    sa.Column("wish", Name), sa.Column("wished_by", sa.Text),
     _time("created_at", nullable=False), _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "name"),
+)  # fmt: skip
+
+#: One plan of an experiment's trials; clearing the task that made it makes the next generation.
+searches = sa.Table(
+    "searches", metadata, _id(), _ref("experiment_id", "experiments.id"), _int("generation", 1),
+    sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
+    sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
+    _ref("config_id", "configs.config_id"),
+    sa.Column("method", Name, nullable=False), sa.Column("metric", sa.Text), _flag("smaller_is_better", True),
+    _int("divisor", 4), sa.Column("seed", sa.BigInteger, nullable=False),
+    # {bracket: [units of training at each rung]}
+    sa.Column("rungs", Json, nullable=False), _int("max_trials"), _int("max_concurrent_trials"),
+    _time("created_at", nullable=False), _time("ended_at"),
+    sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
+    sa.UniqueConstraint("experiment_id", "generation"),
 )  # fmt: skip
 
 trials = sa.Table(
@@ -144,10 +161,22 @@ trials = sa.Table(
     _time("kill_requested_at"), sa.Column("kill_requested_by", sa.Text),
     # Set while a person wants it to hold no slots.
     _time("pause_requested_at"), sa.Column("pause_requested_by", sa.Text),
+    # Set while a person wants it to end with the best that it has.
+    _time("stop_requested_at"), sa.Column("stop_requested_by", sa.Text),
+    _ref("search_id", "searches.id", nullable=True),
+    sa.Column("bracket", sa.Integer, nullable=False, default=0, server_default="0"),
+    # Which sample of its number it has; False in is_drawn: none yet.
+    sa.Column("draw", sa.Integer, nullable=False, default=0, server_default="0"),
+    sa.Column("is_drawn", sa.Boolean, nullable=False, default=True, server_default=sa.true()),
+    # Best finite value of the searcher's metric in a validation, and its step.
+    sa.Column("best_metric", sa.Float), sa.Column("best_step", sa.BigInteger),
+    # Since when a newer trial of its task instance stands in its place: a person has cleared the task.
+    _time("cleared_at"),
     sa.Column("failure", Json), sa.Column("result", Json),
     _time("created_at", nullable=False), _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
     sa.Index("ix_trials_experiment_id", "experiment_id", "number"),
+    sa.Index("ix_trials_search_id", "search_id", "number"),
 )  # fmt: skip
 
 allocations = sa.Table(
@@ -269,4 +298,23 @@ checkpoints = sa.Table(
     sa.Column("sha256", sa.String(64)), sa.Column("metrics", Json, nullable=False), _time("at", nullable=False),
     sa.Column("copy_url", sa.Text), _time("removed_at"),
     sa.Index("ix_checkpoints_trial_id", "trial_id", "step"),
+)  # fmt: skip
+
+#: What trials reported at the rungs of a search, and what they were told; never changed by what others report.
+rung_entries = sa.Table(
+    "rung_entries", metadata, _id(), _ref("search_id", "searches.id"), _int("bracket"), _int("rung"),
+    _ref("trial_id", "trials.id"), _ref("attempt_id", "attempts.id"),
+    # As reported; None when it was no finite number, and for a trial that failed.
+    sa.Column("metric", sa.Float), sa.Column("units", sa.BigInteger, nullable=False),
+    # By what the rung is sorted, smallest first.
+    sa.Column("rank_value", sa.Float, nullable=False),
+    # None for a trial that failed.
+    sa.Column("decision", sa.String(16)), _flag("is_error"), _time("at", nullable=False),
+    # Since when it no longer counts: its trial was cleared.
+    _time("left_at"),
+    sa.UniqueConstraint("trial_id", "rung"),
+    sa.Index(
+        "ix_rung_entries_rank", "search_id", "bracket", "rung", "rank_value", "trial_id",
+        sqlite_where=sa.text("left_at IS NULL"), postgresql_where=sa.text("left_at IS NULL"),
+    ),
 )  # fmt: skip

@@ -10,21 +10,35 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.placement import place
 from airflow_provider_dtrain.core.resources import GangRequest, TrialState, Unplaceable
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.counting import paused_by
 from airflow_provider_dtrain.store.ending import Ending
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.held import gang_rows, gang_words
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue import pool_machines
 from airflow_provider_dtrain.store.records import AttemptView, TaskView, Ticket, TrialKey, TrialSubmission, TrialView
+from airflow_provider_dtrain.store.rungs import leave
 from airflow_provider_dtrain.store.tables import (
     allocations,
     attempts,
     configs,
     experiments,
     payloads,
+    searches,
     trials,
 )
-from airflow_provider_dtrain.store.views import JOINED, attempt_views, key_of, placements, trial_views
+from airflow_provider_dtrain.store.views import (
+    JOINED,
+    attempt_view,
+    attempt_views,
+    heard_at,
+    key_of,
+    placements,
+    trial_views,
+    waits_because,
+)
 
 
 class Trials(Ending):
@@ -38,60 +52,67 @@ class Trials(Ending):
         :raises UserError: slots or priority are out of range
         :raises UnplaceableError: the pool can never serve it; nothing is written
         """
-        if (ticket := _ticket(conn, submission.key)) is not None:
+        if (ticket := submitted(conn, submission)) is not None:
             return ticket
         _check(conn, submission)
         pool = lock_pool(conn, submission.pool)
         # Looked at again: on PostgreSQL another caller may have come first while we waited for the lock.
-        if (ticket := _ticket(conn, submission.key)) is not None:
+        if (ticket := submitted(conn, submission)) is not None:
             return ticket
         _refuse_unplaceable(conn, submission, pool)
-        experiment_id = self._experiment(conn, submission)
-        trial_id = self._trial(conn, submission, experiment_id)
+        experiment = self._experiment(conn, submission)
+        trial_id = self._trial(conn, submission, experiment)
         allocation_id = self._request(conn, submission, trial_id)
         attempt_id = _inserted(
             conn, attempts, trial_id=trial_id, number=1, allocation_id=allocation_id, state="waiting",
             created_at=self._now(), renewed_at=self._now(),
         )  # fmt: skip
         bump(conn, submission.pool)
+        self._clear_older(conn, submission, trial_id)
         return Ticket(
-            experiment_id=experiment_id, trial_id=trial_id, attempt_id=attempt_id, attempt_number=1,
+            experiment_id=experiment.id, trial_id=trial_id, attempt_id=attempt_id, attempt_number=1,
             allocation_id=allocation_id,
         )  # fmt: skip
 
-    def _experiment(self, conn: Connection, submission: TrialSubmission) -> int:
-        key = submission.key
-        values = {"dag_id": key.dag_id, "run_id": key.run_id, "name": submission.experiment_name}
-        share = {"weight": submission.weight, "max_slots": submission.max_slots}
-        insert = self._insert(experiments).values(**values, **share, state="running", created_at=self._now())
-        conn.execute(insert.on_conflict_do_nothing(index_elements=list(values)))
-        where = [experiments.c[name] == value for name, value in values.items()]
-        row = conn.execute(sa.select(experiments).where(*where).with_for_update()).one()
-        if row.state != "running":
-            again = {"state": "running", "ended_at": None}
-            conn.execute(experiments.update().where(experiments.c.id == row.id).values(**again))
-        return int(row.id)
+    def _experiment(self, conn: Connection, submission: TrialSubmission) -> Row[Any]:
+        of = submission
+        return self._open_experiment(conn, of.key, of.experiment_name, of.weight, of.max_slots)
 
-    def _trial(self, conn: Connection, submission: TrialSubmission, experiment_id: int) -> int:
-        names = ("number", "config_id", "payload", "hparams", "seed", "max_restarts")
+    def _trial(self, conn: Connection, submission: TrialSubmission, experiment: Row[Any]) -> int:
+        names = ("number", "config_id", "payload", "seed", "max_restarts", "search_id", "bracket")
         values = {name: getattr(submission, name) for name in names}
-        key = submission.key
+        key, wish = submission.key, experiment.wish
+        wished: dict[str, Any] = {}
+        if wish is not None:
+            wished = {f"{wish}_requested_at": self._now(), f"{wish}_requested_by": experiment.wished_by}
         return _inserted(
-            conn, trials, **values, experiment_id=experiment_id, dag_id=key.dag_id, run_id=key.run_id,
-            task_id=key.task_id, map_index=key.map_index, max_tries=key.max_tries, state="queued",
-            created_at=self._now(),
+            conn, trials, **values, **wished, experiment_id=experiment.id, dag_id=key.dag_id, run_id=key.run_id,
+            task_id=key.task_id, map_index=key.map_index, max_tries=key.max_tries,
+            state="paused" if wish == "pause" else "queued", hparams=dict(submission.hparams or {}),
+            is_drawn=submission.hparams is not None, created_at=self._now(),
         )  # fmt: skip
+
+    def _clear_older(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> None:
+        """Let a trial stand in the place of those that its task instance had in this search before it was cleared."""
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        same = [trials.c[name] == getattr(submission.key, name) for name in names]
+        same += [trials.c.search_id.is_not_distinct_from(submission.search_id), trials.c.cleared_at.is_(None)]
+        now = self._now()
+        query = trials.update().where(*same, trials.c.id != trial_id).values(cleared_at=now)
+        older = list(conn.scalars(query.returning(trials.c.id)))
+        if older and submission.search_id is not None:
+            leave(conn, submission.search_id, older, now)
 
     def _request(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> int:
         names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
         values = {name: getattr(submission, name) for name in names}
-        now = self._now()
+        now, trial = self._now(), conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one()
+        is_paused = trial.state == "paused"
         allocation_id = _inserted(
             conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
-            eligible_since=now,
+            eligible_since=None if is_paused else now, paused=is_paused, reason=paused_by(trial) if is_paused else "",
         )  # fmt: skip
-        own = allocations.c.id == allocation_id
-        conn.execute(allocations.update().where(own).values(sequence=allocations.c.id))
+        fast.update(conn, allocations, allocation_id, sequence=allocation_id)
         return allocation_id
 
     @reads
@@ -108,10 +129,10 @@ class Trials(Ending):
 
         :raises NotFoundError: there is none with this id
         """
-        found = attempt_views(conn, attempts.c.id == attempt_id)
-        if not found:
+        found = attempt_view(conn, attempt_id)
+        if found is None:
             raise NotFoundError(f"There is no attempt {attempt_id}.")
-        return found[0]
+        return found
 
     @reads
     def trial(self, conn: Connection, trial_id: int) -> TrialView:
@@ -155,7 +176,8 @@ class Trials(Ending):
         rows = conn.execute(
             sa.select(
                 allocations, attempts.c.id.label("attempt_id"), attempts.c.number.label("attempt_number"),
-                attempts.c.reason.label("attempt_reason"), trials.c.number.label("trial_number"),
+                attempts.c.reason.label("attempt_reason"), attempts.c.state.label("attempt_state"),
+                attempts.c.renewed_at.label("followed_at"), trials.c.number.label("trial_number"),
                 trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
                 trials.c.task_id, trials.c.map_index, trials.c.max_tries,
             )
@@ -168,11 +190,13 @@ class Trials(Ending):
         waiting: dict[str, int] = {}
         views = []
         for row in rows:
-            place_of = None
+            place_of, reason = None, row.attempt_reason
             if row.state == "waiting":
                 waiting[row.pool] = waiting.get(row.pool, 0) + 1
                 place_of = row.position or waiting[row.pool]
-            views.append(_task_view(row, {host: found[0] for host, found in placed.get(row.id, {}).items()}, place_of))
+                reason = waits_because(conn, row.id, row.reason, row.renewed_at, row)
+            hosts_of = {host: found[0] for host, found in placed.get(row.id, {}).items()}
+            views.append(_task_view(row, hosts_of, place_of, reason))
         return views
 
 
@@ -181,7 +205,7 @@ def _in_queue_order(row: Row[Any]) -> tuple[Any, ...]:
     return row.pool, row.priority, place, row.sequence
 
 
-def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None) -> TaskView:
+def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None, reason: str) -> TaskView:
     waits = place_of is not None
     gang = gang_words(row.dag_id, row.task_id) if row.experiment is None else None
     return TaskView(
@@ -189,21 +213,37 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
         trial_number=row.trial_number, experiment_id=row.experiment_id, experiment=gang or row.experiment,
         key=key_of(row),
         pool=row.pool, priority=row.priority, slots=row.slots, placement=placement, state=row.state,
-        reason=row.reason if waits else row.attempt_reason, position=place_of,
+        reason=reason, position=place_of,
         since=row.submitted_at if waits else row.granted_at, expected=row.expected if waits else "", paused=row.paused,
+        heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
     )  # fmt: skip
 
 
+def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
+    """Return the ticket of a trial that was submitted before, None when it was not.
+
+    Its user code may have been removed as old since; whoever submits it again has just stored it.
+    """
+    ticket = _ticket(conn, submission.key)
+    if ticket is not None and submission.payload is not None:
+        where = (trials.c.id == ticket.trial_id, trials.c.payload.is_(None))
+        conn.execute(trials.update().where(*where).values(payload=submission.payload))
+    return ticket
+
+
+_KEY = ("dag_id", "run_id", "task_id", "map_index", "max_tries")
+_NEWEST_OF = Statement(
+    sa.select(trials.c.experiment_id, attempts.c.trial_id, attempts.c.id, attempts.c.number, attempts.c.allocation_id)
+    .join(attempts, attempts.c.trial_id == trials.c.id)
+    .where(*(trials.c[name] == sa.bindparam(f"of_{name}") for name in _KEY))
+    .order_by(attempts.c.number.desc())
+    .limit(1)
+)
+_CONFIG = Statement(sa.select(configs.c.config_id).where(configs.c.config_id == sa.bindparam("config")))
+
+
 def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
-    names = ("dag_id", "run_id", "task_id", "map_index", "max_tries")
-    query = (
-        sa.select(trials.c.experiment_id, attempts)
-        .join(attempts, attempts.c.trial_id == trials.c.id)
-        .where(*(trials.c[name] == getattr(key, name) for name in names))
-        .order_by(attempts.c.number.desc())
-        .limit(1)
-    )
-    row = conn.execute(query).one_or_none()
+    row = fast.first(conn, _NEWEST_OF, {f"of_{name}": getattr(key, name) for name in _KEY})
     if row is None:
         return None
     return Ticket(
@@ -215,8 +255,12 @@ def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
 def _check(conn: Connection, submission: TrialSubmission) -> None:
     if submission.slots < 0 or not 1 <= submission.priority <= 99:
         raise UserError(f"{submission.slots} slots at priority {submission.priority}: slots >= 0, priority 1 to 99.")
-    if conn.scalar(sa.select(configs.c.config_id).where(configs.c.config_id == submission.config_id)) is None:
+    if fast.first(conn, _CONFIG, {"config": submission.config_id}) is None:
         raise NotFoundError(f"The store has no configuration {submission.config_id}.")
+    if submission.search_id is not None:
+        planned = sa.select(searches.c.id).where(searches.c.id == submission.search_id)
+        if conn.scalar(planned) is None:
+            raise NotFoundError(f"The store has no search {submission.search_id}.")
     if submission.payload is not None:
         known = sa.select(payloads.c.digest).where(payloads.c.digest == submission.payload)
         if conn.scalar(known) is None:
@@ -236,4 +280,4 @@ def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Row
 
 
 def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
-    return int(conn.scalar(table.insert().values(**values).returning(table.c.id)) or 0)
+    return fast.insert(conn, table, **values)

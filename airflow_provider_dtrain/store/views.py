@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.counting import SILENT_AFTER
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.records import AttemptView, TrialKey, TrialView
 from airflow_provider_dtrain.store.tables import (
     allocation_slots,
@@ -16,9 +20,12 @@ from airflow_provider_dtrain.store.tables import (
     experiments,
     gangs,
     meta,
+    rung_entries,
     trials,
 )
 
+#: Host -> the slots of a grant there, and whether they are held.
+_Placed = dict[str, tuple[tuple[int, ...], bool]]
 #: The request for which a gang was told to go.
 CLAIMANTS = allocations.alias("claimants")
 JOINED = (
@@ -31,6 +38,15 @@ JOINED = (
 FOLLOWED = JOINED.outerjoin(CLAIMANTS, CLAIMANTS.c.id == allocations.c.preempted_for).outerjoin(
     gangs, gangs.c.allocation_id == allocations.c.id
 )
+
+HIGHEST_RUNG = (
+    sa.select(sa.func.max(rung_entries.c.rung))
+    .where(rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error))
+    .scalar_subquery()
+    .label("rung")
+)
+IN_SEARCH = (trials.c.search_id, trials.c.bracket, trials.c.draw, trials.c.is_drawn, HIGHEST_RUNG)
+IN_SEARCH_NAMES = ("search_id", "bracket", "draw", "is_drawn", "rung")
 
 
 def claimant_of(row: Row[Any]) -> str | None:
@@ -51,9 +67,12 @@ def run_name(store: str, trial_id: int, number: int, token: int) -> str:
     return f"{store}-t{trial_id}.{number}.{token}"
 
 
+_STORE_ID = Statement(sa.select(meta.c.value).where(meta.c.key == "store_id"))
+
+
 def store_mark(conn: Connection) -> str:
     """Return the first 8 hex digits of the store's id."""
-    return str(conn.scalar(sa.select(meta.c.value).where(meta.c.key == "store_id")))[:8]
+    return str(fast.first(conn, _STORE_ID, {}).value)[:8]
 
 
 def key_of(row: Row[Any]) -> TrialKey:
@@ -63,35 +82,58 @@ def key_of(row: Row[Any]) -> TrialKey:
     )
 
 
+_VIEWS: sa.Select[Any] = (
+    sa.select(
+        attempts, trials.c.number.label("trial_number"), trials.c.state.label("trial_state"),
+        trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
+        trials.c.task_id, trials.c.map_index, trials.c.max_tries, trials.c.config_id, trials.c.payload,
+        trials.c.hparams, trials.c.seed, trials.c.restarts, trials.c.max_restarts,
+        allocations.c.state.label("allocation_state"), allocations.c.pool, allocations.c.priority,
+        allocations.c.sequence, allocations.c.slots, allocations.c.token, allocations.c.granted_at,
+        allocations.c.unplaceable, allocations.c.reason.label("allocation_reason"), allocations.c.expected,
+        allocations.c.expected_at, allocations.c.paused, allocations.c.max_runtime_s, allocations.c.preempted_at,
+        allocations.c.position, allocations.c.renewed_at.label("asked_at"), allocations.c.claim,
+        *IN_SEARCH, CLAIMANTS.c.trial_id.label("claimant_trial"), gangs.c.allocation_id.label("gang"),
+        gangs.c.attempt_id.label("gang_user"), gangs.c.unclear.label("gang_unclear"),
+    )
+    .select_from(FOLLOWED)
+    .order_by(attempts.c.id)
+)  # fmt: skip
+_VIEW = Statement(_VIEWS.where(attempts.c.id == sa.bindparam("attempt")))
+_GRANT = Statement(
+    sa.select(*(allocation_slots.c[name] for name in ("token", "host", "slot", "released_at")))
+    .join(attempts, attempts.c.allocation_id == allocation_slots.c.allocation_id)
+    .where(attempts.c.id == sa.bindparam("attempt"))
+    .order_by(allocation_slots.c.host, allocation_slots.c.slot)
+)
+
+
+def attempt_view(conn: Connection, attempt_id: int) -> AttemptView | None:
+    """Return an attempt, None when there is none with this id."""
+    found, grant, [store] = fast.read(conn, (_VIEW, _GRANT, _STORE_ID), {"attempt": attempt_id})
+    if not found:
+        return None
+    placed: _Placed = {}
+    for row in grant:
+        # Of the grant that was read, whatever was granted since.
+        if row.token == found[0].token:
+            _put(placed, row)
+    return _attempt_view(conn, str(store.value)[:8], found[0], placed)
+
+
 def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[AttemptView]:
     """Return the attempts that fit, by id."""
-    rows = conn.execute(
-        sa.select(
-            attempts, trials.c.number.label("trial_number"), trials.c.state.label("trial_state"),
-            trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
-            trials.c.task_id, trials.c.map_index, trials.c.max_tries, trials.c.config_id, trials.c.payload,
-            trials.c.hparams, trials.c.seed, trials.c.restarts, trials.c.max_restarts,
-            allocations.c.state.label("allocation_state"), allocations.c.pool, allocations.c.priority,
-            allocations.c.sequence, allocations.c.slots, allocations.c.token, allocations.c.granted_at,
-            allocations.c.unplaceable, allocations.c.reason.label("allocation_reason"), allocations.c.expected,
-            allocations.c.expected_at, allocations.c.paused, allocations.c.max_runtime_s, allocations.c.preempted_at,
-            allocations.c.position,
-            CLAIMANTS.c.trial_id.label("claimant_trial"), gangs.c.allocation_id.label("gang"),
-            gangs.c.attempt_id.label("gang_user"), gangs.c.unclear.label("gang_unclear"),
-        )
-        .select_from(FOLLOWED)
-        .where(where)
-        .order_by(attempts.c.id)
-    ).all()  # fmt: skip
+    rows = conn.execute(_VIEWS.where(where)).all()
     placed = placements(conn, {row.allocation_id: row.token for row in rows if row.token is not None})
     store = store_mark(conn)
     return [_attempt_view(conn, store, row, placed.get(row.allocation_id, {})) for row in rows]
 
 
-def _attempt_view(
-    conn: Connection, store: str, row: Row[Any], placed: Mapping[str, tuple[tuple[int, ...], bool]]
-) -> AttemptView:
-    waits = row.allocation_state == "waiting"
+def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) -> AttemptView:
+    waits, reason = row.allocation_state == "waiting", row.reason
+    waits_held = row.gang is not None and row.state == "waiting"
+    if waits:
+        reason = waits_because(conn, row.allocation_id, row.allocation_reason, row.asked_at, row)
     same = {
         name: getattr(row, name)
         for name in (
@@ -99,7 +141,7 @@ def _attempt_view(
             "watcher", "renewed_at", "allocation_id", "allocation_state", "pool", "priority", "slots", "unplaceable",
             "config_id", "payload", "hparams", "seed", "plan", "master", "restarts", "max_restarts", "created_at",
             "granted_at", "started_at", "ended_at", "failure", "result", "token", "expected", "expected_at", "paused",
-            "max_runtime_s",
+            "max_runtime_s", *IN_SEARCH_NAMES,
         )
     }  # fmt: skip
     return AttemptView(
@@ -108,12 +150,53 @@ def _attempt_view(
         run=None if row.token is None else run_name(store, row.trial_id, row.number, row.token),
         placement={host: indices for host, (indices, _) in placed.items()},
         held_hosts=tuple(host for host, (_, held) in placed.items() if held and _is_concerned(row, host)),
-        reason=row.allocation_reason if waits else row.reason,
+        reason=reason,
         position=(row.position or position(conn, row.pool, row.priority, row.sequence)) if waits else None,
         preempted_for=claimant_of(row),
         is_held_gang=row.gang is not None,
+        # Whoever waits for a held gang renews nothing.
+        heard_at=None if waits_held else heard_at(row.state, row.renewed_at, row.asked_at),
         **same,
     )
+
+
+def heard_at(state: str | None, followed_at: datetime | None, asked_at: datetime) -> datetime | None:
+    """Return when whoever cares for an attempt was last heard of; None when nobody has to.
+
+    :param state: of the attempt; None: nobody uses the held gang
+    :param followed_at: when the attempt was last renewed
+    :param asked_at: the same of its request: what waits renews that
+    """
+    if state == "waiting":
+        return asked_at if followed_at is None else max(asked_at, followed_at)
+    return followed_at if state in {"starting", "running", "stopping"} else None
+
+
+def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: datetime, row: Row[Any]) -> str:
+    """Return why a request waits; of those that were told to stop for it, names the ones that nobody follows.
+
+    :param reason: what the last pass found
+    :param asked_at: when the request was last renewed
+    :param row: has ``claim`` and ``pool``
+    """
+    if not row.claim:
+        return reason
+    query = (
+        sa.select(allocations.c.trial_id, sa.func.max(attempts.c.renewed_at).label("heard_at"))
+        .join(attempts, attempts.c.allocation_id == allocations.c.id)
+        .where(allocations.c.pool == row.pool, allocations.c.state.in_(("starting", "running", "stopping")))
+        .where(allocations.c.preempted_at.is_not(None), allocations.c.trial_id.is_not(None))
+        .where(allocations.c.preempted_for == allocation_id)
+        .group_by(allocations.c.trial_id)
+        .order_by(allocations.c.trial_id)
+    )
+    words = [
+        f" Nobody follows trial {one.trial_id} since {one.heard_at:%H:%M:%SZ}: recovery, or its host, has to end it."
+        for one in conn.execute(query)
+        # Whoever waits has just renewed its request.
+        if one.heard_at is not None and one.heard_at <= asked_at - SILENT_AFTER
+    ]
+    return "".join([reason, *words])
 
 
 def _is_concerned(row: Row[Any], host: str) -> bool:
@@ -131,17 +214,21 @@ def position(conn: Connection, pool: str, priority: int, sequence: int) -> int:
     return int(conn.scalar(query.where(allocations.c.pool == pool, allocations.c.state == "waiting", earlier)) or 0)
 
 
-def placements(conn: Connection, tokens: Mapping[int, int]) -> dict[int, dict[str, tuple[tuple[int, ...], bool]]]:
+def placements(conn: Connection, tokens: Mapping[int, int]) -> dict[int, _Placed]:
     """Return per allocation and host the slots of its grant, and whether they are held.
 
     :param tokens: allocation -> token of its grant
     """
-    found: dict[int, dict[str, tuple[tuple[int, ...], bool]]] = {}
+    found: dict[int, _Placed] = {}
     for row in _grant_rows(conn, tokens):
-        indices, held = found.setdefault(row.allocation_id, {}).get(row.host, ((), False))
-        indices = indices if row.slot < 0 else (*indices, row.slot)
-        found[row.allocation_id][row.host] = (indices, held or row.released_at is None)
+        _put(found.setdefault(row.allocation_id, {}), row)
     return found
+
+
+def _put(placed: _Placed, row: Any) -> None:
+    indices, held = placed.get(row.host, ((), False))
+    indices = indices if row.slot < 0 else (*indices, row.slot)
+    placed[row.host] = (indices, held or row.released_at is None)
 
 
 def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[Row[Any]]:
@@ -163,7 +250,7 @@ def trial_views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int |
         .subquery()
     )
     query = (
-        sa.select(trials, experiments.c.name.label("experiment"), latest.c.attempts, latest.c.attempt_id)
+        sa.select(trials, experiments.c.name.label("experiment"), latest.c.attempts, latest.c.attempt_id, HIGHEST_RUNG)
         .join(experiments, experiments.c.id == trials.c.experiment_id)
         .join(latest, latest.c.trial_id == trials.c.id)
         .where(where)
@@ -179,7 +266,7 @@ def _trial_view(row: Row[Any]) -> TrialView:
         for name in (
             "number", "experiment_id", "experiment", "state", "config_id", "hparams", "seed", "restarts",
             "max_restarts", "attempts", "attempt_id", "kill_requested_by", "failure", "result", "created_at",
-            "ended_at",
+            "ended_at", "best_metric", "best_step", "stop_requested_by", *IN_SEARCH_NAMES,
         )
     }  # fmt: skip
-    return TrialView(trial_id=row.id, key=key_of(row), **same)
+    return TrialView(trial_id=row.id, key=key_of(row), is_cleared=row.cleared_at is not None, **same)

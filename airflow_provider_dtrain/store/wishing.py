@@ -19,7 +19,8 @@ from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 _WISHES: sa.Select[Any] = (
     sa.select(
         trials.c.kill_requested_at, trials.c.kill_requested_by, trials.c.pause_requested_at,
-        trials.c.pause_requested_by, allocations.c.preempted_at, CLAIMANTS.c.trial_id.label("claimant_trial"),
+        trials.c.pause_requested_by, trials.c.stop_requested_at, trials.c.stop_requested_by,
+        allocations.c.preempted_at, CLAIMANTS.c.trial_id.label("claimant_trial"),
         gangs.c.ended_because,
     )
     .select_from(FOLLOWED)
@@ -42,6 +43,7 @@ class Wishing(Ending):
         return Wishes(
             kill_by=None if row.kill_requested_at is None else row.kill_requested_by or "somebody",
             pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "somebody",
+            stop_by=None if row.stop_requested_at is None else row.stop_requested_by or "somebody",
             preempted_for=claimant_of(row),
             gang_ended=row.ended_because,
         )
@@ -68,8 +70,11 @@ class Wishing(Ending):
         :raises NotFoundError: there is no such trial
         :raises ConflictError: it has ended, or its gang is held for other tasks as well
         """
+        self._pause(conn, trial_id, by)
+
+    def _pause(self, conn: Connection, trial_id: int, by: str) -> None:
         trial, row = self._locked_trial(conn, trial_id)
-        if lifecycle.is_final("trial", trial.state) or trial.state == "errored":
+        if lifecycle.is_final("trial", trial.state) or trial.state in {"errored", "killed"}:
             raise ConflictError(f"Trial {trial_id} is {trial.state}: there is nothing to pause.")
         if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
             raise ConflictError(
@@ -92,6 +97,9 @@ class Wishing(Ending):
         :param by: who asks
         :raises NotFoundError: there is no such trial
         """
+        return self._activate(conn, trial_id, by)
+
+    def _activate(self, conn: Connection, trial_id: int, by: str) -> bool:
         trial, row = self._locked_trial(conn, trial_id)
         if trial.pause_requested_at is None:
             return False
@@ -214,4 +222,4 @@ def _no_trial(trial_id: int) -> NotFoundError:
 
 def _require_experiment(conn: Connection, experiment_id: int) -> None:
     if conn.scalar(sa.select(experiments.c.id).where(experiments.c.id == experiment_id)) is None:
-        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain trial list")
+        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiment list")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train import batch_size, seeding, telling
@@ -15,14 +15,19 @@ from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.goals import Goal, epochs_done
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.known_fields import scheduling_unit
+from airflow_provider_dtrain.train.lengths import Position
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.moving import mover
 from airflow_provider_dtrain.train.progress import HERE
 from airflow_provider_dtrain.train.reducers import reduce_over_ranks
+from airflow_provider_dtrain.train.rungs import Rungs
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.state import Prepared
 from airflow_provider_dtrain.train.timings import Timings
+
+#: What a rank wishes when all meet; the largest wish counts.
+GO_ON, STOP, DECIDED = range(3)
 
 
 class Context(Ending):
@@ -33,12 +38,13 @@ class Context(Ending):
 
     def __init__(
         self, env: Environment, distributed: Distributed, writer: EventWriter, reporter: Reporter, saver: Saver,
-        prepared: Prepared, progress: Progress, gradients: Gradients, timings: Timings, *, hparams: Hparams,
-        seed: int, device: Any,
+        prepared: Prepared, progress: Progress, gradients: Gradients, timings: Timings, rungs: Rungs, *,
+        hparams: Hparams, seed: int, device: Any,
     ) -> None:  # fmt: skip
         self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
         self._prepared, self._progress = prepared, progress
         self._gradients, self._timings, self._clock = gradients, timings, timings.clock
+        self._rungs, self._decided = rungs, False
         self._timed, self._move = timings.enabled, mover(device)
         self._time_to_device, self._time_backward = timings.adder("to_device"), timings.adder("backward")
         self._time_step, self._time_schedulers = timings.adder("step_optimizer"), timings.adder("step_lr_schedulers")
@@ -54,6 +60,9 @@ class Context(Ending):
         self._batch_sizes: BatchSizes | None = None
         self._unit = scheduling_unit(env.config)
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
+        #: How far a script has come at a step; who trains a trial class knows better.
+        self._position: Callable[[int, int | None], Position] = self._script_position
+        self._records_per_epoch: int | None = None
         self._streams_apart = self._stepped = False
         self._schedules = Schedules()
 
@@ -257,7 +266,9 @@ class Context(Ending):
     ) -> str:
         """Record validation metrics; return ``continue``, or ``stop`` when the trial has trained long enough.
 
-        That is, when ``step`` has reached ``searcher.max_length``, or ``time_metric`` its ``max_time``.
+        That is, when ``step`` has reached ``searcher.max_length``, ``time_metric`` its ``max_time``, or when the
+        searcher has ended the trial. Where the searcher decides, the ranks wait for its answer here, at most
+        ``decision_timeout``; without an average they wait when they next meet, see :attr:`stop_requested`.
 
         :param metrics: this rank's metrics
         :param average: record the mean over the ranks (called by all ranks); False: rank 0's own values, which it
@@ -273,11 +284,19 @@ class Context(Ending):
         safe = self._reporter.json_safe(values)
         self._validated = step, safe
         telling.say_validation(self._env, step, safe)
+        batch = self.global_batch_size if "global_batch_size" in self.hparams else None
+        position = self._position(step, batch)
         if self.distributed.get_rank() == 0:
             self._writer.write("validation", {"step": step, "metrics": safe})
             self._goal.check(safe)
-        batch = self.global_batch_size if "global_batch_size" in self.hparams else None
-        return "stop" if self._goal.reached(step, safe, epochs_done(self._progress), batch) else "continue"
+            units = self._goal.units(position, safe, self._records_per_epoch)
+            self._rungs.reach(units, safe.get(self._goal.metric or ""), step)
+        reached = self._goal.reached(position, safe, batch)
+        if reached:
+            self._rungs.settle()
+        if average and self._rungs.units:
+            self._take(self.distributed.largest(self._wish()))
+        return "stop" if reached or self._decided else "continue"
 
     def reduce(self, metrics: Mapping[str, Any], *, weight: float = 1, reducer: str = "avg") -> dict[str, float]:
         """Return metrics over all ranks, the same on each; called by all ranks.
@@ -339,7 +358,24 @@ class Context(Ending):
     def _meet(self) -> None:
         """Agree with the other ranks on stopping, and write their reports."""
         self._gradients.look()
-        self._stop = self._reporter.meet(self._stop or (self._stop_path is not None and self._stop_path.exists()))
+        self._take(self._reporter.meet(self._wish()))
+
+    def _wish(self) -> int:
+        """Return what this rank wishes for all of them; rank 0 waits for the searcher's answer, where it asked."""
+        if self._rungs.look(self._is_asked_to_stop):
+            return DECIDED
+        return STOP if self._stop or self._is_asked_to_stop() else GO_ON
+
+    def _take(self, wish: int) -> None:
+        """Obey what the ranks have agreed on."""
+        self._stop = wish != GO_ON
+        self._decided = self._decided or wish == DECIDED
+
+    def _is_asked_to_stop(self) -> bool:
+        return self._stop_path is not None and self._stop_path.exists()
+
+    def _script_position(self, step: int, global_batch: int | None) -> Position:
+        return Position(batches=step, records=step * (global_batch or 0), epoch=epochs_done(self._progress))
 
     def _advance(self, optimizer: Any, since: float) -> float:
         """Advance the schedulers of an optimizer; return the time after."""

@@ -140,15 +140,19 @@ class Distributed:
 
     def any(self, flag: bool) -> bool:
         """Return whether any rank's flag is set; the same answer on every rank."""
+        return bool(self.largest(int(flag)))
+
+    def largest(self, number: int) -> int:
+        """Return the largest of all ranks' numbers; the same answer on every rank."""
         if self._group is None:
-            return flag
+            return number
         import torch
         import torch.distributed as dist
 
-        vote = torch.tensor([int(flag)], dtype=torch.int32)
+        vote = torch.tensor([number], dtype=torch.int32)
         with HERE.at(MESSAGE):
             dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group)
-        return bool(vote.item())
+        return int(vote.item())
 
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
         """Return rank 0's bytes on every rank; nothing is unpickled."""

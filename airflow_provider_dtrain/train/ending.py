@@ -15,6 +15,7 @@ from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.progress import HERE
+from airflow_provider_dtrain.train.rungs import Rungs
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.timings import Timings
 
@@ -28,6 +29,7 @@ class Ending:
     _reporter: Reporter
     _saver: Saver
     _gradients: Gradients
+    _rungs: Rungs
     _timings: Timings
     _stop = _closed = _together = False
     #: The program knows of the stop, so its end is not the end of training.
@@ -57,6 +59,7 @@ class Ending:
         if not self._stop:
             self._gradients.check_end(trained_before=self._batches > 0)
         self._closed = True
+        self._rungs.settle()
         self._meet()
         self._saver.finish()
         self._timings.close()

@@ -51,6 +51,8 @@ class Environment:
     trial_id: int | None = None
     experiment_id: int | None = None
     attempt: int | None = None
+    #: Lengths at which the searcher decides, in units of ``searcher.max_length``.
+    rungs: tuple[int, ...] = ()
 
     @property
     def on_cluster(self) -> bool:
@@ -91,6 +93,7 @@ class Environment:
             trial_id=context.get("trial_id"),
             experiment_id=context.get("experiment_id"),
             attempt=context.get("attempt"),
+            rungs=_rungs(context.get("rungs")),
         )
 
 
@@ -120,6 +123,12 @@ def _seed(context: Mapping[str, Any], env: Mapping[str, str]) -> int | None:
     if context.get("seed") is not None:
         return int(context["seed"])
     return _integer(env, "DTRAIN_TRIAL_SEED", 0) if env.get("DTRAIN_TRIAL_SEED") else None
+
+
+def _rungs(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, (list, type(None))) or not all(type(units) is int for units in value or ()):
+        raise SetupError(f"rungs of DTRAIN_CONTEXT is {value!r}; a list of whole numbers is expected.")
+    return tuple(sorted(value or ()))
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

@@ -47,7 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell(error)
         return 1
     if rank == 0:
-        _send(result_json(value))
+        try:
+            text = result_json(value, call["name"])
+        except ResultError as error:
+            # No line of the function is at fault, and none of this file helps.
+            error.__traceback__ = None
+            failure.record(error)
+            print(error, file=sys.stderr)
+            return 1
+        _send(text)
     return 0
 
 
@@ -97,7 +105,7 @@ def plain_json(value: Any, where: str) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{where} is {value}, which JSON does not have. Use None, or a text.")
+            raise ValueError(f"{where} is {value}, which JSON does not have. Use None, or a text like '{value}'.")
         return float(value)
     if isinstance(value, Mapping):
         for key in value:
@@ -107,28 +115,34 @@ def plain_json(value: Any, where: str) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
     kind = f"{type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
-    raise ValueError(f"{where} is a {kind}; numbers, texts, None, lists and dicts of them are JSON.{_hint(value)}")
+    allowed = "numbers, texts, True, False, None, and lists and dicts of them"
+    raise ValueError(f"{where} is a {kind}. Allowed are {allowed}.{_hint(value)}")
 
 
 def _hint(value: Any) -> str:
+    if isinstance(value, (set, frozenset)):
+        return " sorted() or list() makes a list of it."
     if hasattr(value, "tolist"):
         return " Its .tolist() is."
     return " Its .item() is." if hasattr(value, "item") else ""
 
 
-def result_json(value: Any) -> str:
+def result_json(value: Any, name: str) -> str:
     """Return what a function returned as JSON text.
 
+    :param name: of the function
     :raises ResultError: it is no JSON, or too large
     """
     try:
-        text = json.dumps(plain_json(value, "The returned value"), allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise ResultError(str(error)) from None
+        text = json.dumps(plain_json(value, "result"), allow_nan=False)
+    except RecursionError:
+        raise ResultError(f"{name}() returned what cannot become an XCom: result holds itself.") from None
+    except ValueError as error:
+        raise ResultError(f"{name}() returned what cannot become an XCom: {error}") from None
     size = len(text.encode("utf-8", errors="surrogatepass"))
     if size > RESULT_LIMIT_BYTES:
         raise ResultError(
-            f"The returned value is {size:,} bytes as JSON; {RESULT_LIMIT_BYTES:,} become an XCom at most. Write it to "
+            f"{name}() returned {size:,} bytes as JSON; {RESULT_LIMIT_BYTES:,} become an XCom at most. Write it to "
             "storage and return where it lies."
         )
     return text

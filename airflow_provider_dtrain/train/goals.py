@@ -82,18 +82,28 @@ class Goal:
             )
         return length.count
 
-    def reached(self, step: int, metrics: Mapping[str, Any], epochs: int, global_batch: int | None) -> bool:
+    def reached(self, position: Position, metrics: Mapping[str, Any], global_batch: int | None) -> bool:
         """Return whether a script that has come this far is to end.
 
-        :param step: batches
-        :param epochs: complete ones
         :param global_batch: samples per batch, all ranks together
         """
-        if self.counts and self.max_length is not None:
-            position = Position(batches=step, records=step * (global_batch or 0), epoch=epochs)
-            if self.max_length.distance(position, Geometry(global_batch, 1)) <= 0:
-                return True
+        length = self.max_length if self.counts else None
+        if length is not None and length.distance(position, Geometry(global_batch, 1)) <= 0:
+            return True
         return self.time_is_up(metrics)
+
+    def units(self, position: Position, metrics: Mapping[str, Any], records_per_epoch: int | None = None) -> int:
+        """Return how long a trial has trained, in the whole units that the searcher counts in.
+
+        :param records_per_epoch: what an epoch is, where the configuration says it
+        """
+        if self.max_time is not None:
+            time = metrics.get(self.time_metric or "")
+            return int(time) if isinstance(time, (int, float)) else 0
+        unit = self.max_length.unit if self.max_length is not None else "batches"
+        if unit == "epochs":
+            return position.records // records_per_epoch if records_per_epoch else position.epoch
+        return position.records if unit == "records" else position.batches
 
     def improves(self, value: float | None, best: float | None) -> bool:
         """Return whether a value of the metric is better than the best so far."""

@@ -66,21 +66,21 @@ class Reporter:
         self._next_flush = time.time() + FLUSH_AFTER_S
         self._write(self._take())
 
-    def meet(self, flag: bool) -> bool:
-        """Write the mean of what all ranks have; return whether any rank's flag is set.
+    def meet(self, wish: int) -> int:
+        """Write the mean of what all ranks have; return the largest of their wishes.
 
         Called by all ranks at the same point of the loop.
         """
         if not self._average:
             self.flush()
-            return self._distributed.any(flag)
+            return self._distributed.largest(wish)
         mine = self._take()
         before = time.perf_counter()
-        answers = self._distributed.allgather((flag, mine))
+        answers = self._distributed.allgather((wish, mine))
         self._timings.add("reduce_metrics", time.perf_counter() - before)
         if self._rank == 0:
             self._write(average_reports([reports for _, reports in answers]))
-        return any(flag for flag, _ in answers)
+        return max(wish for wish, _ in answers)
 
     def mean(self, step: int, metrics: Mapping[str, Any], weight: float) -> dict[str, float]:
         """Return the weighted mean of each metric over the ranks that have it; called by all ranks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,27 +46,30 @@ def train(trial_class: Any, ctx: Context, *, max_length: Any = None) -> dict[str
     if not (isinstance(trial_class, type) and issubclass(trial_class, PyTorchTrial)):
         raise SetupError(f"{trial_class!r} is no subclass of PyTorchTrial.")
     context = PyTorchTrialContext(ctx)
-    return Trainer(trial_class(context), context).run(plan_of(ctx.config, max_length))
+    return Trainer(trial_class(context), context).run(plan_of(ctx.config, max_length, ctx._rungs.units))
 
 
-def plan_of(config: Mapping[str, Any], max_length: Any = None) -> Plan:
+def plan_of(config: Mapping[str, Any], max_length: Any = None, rungs: Sequence[int] = ()) -> Plan:
     """Return how long to train and what to do how often, as a configuration says.
 
     :param max_length: instead of ``searcher.max_length``
+    :param rungs: where the searcher decides, in the unit of the length
     """
     searcher = config.get("searcher") or {}
     length = Length.parse(max_length)
     time, unit = searcher.get("max_time"), searcher.get("time_metric")
     if length is None and time is not None and unit in {"batches", "records", "epochs"}:
         length = Length(unit, int(time), "searcher.max_time")
+    length = length or Length.parse(searcher.get("max_length"), "searcher.max_length")
     return Plan(
-        max_length=length or Length.parse(searcher.get("max_length"), "searcher.max_length"),
+        max_length=length,
         scheduling_unit=scheduling_unit(config),
         validation_period=Length.parse(config.get("min_validation_period"), "min_validation_period"),
         checkpoint_period=Length.parse(config.get("min_checkpoint_period"), "min_checkpoint_period"),
         records_per_epoch=config.get("records_per_epoch"),
         perform_initial_validation=bool(config.get("perform_initial_validation")),
         checkpoint_policy=config.get("checkpoint_policy") or "best",
+        rungs=tuple(Length(length.unit, units, "rungs") for units in rungs) if length is not None else (),
     )
 
 

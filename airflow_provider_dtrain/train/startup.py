@@ -24,6 +24,8 @@ from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.metrics import Reporter
 from airflow_provider_dtrain.train.progress import HERE
+from airflow_provider_dtrain.train.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
+from airflow_provider_dtrain.train.rungs import Rungs
 from airflow_provider_dtrain.train.saving import Saver
 from airflow_provider_dtrain.train.state import Prepared
 from airflow_provider_dtrain.train.timings import open_timings
@@ -74,7 +76,7 @@ def init(
         seeding.make_deterministic()
     seeding.seed_everything(trial_seed)
     context = _build(env, distributed, trial_seed, chosen, Hparams({**(hparams or {}), **env.hparams}),
-                     checkpoint_dir, fail_on_nan)  # fmt: skip
+                     checkpoint_dir, fail_on_nan, timeout_s)  # fmt: skip
     HERE.begin(env.run_dir, env.rank, lambda: context._batches)
     context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
     _live.append(context)
@@ -87,7 +89,7 @@ def init(
 
 def _build(
     env: Environment, distributed: Distributed, seed: int, device: Any, hparams: Hparams,
-    checkpoint_dir: str | Path | None, fail_on_nan: bool,
+    checkpoint_dir: str | Path | None, fail_on_nan: bool, timeout_s: float,
 ) -> Context:  # fmt: skip
     writer, prepared, progress = EventWriter(env.events_path), Prepared(), Progress()
     optimizations = env.config.get("optimizations") or {}
@@ -97,9 +99,12 @@ def _build(
     gradients = Gradients(distributed, device, optimizations)
     where, look = _checkpoint_place(env, distributed, checkpoint_dir)
     saver = Saver(env, distributed, writer, prepared, progress, gradients, where=where, look=look, seed=seed)
+    # The other ranks wait for rank 0 in an exchange, which has a limit of its own.
+    patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
+    rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)
     return Context(
-        env, distributed, writer, reporter, saver, prepared, progress, gradients, timings, hparams=hparams, seed=seed,
-        device=device,
+        env, distributed, writer, reporter, saver, prepared, progress, gradients, timings, rungs, hparams=hparams,
+        seed=seed, device=device,
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ class Plan:
     perform_initial_validation: bool = False
     #: Also after a validation: ``best`` if it was the best so far, ``all`` always.
     checkpoint_policy: str = "best"
+    #: Where the searcher decides; validated there in any case.
+    rungs: tuple[Length, ...] = ()
 
 
 class Trainer:
@@ -70,6 +72,7 @@ class Trainer:
     def run(self, plan: Plan) -> dict[str, float]:
         """Train; return the metrics of the last validation of this attempt, empty when there was none."""
         self._plan = plan
+        self._ctx._position, self._ctx._records_per_epoch = lambda *_: self._position, plan.records_per_epoch
         try:
             self._prepare()
             self._train()
@@ -177,11 +180,14 @@ class Trainer:
         distances += [
             period.next(position, geometry) for period in (plan.validation_period, plan.checkpoint_period) if period
         ]
+        rungs = [ahead for rung in plan.rungs if (ahead := rung.distance(position, geometry)) > 0]
+        nearest = min(distances + rungs)
         self._due = [
-            period is not None and period.next(position, geometry) == min(distances)
+            period is not None and period.next(position, geometry) == nearest
             for period in (plan.validation_period, plan.checkpoint_period)
         ]
-        return max(1, min(distances))
+        self._due[0] = self._due[0] or nearest in rungs
+        return max(1, nearest)
 
     def _batches(self, batches: Iterator[Any], count: int) -> bool:
         """Train on some batches; return whether the data ended before."""
@@ -313,7 +319,7 @@ class Trainer:
         metrics = self._validator.run()
         self._validated, self._last_metrics = step, metrics
         verdict = self._ctx.report_validation(step, metrics, average=False)
-        self._searcher_stopped = self._goal_reached(verdict)
+        self._searcher_stopped = self._searcher_stops(verdict)
         value = metrics.get(self._goal.metric or "")
         improved = self._goal.improves(value, self._state.best)
         if improved:
@@ -322,8 +328,14 @@ class Trainer:
         if step and not self._ends() and (policy == "all" or (policy == "best" and improved)):
             self._checkpoint()
 
-    def _goal_reached(self, verdict: str) -> bool:
-        return bool(self._context.distributed.broadcast(verdict == "stop"))
+    def _searcher_stops(self, verdict: str) -> bool:
+        """Return whether training ends here, by its goal on rank 0 or by the searcher; the same on all ranks."""
+        ends = self._rank == 0 and verdict == "stop"
+        if self._ctx._rungs.units:
+            if ends or self._ends():
+                self._ctx._rungs.settle()
+            self._ctx._take(self._context.distributed.largest(self._ctx._wish()))
+        return self._context.distributed.any(ends) or self._ctx._decided
 
     def _checkpoint(self) -> None:
         step = self._position.batches

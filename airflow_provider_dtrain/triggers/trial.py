@@ -61,7 +61,7 @@ class TrialTrigger(BaseTrigger):
                 await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
-        yield TriggerEvent({"outcome": outcome.to_dict()})  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"outcome": outcome.to_dict(), "trial_id": self.trial_id})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """End the gang on every host, unless the trial only moved to another follower.

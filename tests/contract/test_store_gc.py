@@ -99,6 +99,25 @@ def test_nothing_live_recent_or_unconfirmed_is_touched(store, clock, old_and_new
     store.commit_events(old_and_new["runs"].attempt_id, watch, "a", "rank0.events", 99, 120, [])
 
 
+def test_a_trial_that_goes_on_after_a_removal_gets_its_code_again(store, submit, start, clock):
+    store.add_host(host("a", 8))
+    store.put_payload("e" * 64, b"code")
+    ticket = submit("late", slots=1, payload="e" * 64)
+    watch, failure = start(ticket), {"error": "HostLostError", "kind": "infra", "message": "lost"}
+    store.end_attempt(ticket.attempt_id, watch, state="errored", failure=failure)
+    store.release(ticket.attempt_id, watch, "a", proof="clear")
+    clock.advance(40 * DAY_S)
+    assert removed(store, clock.now - timedelta(days=30))["payloads"] == 1
+    assert store.attempt(ticket.attempt_id).payload is None
+    # As an Airflow retry does: it packs the code, submits, and begins the next attempt.
+    store.put_payload("f" * 64, b"code, maybe another")
+    assert submit("late", slots=1, payload="f" * 64).trial_id == ticket.trial_id
+    again = store.next_attempt(ticket.attempt_id, watch, failure=failure, counted=False)
+    assert store.attempt(again.attempt_id).payload == "f" * 64
+    submit("late", slots=1, payload="e" * 64)
+    assert store.attempt(again.attempt_id).payload == "f" * 64, "code that is there stays"
+
+
 def test_a_payload_that_somebody_is_about_to_use_stays(store, clock):
     store.put_payload("e" * 64, b"old")
     store.put_payload("f" * 64, b"wanted again")

@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import (
-    ConflictError,
     NotFoundError,
     StaleWatchError,
     UnplaceableError,
@@ -22,7 +21,6 @@ from airflow_provider_dtrain.store.tables import allocation_slots
 from tests.contract.store_world import host
 
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
-HOST_FAILED = {"error": "HostUnreachableError", "kind": "infra", "message": "no answer", "host": "h1", "rank": None}
 
 
 def test_the_same_key_gets_the_same_ticket(store, submit):
@@ -220,84 +218,6 @@ def test_the_database_refuses_a_slot_that_is_held(store, submit):
     row = {"allocation_id": ticket.allocation_id, "token": 99, "host": "h1", "slot": 0}
     with pytest.raises(sa.exc.IntegrityError), store._engine.begin() as connection:
         connection.execute(allocation_slots.insert().values(**row))
-
-
-def test_putting_back_keeps_the_place_and_needs_every_host_clear(store, submit, clock):
-    store.add_host(host("h1", 2))
-    store.add_host(host("h2", 2))
-    first, second = submit(slots=2), submit(slots=4)
-    store.schedule("gpus")
-    watch = store.watch(first.attempt_id, watcher="me")
-    run = store.take_up(first.attempt_id, watch)
-    where = store.attempt(first.attempt_id).held_hosts[0]
-    with pytest.raises(ConflictError, match=where):
-        store.put_back(first.attempt_id, watch, "no python")
-    store.release(first.attempt_id, watch, where, proof="clear")
-    store.put_back(first.attempt_id, watch, "no python", exclude_host=where)
-    view = store.attempt(first.attempt_id)
-    assert (view.state, view.allocation_state, view.position, view.run) == ("waiting", "waiting", 1, None)
-    assert view.allocation_id != first.allocation_id
-    assert view.allocation_id in store.schedule("gpus").granted
-    again = store.attempt(first.attempt_id)
-    assert where not in again.placement
-    assert store.take_up(first.attempt_id, watch) != run
-    assert second.trial_id
-
-
-def test_an_exclusion_that_leaves_no_host_lapses(store, submit, clock):
-    store.add_host(host("h1", 2))
-    ticket = submit(slots=2)
-    store.schedule("gpus")
-    watch = store.watch(ticket.attempt_id, watcher="me")
-    store.take_up(ticket.attempt_id, watch)
-    store.release(ticket.attempt_id, watch, "h1", proof="clear")
-    store.put_back(ticket.attempt_id, watch, "no python", exclude_host="h1")
-    assert store.schedule("gpus").granted == ()
-    clock.advance(10 * 60 + 1)
-    store.renew_request(ticket.attempt_id, watch)
-    assert len(store.schedule("gpus").granted) == 1
-
-
-def test_moving_on_leaves_the_silent_host_held(store, submit, start):
-    store.add_host(host("h1", 2))
-    store.add_host(host("h2", 2))
-    ticket = submit(slots=2)
-    watch = start(ticket)
-    where = store.attempt(ticket.attempt_id).held_hosts[0]
-    after = store.move_on(ticket.attempt_id, watch, failure=HOST_FAILED, exclude_host=where)
-    assert after.attempt_number == 2
-    old, new = store.attempt(ticket.attempt_id), store.attempt(after.attempt_id)
-    assert (old.state, old.allocation_state, old.held_hosts) == ("lost", "expired", (where,))
-    assert (new.state, new.trial_state, new.restarts) == ("waiting", "queued", 0)
-    assert [view.attempt_id for view in store.unreleased()] == [ticket.attempt_id]
-    store.schedule("gpus")
-    assert where not in store.attempt(after.attempt_id).placement
-    store.release(ticket.attempt_id, watch, where, proof="reboot")
-    assert store.attempt(ticket.attempt_id).allocation_state == "released"
-    assert store.unreleased() == []
-
-
-def test_an_attempt_that_never_ran_moves_on_itself(store, submit):
-    store.add_host(host("h1", 2))
-    store.add_host(host("h2", 2))
-    ticket = submit(slots=2)
-    watch = store.watch(ticket.attempt_id, watcher="me")
-    store.schedule("gpus")
-    store.take_up(ticket.attempt_id, watch)
-    where = store.attempt(ticket.attempt_id).held_hosts[0]
-    store.release(ticket.attempt_id, watch, where, proof="clear")
-    after = store.move_on(ticket.attempt_id, watch, failure=HOST_FAILED, exclude_host=where)
-    assert (after.attempt_id, after.attempt_number) == (ticket.attempt_id, 1)
-    assert store.attempt(ticket.attempt_id).state == "waiting"
-
-
-def test_there_is_no_moving_on_without_another_host(store, submit, start):
-    store.add_host(host("h1", 2))
-    ticket = submit(slots=2)
-    watch = start(ticket)
-    before = store.attempt(ticket.attempt_id)
-    assert store.move_on(ticket.attempt_id, watch, failure=HOST_FAILED, exclude_host="h1") is None
-    assert store.attempt(ticket.attempt_id) == before
 
 
 def test_a_draining_host_is_drained_when_it_holds_nothing(store, submit, start):

@@ -277,3 +277,20 @@ def test_a_silent_host_is_probed_once_per_30_s_over_all_processes(store, clock):
     clock.now += timedelta(seconds=31)
     store.set_host_state("h1", "ready")
     assert store.hosts_to_probe() == []
+
+
+def test_a_clock_that_was_an_hour_ahead_keeps_nobody_from_looking(store, submit, start, clock):
+    clock.advance(3600)
+    ended, silent = submit(), submit()
+    watch = start(ended)
+    start(silent)
+    store.end_attempt(ended.attempt_id, watch, state="killed")
+    store.set_host_state("h1", "unreachable", "no answer")
+    assert store.hosts_to_probe() == ["h1"]
+    assert store.claim_recovery(ended.allocation_id, "one", 60)
+    clock.advance(-3600)
+    assert {view.attempt_id for view in store.recoverable()} == {ended.attempt_id, silent.attempt_id}
+    assert store.claim_recovery(ended.allocation_id, "two", 60)
+    assert not store.claim_recovery(ended.allocation_id, "one", 60)
+    assert store.hosts_to_probe() == ["h1"]
+    assert store.hosts_to_probe() == []

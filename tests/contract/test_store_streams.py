@@ -87,7 +87,7 @@ def test_the_offset_of_a_hosts_clock_is_kept_and_is_not_the_hosts_to_say(store, 
 def test_a_run_is_known_by_trial_attempt_and_token(store, submit, start):
     ticket = submit()
     start(ticket)
-    run = store.attempt(ticket.attempt_id).run
+    run, host_of_run = store.attempt(ticket.attempt_id).run, store.attempt(ticket.attempt_id).held_hosts[0]
     mark, _, rest = run.rpartition("-t")
     trial, number, token = rest.split(".")
     forgotten = [
@@ -96,8 +96,23 @@ def test_a_run_is_known_by_trial_attempt_and_token(store, submit, start):
         f"{mark}-t{trial}.{number}.{int(token) + 1}",
     ]
     others = ["t1.1.1", f"00000000-t{trial}.{number}.{token}", "nonsense"]
-    assert store.unknown_runs([run, *forgotten, *others]) == forgotten
-    assert store.unknown_runs([]) == []
+    assert store.unknown_runs(host_of_run, dict.fromkeys([run, *forgotten, *others])) == forgotten
+    assert store.unknown_runs(host_of_run, {}) == []
+    assert store.unknown_runs("elsewhere", {run: None}) == [run], "it holds nothing there"
+
+
+def test_a_run_of_another_launch_or_of_slots_that_were_released_is_unknown(store, submit, start):
+    ticket = submit()
+    watch = start(ticket)
+    view = store.attempt(ticket.attempt_id)
+    name, plans = view.held_hosts[0], {one: {**plan, "launch": "mine"} for one, plan in view.plan["plans"].items()}
+    store.set_plan(ticket.attempt_id, watch, {"plans": plans})
+    assert store.unknown_runs(name, {view.run: "mine"}) == store.unknown_runs(name, {view.run: None}) == []
+    assert store.unknown_runs(name, {view.run: "another"}) == [view.run]
+    store.end_attempt(ticket.attempt_id, watch, state="killed")
+    assert store.unknown_runs(name, {view.run: "mine"}) == [], "its host has not confirmed its end"
+    store.release(ticket.attempt_id, watch, name, proof="removed")
+    assert store.unknown_runs(name, {view.run: "mine"}) == [view.run]
 
 
 def test_silence_counts_from_the_last_word_of_the_follower(store, submit, start, clock):

@@ -140,6 +140,8 @@ class Postgresql:
 
         self.tables: dict[str, tuple[list[str], list[tuple[object, ...]]]] = {}
         with psycopg.connect(self.dsn) as connection:
+            query = "SELECT sequencename, COALESCE(last_value, 1), last_value IS NOT NULL FROM pg_sequences"
+            self.sequences = connection.execute(f"{query} WHERE schemaname = current_schema()").fetchall()
             for table in self._names(connection):
                 cursor = connection.execute(f"SELECT * FROM {table}")
                 assert cursor.description is not None
@@ -152,6 +154,8 @@ class Postgresql:
         with psycopg.connect(self.dsn) as connection:
             connection.execute("SET session_replication_role = replica")
             connection.execute(f"TRUNCATE {', '.join(self.tables)} CASCADE")
+            for sequence, value, is_used in self.sequences:
+                connection.execute("SELECT setval(%s::regclass, %s, %s)", [sequence, value, is_used])
             for table, (columns, rows) in self.tables.items():
                 for row in rows:
                     values = [Json(value) if isinstance(value, dict | list) else value for value in row]

@@ -55,6 +55,20 @@ def test_when_all_hosts_are_cut_off_they_end_their_ranks_and_the_trial_goes_on_w
     assert world.trial(trial).restarts == 0
 
 
+def test_a_trial_that_needs_every_host_waits_for_one_that_was_cut_off_before_its_start(
+    world: World, dice: random.Random
+) -> None:
+    host = dice.choice(list(world.hosts))
+    host.partition()
+    trial = world.submit(6, until=10)
+    world.until(lambda: world.store.get_host(host.name).state == "unreachable", "the failed launch", 150)
+    world.until(lambda: world.store.attempt(world.trial(trial).attempt_id).state == "waiting", "the wait")
+    host.heal()
+    all_is_well(world, trial)
+    view = world.trial(trial)
+    assert (view.attempts, view.restarts) == (1, 0), "Airflow's retries are for other things"
+
+
 def test_a_renewal_that_was_held_back_extends_nothing(world: World, dice: random.Random) -> None:
     trial = world.submit(2, until=100)
     world.running(trial, step=12)

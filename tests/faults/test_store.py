@@ -57,6 +57,35 @@ def test_a_clock_of_the_store_that_steps_ends_nothing(world: World, off_s: int) 
 
 
 @pytest.fixture
+def patient(request: pytest.FixtureRequest, new_world: Callable[..., World]) -> World:
+    """A world whose hosts leave it to the store for long whether a run may go on."""
+    return new_world(request.param, orphan_timeout_s=600.0)
+
+
+@pytest.mark.parametrize("patient", ["sqlite", "postgresql"], indirect=True)
+def test_a_backup_from_before_a_submission_gives_nobody_the_run_of_another_trial(patient: World) -> None:
+    world = patient
+    world.ended(world.submit(2, until=3))
+    world.trigger.kill()
+    world.db.backup()
+    world.trigger.start()
+    forgotten = world.submit(2, until=4000)
+    world.running(forgotten, step=3)
+    lost = {one.run for one in world.ranks()}
+    world.trigger.kill()
+    world.store.close()
+    world.db.restore()
+    world.reopen()
+    again = world.submit(2, until=5)
+    assert again == forgotten, "its number was given out again"
+    other = world.submit(6, until=5)
+    world.trigger.start()
+    all_is_well(world, again, other)
+    assert [world.trial(trial).restarts for trial in (again, other)] == [0, 0]
+    assert {view.run for view in world.store.trial_attempts(again)}.isdisjoint(lost)
+
+
+@pytest.fixture
 def restored(request: pytest.FixtureRequest, new_world: Callable[..., World]) -> World:
     return new_world(request.param)
 

@@ -95,6 +95,7 @@ def test_a_host_behind_ssh_is_registered_with_a_key_that_somebody_accepted(
     ]
     again = world(*add, "--accept-host-key", right)
     assert (again.code, "registered already" in again.err) == (1, True)
+    assert "hosts remove" in again.err, "the way to other slots"
     add_twin = ("hosts", "add", "twin", *add[3:])
     twin = world(*add_twin, "--accept-host-key", right)
     assert twin.code == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from airflow_provider_dtrain.store.repository import Store
 from tests.support.cli_world import World
 
 pytest_plugins = ["tests.support.cli_world"]
+SILENT = timedelta(minutes=5)
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 
@@ -24,18 +27,56 @@ def store(world: World) -> Iterator[Store]:
     store.close()
 
 
-def submitted(store: Store, task: str, slots: int, priority: int = 42) -> Ticket:
-    config = store.put_config({"name": "e"}, origins={}).config_id
+def submitted(
+    store: Store,
+    task: str,
+    slots: int,
+    priority: int = 42,
+    *,
+    experiment: str = "",
+    preemptible: bool | None = None,
+    **config: Any,
+) -> Ticket:
+    config_id = store.put_config({"name": "e", **config}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id=task)
-    return store.submit_trial(
-        TrialSubmission(key=key, experiment_name=task, config_id=config, pool="lab", slots=slots, priority=priority)
-    )
+    ticket = store.submit_trial(
+        TrialSubmission(
+            key=key, experiment_name=experiment or task, config_id=config_id, pool="lab", slots=slots,
+            priority=priority, preemptible=preemptible,
+        )
+    )  # fmt: skip
+    heard(store, ticket)
+    return ticket
+
+
+def run(store: Store, ticket: Ticket) -> int:
+    """Let a trial run; return its follower's watch."""
+    watch = store.watch(ticket.attempt_id, watcher="test")
+    store.schedule("lab")
+    assert store.take_up(ticket.attempt_id, watch) is not None
+    store.set_running(ticket.attempt_id, watch)
+    heard(store, ticket)
+    return watch
+
+
+def heard(store: Store, *tickets: Ticket, ago: timedelta = timedelta(days=-1)) -> None:
+    """Let the followers of trials have been heard then; by default none falls silent during a test."""
+    from airflow_provider_dtrain.store.tables import allocations, attempts
+
+    then = datetime.now(UTC) - ago
+    with store._engine.begin() as connection:
+        for ticket in tickets:
+            for table, number in ((attempts, ticket.attempt_id), (allocations, ticket.allocation_id)):
+                connection.execute(table.update().where(table.c.id == number).values(renewed_at=then))
 
 
 def ended(store: Store, *tickets: Ticket) -> None:
     for ticket in tickets:
         watch = store.watch(ticket.attempt_id, watcher="test")
         store.end_attempt(ticket.attempt_id, watch, state="killed")
+        hosts = list(store.attempt(ticket.attempt_id).held_hosts)
+        if hosts:
+            store.release(ticket.attempt_id, watch, hosts, proof="clear")
 
 
 def audit(store: Store) -> list[tuple[str, str]]:
@@ -55,6 +96,11 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     why = world("explain", paused, "-o", "json")
     assert (why.code, why.json["paused"], why.json["state"]) == (3, True, "paused")
     assert "trial activate" in why.json["reason"]
+    heard(store, second, ago=SILENT)
+    reason = world("explain", paused, "-o", "json").json["reason"]
+    assert "trial activate" in reason
+    assert "Nobody follows it since" in reason
+    heard(store, second)
     assert world.rows("trial", "describe", paused)["paused"] is True
     assert "goes on" in world("trial", "activate", paused).err
     assert "is not paused" in world("trial", "activate", paused).err
@@ -92,7 +138,119 @@ def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store
     assert world("explain", str(ticket.trial_id), "-o", "json").json["max_slots"] is None
     ended(store, ticket)
     missing = world("experiment", "set", "9999", "--weight", "1")
-    assert (missing.code, "no experiment 9999" in missing.err) == (1, True)
+    assert (missing.code, "no experiment 9999" in missing.err, "experiment list" in missing.err) == (1, True, True)
+
+
+def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: World, store: Store) -> None:
+    searcher = {"name": "single", "metric": "loss", "smaller_is_better": True}
+    first = submitted(store, "b1", 1, experiment="best", searcher=searcher)
+    second = submitted(store, "b2", 1, experiment="best", searcher=searcher)
+    third = submitted(store, "b3", 1, experiment="best", searcher=searcher)
+    for ticket, metric in ((first, 0.5), (second, "nan")):
+        watch = store.watch(ticket.attempt_id, watcher="test")
+        store.end_attempt(ticket.attempt_id, watch, state="completed", result={"metric": metric})
+    row = next(row for row in world.rows("experiment", "list") if row["experiment"] == first.experiment_id)
+    known = {name: row[name] for name in ("name", "method", "metric", "best", "best_trial", "trials")}
+    assert known == {
+        "name": "best", "method": "single", "metric": "loss", "best": 0.5, "best_trial": first.trial_id,
+        "trials": {"completed": 2, "queued": 1},
+    }  # fmt: skip
+    assert world.rows("experiment", "describe", str(first.experiment_id))["weight"] == 1.0
+    table = world("experiment", "list").out
+    assert f"loss 0.5 (trial {first.trial_id})" in table
+    assert "2 completed, 1 queued" in table
+    missing = world("experiment", "describe", "9999")
+    assert (missing.code, "airflow dtrain experiment list" in missing.err) == (1, True)
+    ended(store, third)
+
+
+def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, store: Store) -> None:
+    runs, waits = submitted(store, "f1", 4), submitted(store, "f2", 2)
+    run(store, runs)
+    store.schedule("lab")
+    heard(store, runs, waits, ago=SILENT)
+    for name in ("task", "trial"):
+        rows = {row["trial"]: row for row in world.rows(name, "list")}
+        for ticket in (runs, waits):
+            row = rows[ticket.trial_id]
+            assert row["unfollowed_since"] is not None
+            assert "Nobody follows it since" in row["reason"]
+        assert f"trial kill {runs.trial_id}" in rows[runs.trial_id]["reason"]
+        assert "passed over" in rows[waits.trial_id]["reason"]
+    assert rows[waits.trial_id]["position"] is None
+    assert "not followed" in world("task", "list").out
+    for command in (("explain",), ("trial", "describe")):
+        found = world(*command, str(waits.trial_id), "-o", "json").json
+        assert found["unfollowed_since"] is not None
+        assert (found["position"], found["expected"]) == (None, None)
+        assert "Nobody follows it since" in world(*command, str(runs.trial_id)).out
+    ended(store, runs, waits)
+
+
+def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, store: Store) -> None:
+    low = submitted(store, "c1", 4, 90, preemptible=True)
+    run(store, low)
+    store.set_pool("lab", min_run_s=0.0, by="test")
+    high = submitted(store, "c2", 4, 1)
+    store.schedule("lab")
+    why = f"Told to stop: trial {low.trial_id}"
+    reason = world("explain", str(high.trial_id), "-o", "json").json["reason"]
+    assert why in reason
+    assert "Nobody follows" not in reason
+    heard(store, low, ago=SILENT)
+    rows = {row["trial"]: row for row in world.rows("task", "list")}
+    for reason in (world("explain", str(high.trial_id), "-o", "json").json["reason"], rows[high.trial_id]["reason"]):
+        assert why in reason
+        assert f"Nobody follows trial {low.trial_id} since" in reason
+    ended(store, low, high)
+
+
+def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> None:
+    ticket = submitted(store, "l1", 2)
+    watch = run(store, ticket)
+    number = str(ticket.trial_id)
+    refused = world("trial", "pause", number)
+    assert (refused.code, "begins anew when it goes on" in refused.err, "--yes" in refused.err) == (2, True, True)
+    assert store.wishes(ticket.attempt_id).pause_by is None
+    event = {"kind": "checkpoint", "step": 7, "path": "checkpoints/7", "at": 1.0, "seq": 1, "metrics": {}}
+    store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 10, [event])
+    done = world("trial", "pause", number)
+    assert (done.code, "from the checkpoint of step 7" in done.err) == (0, True)
+    assert store.wishes(ticket.attempt_id).pause_by is not None
+    store.set_stopping(ticket.attempt_id, watch, "paused by somebody")
+    assert "still stops. Once it has" in world("trial", "activate", number).err
+    ended(store, ticket)
+
+
+def test_a_pause_that_loses_work_is_made_when_that_is_agreed(world: World, store: Store) -> None:
+    ticket = submitted(store, "l2", 2)
+    run(store, ticket)
+    done = world("trial", "pause", str(ticket.trial_id), "-y")
+    assert (done.code, "begins anew when it goes on" in done.err) == (0, True)
+    assert "is taken back: it runs on" in world("trial", "activate", str(ticket.trial_id)).err
+    ended(store, ticket)
+
+
+def test_a_kill_says_where_the_trial_is(world: World, store: Store) -> None:
+    first, second = submitted(store, "k1", 4), submitted(store, "k2", 4)
+    run(store, first)
+    world("trial", "pause", str(second.trial_id))
+    told = {ticket.trial_id: world("trial", "kill", str(ticket.trial_id), "-y").err for ticket in (first, second)}
+    assert "stopped on every host" in told[first.trial_id]
+    assert "holds no slots; the process that waits for it ends it" in told[second.trial_id]
+    ended(store, first, second)
+
+
+def test_tables_fit_100_columns_and_leave_out_what_has_no_value(world: World, store: Store) -> None:
+    first, second = submitted(store, "w1", 4), submitted(store, "w2", 4)
+    store.schedule("lab")
+    for name in ("task", "trial"):
+        heading = world(name, "list").out.splitlines()[0]
+        assert heading.index("reason") <= 80, "reasons come last, and are folded in the room that is left"
+    ended(store, first, second)
+    found = world("explain", str(first.trial_id)).out
+    assert "killed" in found
+    assert [line for line in found.splitlines() if line.split()[-1] == "-"] == []
 
 
 @pytest.mark.parametrize(

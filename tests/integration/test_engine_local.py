@@ -24,6 +24,7 @@ from airflow_provider_dtrain.engine.submission import render, revive, submit
 from airflow_provider_dtrain.engine.tasklog import TaskLog
 from airflow_provider_dtrain.errors import (
     ConfigError,
+    HostAuthError,
     HostUnreachableError,
     PayloadError,
     StoreUnavailableError,
@@ -279,7 +280,7 @@ async def test_an_airflow_retry_begins_the_next_attempt_after_an_infra_failure(
 ) -> None:
     ticket = engine.submit(config("facts"), run_id="retried")
     with monkeypatch.context() as broken:
-        error = HostUnreachableError("local", "The cable is out.")
+        error = HostAuthError("local", "The key is of another account.")
         broken.setattr(DtrainHook, "link", lambda *_: (_ for _ in ()).throw(error))
         outcome = await engine.carry(ticket)
     assert outcome is not None

@@ -12,23 +12,15 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.engine import attempt, stopping, waiting
 from airflow_provider_dtrain.engine.outcome import Outcome
 from airflow_provider_dtrain.store.records import Ticket
 from airflow_provider_dtrain.store.tables import allocations
 from tests.integration.test_engine_local import Engine, engine, held
+from tests.support.engines import quick_looks
 
-__all__ = ["engine"]
+__all__ = ["engine", "quick_looks"]
 
 DEADLINE_S = 120.0
-
-
-@pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.runtime.WISH_CHECK_S", 0.2)
-    monkeypatch.setattr(waiting, "PAUSED_LOOK_S", 0.2)
-    monkeypatch.setattr(stopping, "TELL_AGAIN_S", 0.5)
-    monkeypatch.setattr(attempt, "RETAKE_LOOK_S", 0.2)
 
 
 def config(way: str, last: int = 60, *, pause_s: float = 0.1, **more: Any) -> dict[str, Any]:
@@ -146,6 +138,19 @@ async def test_a_program_without_the_library_gets_sigterm_and_goes_on_later(
     assert (trial.attempts, trial.restarts) == (2, 0)
     (stopped,) = numbers(caplog, "stopped at")
     assert numbers(caplog, "from") == [0, stopped]
+
+
+async def test_ranks_without_the_library_leave_first_and_the_others_still_write_their_checkpoint(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    outcome, ticket = await preempted_once(engine, config("mixed", 400))
+    assert outcome.state == "completed"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 0)
+    (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
+    assert started == [0, stopped], "rank 0 was not hurried by the end of rank 1"
+    assert "While it was asked to stop" not in caplog.text, "nobody has failed"
 
 
 @pytest.mark.parametrize("way", ["deaf", "stubborn"])

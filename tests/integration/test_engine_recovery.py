@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import logging
 import os
-import shutil
 import signal
 import sqlite3
 from datetime import timedelta
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import attempt, recovery, removal, restarting, verdict
+from airflow_provider_dtrain.engine import attempt, recovery, removal
 from airflow_provider_dtrain.engine.recovery import kill_unfollowed, pause_unfollowed, recover
 from airflow_provider_dtrain.engine.renewal import Renewer
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -23,21 +22,11 @@ from airflow_provider_dtrain.store.records import AttemptView, Ticket
 from airflow_provider_dtrain.store.tables import allocations, attempts
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import config, numbers, ranks_of, running, until
+from tests.support.engines import quick_looks
 
-__all__ = ["engine"]
+__all__ = ["engine", "quick_looks"]
 
 DEADLINE_S = 120.0
-
-
-@pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.runtime.WISH_CHECK_S", 0.2)
-    monkeypatch.setattr(attempt, "RETAKE_LOOK_S", 0.1)
-    monkeypatch.setattr(recovery, "EVERY_S", 0.5)
-    monkeypatch.setattr(recovery, "BUSY_EVERY_S", 0.5)
-    monkeypatch.setattr(verdict, "BACK_OFF_FIRST_S", 0.1)
-    monkeypatch.setattr(verdict, "PLATFORM_FIRST_S", 0.1)
-    monkeypatch.setattr(restarting, "FENCE_AGAIN_S", 0.5)
 
 
 async def dead_follower(engine: Engine, document: dict[str, Any], **how: Any) -> tuple[Ticket, AttemptView]:
@@ -72,7 +61,10 @@ async def eventually(condition: Any) -> None:
     await asyncio.wait_for(wait(), DEADLINE_S)
 
 
-async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_looks(engine: Engine) -> None:
+async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_looks(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     ticket, view = await dead_follower(engine, config("library", 15), run_id="salvaged")
     a_minute_passes(engine)
     assert await recover(engine.hook) == [], "it lives: only its host may end it"
@@ -80,8 +72,12 @@ async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_lo
     await eventually(lambda: ranks_of(engine) == [])
     a_minute_passes(engine)
     await eventually(lambda: len(held(engine)) == 2)
+    caplog.clear()
     assert await recover(engine.hook) == ["local"]
     assert held(engine) == []
+    named = [record for record in caplog.records if record.name.endswith("engine.recovery")]
+    assert {record.getMessage().partition(": ")[0] for record in named} == {f"Trial {ticket.trial_id}"}
+    assert "left out" not in caplog.text
     ended = engine.hook.store.attempt(view.attempt_id)
     assert (ended.state, ended.trial_state) == ("completed", "completed")
     kinds = [event.kind for event in engine.hook.store.events(view.attempt_id)]
@@ -214,26 +210,34 @@ async def test_a_command_pauses_a_trial_that_nobody_follows(engine: Engine, capl
 
 
 async def test_a_restored_store_takes_no_other_run_for_its_own(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same trial, attempt and token again: the host knows better."""
-    backup = tmp_path / "backup.db"
+    monkeypatch.setattr(recovery, "LEASE_TTL_S", 1e6)
     first = engine.submit(config("library", 1), run_id="before")
     await engine.carry(first)
-    back_up(tmp_path / "dtrain.db", backup)
-    _, lost = await dead_follower(engine, config("library", 100_000), run_id="forgotten")
-    restored = tmp_path / "restored.db"
-    shutil.copy(backup, restored)
-    options = dataclasses.replace(engine.hook.settings, sql_alchemy_conn=f"sqlite:///{restored}")
+    back_up(tmp_path / "dtrain.db", tmp_path / "restored.db")
+    forgotten = engine.submit(config("library", 100_000), run_id="forgotten")
+    following = asyncio.ensure_future(engine.carry(forgotten))
+    lost = engine.hook.store.attempt(await running(engine, forgotten, following))
+    options = dataclasses.replace(engine.hook.settings, sql_alchemy_conn=f"sqlite:///{tmp_path}/restored.db")
     after = Engine(DtrainHook(options))
     assert after.hook.store.store_id == engine.hook.store.store_id
     ticket = after.submit(config("library", 3), run_id="after")
-    caplog.set_level(logging.WARNING)
-    outcome = await after.carry(ticket)
+    caplog.set_level(logging.INFO)
+    carrying = asyncio.ensure_future(after.carry(ticket))
+    await until(lambda: "the trial waits for another" in caplog.text, carrying)
+    await until(lambda: after.hook.store.attempt(ticket.attempt_id).state == "waiting", carrying)
+    assert caplog.text.count(f"Granted: {lost.run} on local") == 2, "its name was given out again"
+    assert len(ranks_of(engine)) == 2, "somebody renews it still"
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    monkeypatch.setattr(recovery, "LEASE_TTL_S", 1.0)
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
     trial = after.hook.store.trial(ticket.trial_id)
-    assert trial.restarts == 0
+    assert (trial.attempts, trial.restarts) == (1, 0)
     last = after.hook.store.trial_attempts(ticket.trial_id)[-1]
     assert last.run != lost.run
     assert last.token is not None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import task
+from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_dtrain.decorators.dtrain import DtrainDecoratedOperator, dtrain_task
 from airflow_provider_dtrain.errors import FunctionError
@@ -172,7 +174,7 @@ def test_a_function_may_import_files_of_the_model_dir(hook: DtrainHook, tmp_path
 
 
 def test_a_result_that_is_no_json_fails_the_task(hook: DtrainHook) -> None:
-    with pytest.raises(AirflowFailException, match=r"ResultError: The returned value\['loss'\] is nan"):
+    with pytest.raises(AirflowFailException, match=r"ResultError: .*result\['loss'\] is nan"):
         function_task(returns_nan).execute(context("nan"))
     assert hook.store.trial(1).attempts == 1, "it is not started again"
 
@@ -202,3 +204,20 @@ def test_a_name_from_outside_is_an_error_when_the_dag_is_read() -> None:
 
 def test_airflow_knows_the_decorator() -> None:
     assert task.dtrain is dtrain_task
+
+
+@pytest.mark.parametrize(("default_args", "retries"), [({}, 3), ({"retries": 1}, 1)])
+def test_mapped_tasks_keep_the_defaults_of_single_ones(default_args: dict[str, Any], retries: int) -> None:
+    with DAG("mapped", schedule=None, default_args=default_args) as dag:
+        decorated = dtrain_task(slots=1)(returns_nan)
+        decorated.expand_kwargs([{}])
+        decorated.override(task_id="given", retries=7, retry_delay=timedelta(seconds=1)).expand_kwargs([{}])
+        TrialOperator.partial(task_id="trial").expand(config=[RANKS])
+        GangSensor.partial(task_id="gang").expand(slots=[1])
+        ReleaseGangOperator.partial(task_id="free").expand(allocation=[None])
+    known = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict
+    found = {name: (one.retries, one.retry_delay.total_seconds()) for name, one in known.items()}
+    usual = (retries, 30.0)
+    assert found == {"returns_nan": usual, "given": (7, 1.0), "trial": usual, "gang": usual, "free": usual}
+    unmapped = dag.task_dict["returns_nan"].unmap({"op_kwargs": {}})
+    assert (unmapped.retries, unmapped.retry_delay) == (retries, timedelta(seconds=30))

@@ -31,8 +31,10 @@ class NaiveQueue:
         self.running = {gang.request_id: gang for gang in running}
         self.starting: dict[str, tuple[GangRequest, Placement]] = {}
         self.held: Counter[str] = Counter()
+        self.started: Counter[str] = Counter()
         for gang in running:
             self.held[gang.group] += gang.placement.size
+            self.started[gang.crowd] += 1
         self.waiting = {request.request_id: request for request in requests if self.is_possible(request)}
         self.protected = self.find_protected(list(self.waiting.values()), list(running))
         self.claims: dict[str, Placement] = {}
@@ -85,6 +87,12 @@ class NaiveQueue:
         return self.level(other) > self.level(mine)
 
     def is_capped(self, request):
+        beside = sum(
+            other != request.request_id and self.waiting[other].crowd == request.crowd for other in self.claims
+        )
+        most = request.max_gangs if request.crowd else None
+        if most is not None and self.started[request.crowd] + beside >= most:
+            return True
         coming = sum(
             claim.size
             for request_id, claim in self.claims.items()
@@ -124,6 +132,7 @@ class NaiveQueue:
             self.reserved.pop(request.request_id, None)
             self.starting[request.request_id] = (request, placement)
             self.held[request.group] += request.slots
+            self.started[request.crowd] += 1
             self.take(placement)
             return False
         found = self.victims(request, banned)

@@ -12,7 +12,9 @@ HOUR = 3600.0
 HELD = st.sampled_from([0.0, 600.0, 3 * HOUR, 9 * HOUR])
 WAITED = st.sampled_from([0.0, 0.0, HOUR, 36 * HOUR, 50 * HOUR])
 PRIORITIES = st.sampled_from([42, 42, 42, 10])
-GROUPS = st.sampled_from(["", "a", "b"])
+#: A crowd lies inside one group.
+PARTIES = st.sampled_from([("", ""), ("a", ""), ("b", ""), ("a", "s"), ("b", "t"), ("b", "u")])
+MOST_GANGS = st.sampled_from([None, None, 1, 2])
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,10 @@ def _gangs(draw, request_id, sequence, free):
         return None
     for name, indices in slots.items():
         free[name] = [index for index in free[name] if index not in indices]
+    group, crowd = draw(PARTIES)
     return RunningGang(
         request_id=request_id, placement=Placement(slots), who=f"trial {request_id}", priority=draw(PRIORITIES),
-        sequence=draw(st.integers(-5, 20)), group=draw(GROUPS), held_s=draw(HELD), waited_s=draw(WAITED),
+        sequence=draw(st.integers(-5, 20)), group=group, crowd=crowd, held_s=draw(HELD), waited_s=draw(WAITED),
         ran_s=draw(st.sampled_from([60.0, 2000.0, 4000.0])), is_preemptible=draw(st.integers(0, 3)) > 0,
         cost_s=draw(st.sampled_from([0.0, 0.0, 150.0])), is_ending=draw(st.integers(0, 5)) == 0,
         ends_in_s=draw(st.sampled_from([None, None, 600.0, 3000.0])),
@@ -72,11 +75,13 @@ def _gangs(draw, request_id, sequence, free):
 
 @st.composite
 def _requests(draw, request_id, sequence, wanted, single_host):
+    group, crowd = draw(PARTIES)
     return GangRequest(
         request_id, draw(wanted), draw(PRIORITIES),
         is_single_host=draw(st.booleans()) if single_host is None else single_host,
         excluded_hosts=frozenset(draw(st.sampled_from([(), (), (), ("h0",)]))),
-        sequence=draw(st.integers(0, 20)), group=draw(GROUPS), weight=draw(st.sampled_from([1.0, 1.0, 2.0])),
-        max_slots=draw(st.sampled_from([None, None, 4, 8])), held_s=draw(HELD), waited_s=draw(WAITED),
+        sequence=draw(st.integers(0, 20)), group=group, weight=draw(st.sampled_from([1.0, 1.0, 2.0])),
+        max_slots=draw(st.sampled_from([None, None, 4, 8])), crowd=crowd, max_gangs=draw(MOST_GANGS),
+        held_s=draw(HELD), waited_s=draw(WAITED),
         max_runtime_s=draw(st.sampled_from([None, None, 500.0, 2500.0])), is_preemptible=draw(st.booleans()),
     )  # fmt: skip

@@ -251,7 +251,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.wait_and_take_up(which)
         for attempt, watches in list(self.watches.items()):
             if self.store.attempt(attempt).state == "starting":
-                self.call("set_running", attempt, watches[-1])
+                self.change((attempt, watches[-1]), "set_running")
             self.a_checkpoint_is_told(attempt, False)
         self.now += timedelta(seconds=10)
         self.submit_now(slots, 1, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 15.0
+#: One answer of an API server that shares its machine with much else.
+ANSWER_TIMEOUT_S = 180.0
 POLL_S = 0.5
 
 
@@ -81,6 +84,12 @@ class Standalone:
         }
 
     # -- life ----------------------------------------------------------------------------------
+    @property
+    def pid(self) -> int:
+        """The process whose children are the parts of Airflow."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start Airflow and return once scheduler and triggerer are healthy."""
         log = (self.home / "standalone.log").open("wb")
@@ -89,7 +98,7 @@ class Standalone:
             command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
-        wait_until(self._healthy, timeout_s=START_TIMEOUT_S, what="airflow standalone")
+        wait_until(self.healthy, timeout_s=START_TIMEOUT_S, what="airflow standalone")
         self._token = self._request("GET", "/auth/token")["access_token"]
 
     def stop(self) -> None:
@@ -113,7 +122,8 @@ class Standalone:
             return True
         return False
 
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
+        """Return whether all parts of Airflow say that they are well."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError((self.home / "standalone.log").read_text()[-4000:])
@@ -131,7 +141,7 @@ class Standalone:
             headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(self.base + path, data=data, headers=headers, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as answer:  # noqa: S310
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"{method} {path}: {error.code} {error.read()[:2000]!r}") from None
@@ -147,7 +157,7 @@ class Standalone:
             return any(dag["dag_id"] == dag_id for dag in self.api("GET", "/dags?limit=100")["dags"])
 
         try:
-            wait_until(known, timeout_s=90, what=f"DAG {dag_id}")
+            wait_until(known, timeout_s=240, what=f"DAG {dag_id}")
         except TimeoutError as error:
             raise RuntimeError(f"{error}; import errors: {self.api('GET', '/importErrors')}") from None
         run = self.api("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf or {})})
@@ -158,11 +168,13 @@ class Standalone:
         return str(self.api("GET", f"/dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id)}")["state"])
 
     def wait(self, dag_id: str, run_id: str, *, timeout_s: float = 180.0) -> str:
-        """Return the final state of a DAG run."""
+        """Return the final state of a DAG run, also while the API server is away for some time."""
 
         def ended() -> str | None:
-            state = self.state(dag_id, run_id)
-            return state if state in ("success", "failed") else None
+            with contextlib.suppress(OSError):
+                state = self.state(dag_id, run_id)
+                return state if state in ("success", "failed") else None
+            return None
 
         return str(wait_until(ended, timeout_s=timeout_s, what=f"the end of {dag_id}"))
 

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.engine.finishing import cause
 from airflow_provider_dtrain.engine.following import GangEnd, max_runtime_over
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, plain
 from airflow_provider_dtrain.engine.restarting import restart_of
-from airflow_provider_dtrain.engine.tasklog import TaskLog, clean
+from airflow_provider_dtrain.engine.tasklog import OfTrial, TaskLog, clean
 from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, platform_back_off_s
 
 
@@ -180,6 +180,15 @@ def test_the_prefix_that_torch_gives_rank_0_is_not_repeated(
     with caplog.at_level(logging.INFO):
         log.output(line + b"\n")
     assert [record.getMessage() for record in caplog.records] == ["[rank 0] " + logged]
+
+
+def test_a_log_of_another_trial_has_its_name_in_each_line_and_no_output(caplog: pytest.LogCaptureFixture) -> None:
+    log = TaskLog(OfTrial(logging.getLogger("test"), {"trial_id": 7}), None)
+    with caplog.at_level(logging.INFO):
+        log.warning("Host '%s' answers", "a")
+        log.output(b"one\ntwo")
+        log.flush()
+    assert [record.getMessage() for record in caplog.records] == ["Trial 7: Host 'a' answers"]
 
 
 def test_a_flood_is_cut_and_the_cut_is_said(caplog: pytest.LogCaptureFixture) -> None:

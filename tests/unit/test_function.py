@@ -125,7 +125,8 @@ def test_an_exception_shows_the_lines_of_the_dag_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"loss": [1.0, math.nan]}, r"returned value\['loss'\]\[1\] is nan"),
+        ({"loss": [1.0, math.nan]}, r"train\(\) returned .*: result\['loss'\]\[1\] is nan.* Use None"),
+        ({"seen": {1}}, r"result\['seen'\] is a set\. Allowed are numbers, .* list\(\) makes"),
         ({"when": date(2026, 1, 2)}, r"\['when'\] is a datetime.date"),
         ({1: 2}, "the key 1"),
         (b"bytes", "is a bytes"),
@@ -134,14 +135,14 @@ def test_an_exception_shows_the_lines_of_the_dag_file(tmp_path: Path) -> None:
 )
 def test_a_result_that_is_no_json_is_an_error_that_says_where(value: Any, words: str) -> None:
     with pytest.raises(ResultError, match=words):
-        result_json(value)
+        result_json(value, "train")
 
 
 def test_a_list_that_holds_itself_is_an_error() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(ResultError):
-        result_json(value)
+        result_json(value, "train")
 
 
 def test_a_result_that_is_no_json_fails_the_rank(tmp_path: Path) -> None:
@@ -150,7 +151,11 @@ def test_a_result_that_is_no_json_fails_the_rank(tmp_path: Path) -> None:
 
     done = run(bad, folder=tmp_path)
     assert done.returncode == 1
-    assert "ResultError" in json.loads((tmp_path / "error.json").read_text())["message"]
+    told = json.loads((tmp_path / "error.json").read_text())
+    assert told["message"].startswith("ResultError: bad() returned what cannot become an XCom: result['when'] is a")
+    for text in (done.stderr, told["traceback"]):
+        assert "Allowed are numbers, texts" in text
+        assert "File " not in text, "no line of this package helps"
 
 
 def closure() -> Any:

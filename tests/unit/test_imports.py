@@ -17,7 +17,7 @@ EDGE = sorted(
     f"airflow_provider_dtrain.{folder}.{file.stem}"
     for folder in ("operators", "sensors", "triggers", "decorators", "links", "plugins")
     for file in (PACKAGE / folder).glob("[a-z]*.py")
-)
+) + ["airflow_provider_dtrain.assets", "airflow_provider_dtrain.task_groups"]
 
 
 def loaded_after(code: str) -> set[str]:

@@ -120,8 +120,7 @@ def test_what_can_never_run_is_told_apart_from_what_waits():
 def test_a_reason_says_what_is_missing_the_position_and_the_reserved_hosts():
     decision = run_pass([busy("a", 8), busy("b", 6)], [request(1, 4), request(2, 8)], PoolOptions(reservations=1))
     assert decision.reasons["1"] == (
-        "4 slots on one host: 2 missing on b, which comes closest. "
-        "Position 1, 0 requests before it. Reserved for it: b."
+        "4 slots on one host: 2 missing on b, which comes closest. Position 1, nobody before it. Reserved for it: b."
     )
     assert decision.reasons["2"] == (
         "8 slots on one host: 8 missing on a, which comes closest. Position 2, 1 request before it."
@@ -130,7 +129,7 @@ def test_a_reason_says_what_is_missing_the_position_and_the_reserved_hosts():
 
 def test_a_reason_counts_slots_that_were_granted_in_the_same_pass():
     decision = run_pass([Host("a", 8)], [request(1, 5), request(2, 4)], PoolOptions())
-    assert "1 missing on a. 5 slots just granted to requests before it." in decision.reasons["2"]
+    assert "1 missing on a. 5 slots just granted to others." in decision.reasons["2"]
 
 
 def test_a_request_without_slots_starts_even_where_hosts_are_reserved():

@@ -55,6 +55,26 @@ def test_json_has_numbers_in_seconds_and_names_what_was_left_out(cli: ForkingCli
     assert "Left out 1 of 5 jobs that these hosts can never serve: 1 of 12 slots." in done.err
 
 
+def test_columns_that_mean_nothing_are_named(cli: ForkingCli) -> None:
+    done = simulate(cli, "--hosts", "1x8", given="job_id,submit_s,gpus,duration_s,prio,user\na,0,8,100,1,eve\n")
+    assert done.code == 0, done.err
+    assert "ignored: 'prio', 'user'. Known: job_id" in done.err
+    assert "ignored" not in simulate(cli, "--hosts", "1x8").err
+
+
+def test_an_end_before_the_begin_is_a_usage_error(cli: ForkingCli) -> None:
+    done = simulate(cli, "--hosts", "1x8", "--from", "2h", "--to", "1h")
+    assert (done.code, "--from 7200 s is not before --to 3600 s" in done.err) == (2, True)
+
+
+def test_help_is_in_the_order_of_its_headings(cli: ForkingCli) -> None:
+    for command in (("simulate",), ("pools", "set")):
+        text = cli.run("dtrain", *command, "--help").out
+        places = [text.index(f"  {word}") for word in ("--fresh", "--young", "--max-wait", "--preemption", "--min-run")]
+        assert places == sorted(places)
+        assert all(f"default {value})" in text for value in ("2h", "8h", "36h", "0.6", "30m"))
+
+
 def test_yaml_is_what_json_is(cli: ForkingCli) -> None:
     form = simulate(cli, "--hosts", "1x8", "-o", "yaml").out
     assert yaml.safe_load(form) == simulate(cli, "--hosts", "1x8", "-o", "json").json

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
 from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
+from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
 from airflow_provider_dtrain.core.merge import UNION_TAG, merge_config, merge_layers
-from airflow_provider_dtrain.core.search_space import is_constant, leaves
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 PROVIDER_DEFAULTS: Final[dict[str, Any]] = {"log_policies": [dict(policy) for policy in DEFAULT_LOG_POLICIES]}
@@ -104,28 +104,10 @@ def incomplete(config: ExperimentConfig, *, needs_entrypoint: bool = True) -> li
     batch = batch.get("val") if isinstance(batch, dict) and batch.get("type") == "const" else batch
     if type(batch) is int and batch < max(slots, 1):
         found.append(("hyperparameters.global_batch_size", f"{batch} is below resources.slots_per_trial {slots}"))
-    found.extend(_incomplete_search(config))
     storage = config.checkpoint_storage
     if isinstance(storage, AzureStorage) and not (storage.connection_string or storage.account_url or storage.conn_id):
         found.append(("checkpoint_storage", "connection_string, account_url or conn_id is required for azure"))
-    return [Problem(path=path, message=message) for path, message in found]
-
-
-def _incomplete_search(config: ExperimentConfig) -> list[tuple[str, str]]:
-    searcher = config.searcher
-    found: list[tuple[str, str]] = []
-    has_limit = searcher.max_length is not None or searcher.max_time is not None
-    if searcher.name in ("async_halving", "adaptive_asha") and not has_limit:
-        found.append(("searcher.max_length", f"missing; {searcher.name} requires it, or max_time and time_metric"))
-    elif config.trial_class is not None and not has_limit:
-        found.append(("searcher.max_length", "missing; a trial class requires it, or max_time and time_metric"))
-    if searcher.max_time is not None and searcher.time_metric is None:
-        found.append(("searcher.time_metric", "missing; max_time requires it"))
-    if searcher.name == "grid":
-        for path, leaf in leaves(config.hyperparameters):
-            if not is_constant(leaf) and leaf["type"] != "categorical" and "count" not in leaf:
-                found.append((f"{path}.count", "missing; a grid requires it"))
-    return found
+    return [*(Problem(path=path, message=message) for path, message in found), *search_problems(config)]
 
 
 def _layers(

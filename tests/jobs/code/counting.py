@@ -1,7 +1,9 @@
 """Counts up and goes on from its checkpoint; says what the training library would say. No torch.
 
 Arguments: way, last number, seconds per number. Ways: ``library`` looks whether it is asked to stop, ``deaf`` joins
-the library and never looks, ``plain`` does not join and ends on SIGTERM with a checkpoint, ``stubborn`` ignores it,
+the library and never looks, ``plain`` does not join and ends on SIGTERM with a checkpoint, ``mixed`` is ``library`` in
+rank 0, which stops some seconds after the others, ``plain`` in those, and soon done once it goes on, ``stubborn``
+ignores SIGTERM,
 ``to_the_end`` looks and finishes all the same, ``breaks`` fails when it is asked to stop, ``fails_once`` fails in the
 first attempt half way.
 """
@@ -17,6 +19,9 @@ from airflow_provider_dtrain.train.events import EventWriter
 way, last, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 rank, run_dir = int(os.environ["RANK"]), Path(os.environ["DTRAIN_RUN_DIR"])
 writer = EventWriter(Path(os.environ["DTRAIN_EVENTS"]))
+is_mixed, left = way == "mixed", run_dir / "left"
+if way == "mixed":
+    way = "library" if rank == 0 else "plain"
 joins = way not in ("plain", "stubborn")
 asked = []
 
@@ -40,11 +45,16 @@ def main():
     if number == 0:
         save(0)
     while number < last:
-        time.sleep(pause_s)
+        time.sleep(0 if is_mixed and latest else pause_s)
         number += 1
         stop = bool(asked) if not joins else (run_dir / "stop_requested").exists()
         if stop and way in ("library", "plain"):
+            if is_mixed and joins:
+                while not left.exists():
+                    time.sleep(0.05)
+                time.sleep(4.0)
             save(number)
+            left.touch()
             if joins and rank == 0:
                 writer.write("stopped", {"step": number}, sync=True)
             print("stopped at", number, flush=True)

@@ -1,0 +1,116 @@
+"""``airflow dtrain search``: what a search would try and cost, before it runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_dtrain.cli.console import cell, command, dump, hint, note, show, show_one
+from airflow_provider_dtrain.core.search import Outline, TrialSpec, outline, plan
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+#: Used when neither the command nor the configuration names a seed; a run draws its own then.
+_SEED: Final = 0
+
+
+@command
+def preview(args: Namespace) -> None:
+    """Print trials, rungs, lengths and the first samples of a search; stores and runs nothing."""
+    from airflow_provider_dtrain.cli.documents import assemble, read
+
+    source = read(args.config, what="configuration")
+    effective, pool = assemble(_hook(), source, args.template)
+    for warning in effective.warnings:
+        note(f"Warning: {warning}")
+    config = effective.config
+    given = config.reproducibility.experiment_seed if args.seed is None else args.seed
+    seed = _SEED if given is None else given
+    shape = outline(config)
+    first = list(itertools.islice(plan(config, seed), args.trials))
+    if args.output != "table":
+        dump(args.output, _document(shape, first, seed=seed, slots=config.resources.slots_per_trial, pool=pool))
+        return
+    _show(args, shape, first, seed=seed, drawn=given is None, slots=config.resources.slots_per_trial, pool=pool)
+    hint(f"airflow dtrain explain {args.config}")
+
+
+def _hook() -> Any:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return DtrainHook()
+
+
+def _document(shape: Outline, first: Sequence[TrialSpec], **more: Any) -> dict[str, Any]:
+    return {
+        "method": shape.method,
+        "metric": shape.metric,
+        **more,
+        "trials": shape.trials,
+        "max_concurrent_trials": shape.max_concurrent,
+        "unit": shape.unit,
+        "max_length": shape.length,
+        "most_units": shape.most_units,
+        "expected_units": shape.expected_units,
+        "brackets": [{"trials": trials, "rungs": list(rungs)} for rungs, trials in shape.brackets],
+        "first_trials": list(first),
+    }
+
+
+def _show(
+    args: Namespace, shape: Outline, first: Sequence[TrialSpec], *, seed: int, drawn: bool, slots: int, pool: str
+) -> None:
+    unit = shape.unit or "units"
+    row = {
+        "method": shape.method,
+        "metric": shape.metric,
+        "pool": pool,
+        "trials": f"{shape.trials} x {slots} slot{'s' if slots != 1 else ''}",
+        "at a time": shape.max_concurrent or "no limit",
+        "length": f"{shape.length} {unit}" if shape.length is not None else "as the training code says",
+        "in all": _total(shape, unit),
+    }
+    show_one(args, row)
+    if shape.divisor is not None:
+        print()
+        show(args, [_bracket(index, *bracket, unit) for index, bracket in enumerate(shape.brackets)])
+    if first:
+        print()
+        show(args, _rows(first))
+    if shape.method == "optuna":
+        note("Optuna draws the hyperparameters of a trial when it starts.")
+    elif drawn and shape.method != "grid":
+        note(f"Samples of seed {seed}. A run draws its own seed unless reproducibility.experiment_seed is set.")
+
+
+def _total(shape: Outline, unit: str) -> str | None:
+    if shape.most_units == shape.expected_units:
+        return None if shape.most_units is None else f"{shape.most_units} {unit}"
+    return f"at most {shape.most_units} {unit}; expected {shape.expected_units} if metrics came by chance"
+
+
+def _bracket(index: int, rungs: Sequence[int], trials: int, unit: str) -> dict[str, Any]:
+    return {"bracket": index, "trials": trials, f"rungs ({unit})": ", ".join(map(str, rungs))}
+
+
+def _rows(trials: Sequence[TrialSpec]) -> list[dict[str, Any]]:
+    rows = []
+    for trial in trials:
+        values = {path: _short(value) for path, value in _leaves(trial["hyperparameters"] or {})}
+        beside = {"bracket": trial["bracket"]} if trial["rungs"] else {}
+        rows.append({"trial": trial["number"], **beside, **values, "seed": trial["seed"]})
+    return rows
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else cell(value)

@@ -1,0 +1,77 @@
+"""What a search lacks, or contradicts, before it can begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.asha import brackets, floor_log
+from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
+from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, size
+from airflow_provider_dtrain.core.search_space import leaves
+from airflow_provider_dtrain.errors import Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
+    from airflow_provider_dtrain.core.config.unions import Searcher
+
+
+def length_of(searcher: Searcher) -> tuple[str, int] | None:
+    """Return unit and number of what a trial trains at most; None when nobody limits it.
+
+    :param searcher: of a valid configuration; with ``max_time``, ``time_metric`` is the unit
+    """
+    if searcher.max_length is not None:
+        ((unit, count),) = searcher.max_length.model_dump(exclude_none=True).items()
+        return str(unit), int(count)
+    if searcher.max_time is not None and searcher.time_metric is not None:
+        return searcher.time_metric, searcher.max_time
+    return None
+
+
+def search_problems(config: ExperimentConfig) -> list[Problem]:
+    """Return what is missing or contradictory in searcher and hyperparameters.
+
+    :param config: valid, with every default
+    """
+    return [*(Problem(path=path, message=words) for path, words in _limits(config)), *_grid(config)]
+
+
+def _limits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    searcher = config.searcher
+    has_limit = searcher.max_length is not None or searcher.max_time is not None
+    if searcher.name in ("async_halving", "adaptive_asha") and not has_limit:
+        yield "searcher.max_length", f"missing; {searcher.name} requires it, or max_time and time_metric"
+    elif config.trial_class is not None and not has_limit:
+        yield "searcher.max_length", "missing; a trial class requires it, or max_time and time_metric"
+    if searcher.max_time is not None and searcher.time_metric is None:
+        yield "searcher.time_metric", "missing; max_time requires it"
+    length = length_of(searcher)
+    if isinstance(searcher, AdaptiveAshaSearcher) and length is not None:
+        yield from _brackets(searcher, *length)
+
+
+def _brackets(searcher: AdaptiveAshaSearcher, unit: str, length: int) -> Iterator[tuple[str, str]]:
+    path, most, divisor = "searcher.bracket_rungs", max(searcher.bracket_rungs, default=1), searcher.divisor
+    if most > floor_log(searcher.max_trials, divisor) + 1:
+        yield (
+            path,
+            f"{most} rungs need {divisor}^{most - 1} trials, one for the last; max_trials is {searcher.max_trials}",
+        )
+    if most > floor_log(length, divisor) + 1:
+        yield path, f"{most} rungs need a length of {divisor}^{most - 1}; max_length is {length} {unit}"
+    try:
+        brackets(searcher.mode, searcher.max_trials, length, divisor=divisor, bracket_rungs=searcher.bracket_rungs)
+    except ValueError as error:
+        yield path, str(error).removeprefix("bracket_rungs has ")
+
+
+def _grid(config: ExperimentConfig) -> list[Problem]:
+    if config.searcher.name != "grid":
+        return []
+    space = config.hyperparameters
+    missing = missing_counts(leaves(space))
+    if missing or (count := size(leaves(space))) <= GRID_LIMIT:
+        return missing
+    words = f"the grid has {count} points, and at most {GRID_LIMIT} are accepted; lower a count"
+    return [Problem(path="hyperparameters", message=words)]

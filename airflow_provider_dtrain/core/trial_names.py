@@ -1,0 +1,58 @@
+"""What a trial is called where many of them are listed: its number and what makes it differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from airflow_provider_dtrain.core.search_space import is_constant, is_leaf
+
+#: Airflow keeps 250 characters of the name of a mapped task.
+MAX_CHARS: Final = 200
+_MAX_VALUE_CHARS: Final = 24
+_PLAIN: Final = (1e-2, 1e5)
+
+
+def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Mapping[str, Any] | None = None) -> str:
+    """Return e.g. ``3 | lr=3e-4 bs=256``: at most 200 characters.
+
+    :param number: of the trial; None leaves it out
+    :param hparams: its values, nested; None = not drawn yet
+    :param space: the values' space: what is the same in all trials is left out; None keeps everything
+    """
+    if hparams is None:
+        words = "not drawn yet"
+    else:
+        values = list(_values(hparams, space))
+        last = [path.rpartition(".")[2] for path, _ in values]
+        names = [name if last.count(name) == 1 else path for name, (path, _) in zip(last, values, strict=True)]
+        words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
+    name = " | ".join(filter(None, ["" if number is None else str(number), words]))
+    return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
+
+
+def _values(values: Mapping[str, Any], space: Mapping[str, Any] | None, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted path, value) of what differs between trials, names sorted at each level."""
+    for name in sorted(values):
+        leaf = None if space is None else space.get(name)
+        if isinstance(values[name], Mapping) and (space is None or not is_leaf(leaf)):
+            yield from _values(values[name], leaf, f"{path}{name}.")
+        elif space is None or not is_constant(leaf):
+            yield f"{path}{name}", values[name]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return _number(value)
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 1] + "…"
+
+
+def _number(value: float) -> str:
+    """Return three digits of a number, as ``3e-4`` where that is easier to read."""
+    low, high = _PLAIN
+    if value == 0 or low <= abs(value) < high:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}" if exponent else mantissa

@@ -1,0 +1,54 @@
+"""Hyperparameters that a trial of a search gets only once it runs: the first ones of ``optuna``, and further draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.search.optuna_sampler import Observation
+    from airflow_provider_dtrain.store.records import AttemptView
+    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.search_records import SearchView
+
+#: How often the samples of one trial may be refused by the training code before it fails.
+MOST_DRAWS = 20
+#: Searchers whose trials are as good with other hyperparameters.
+_DRAWN = ("random", "async_halving", "adaptive_asha", "optuna")
+
+
+def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
+    """Return the hyperparameters of a trial; None where its searcher draws none. Blocks.
+
+    :param draw: which sample of its number, from 0
+    :raises ConfigError: the stored space is not valid for this version, or a package for drawing is missing here
+    """
+    from airflow_provider_dtrain.core.search_space import sample
+
+    search = store.search(view.search_id) if view.search_id is not None else None
+    if search is None or search.method not in _DRAWN:
+        return None
+    document = store.get_config(search.config_id).document
+    space = document.get("hyperparameters") or {}
+    if search.method != "optuna":
+        return sample(space, experiment_seed=search.seed, trial=view.trial_number, draw=draw)
+    from airflow_provider_dtrain.search.optuna_sampler import draw as ask
+
+    return ask(
+        space,
+        sampler=document["searcher"].get("sampler", "tpe"),
+        seed=search.seed,
+        trial=view.trial_number,
+        history=_others(store, search, view.trial_id),
+        smaller_is_better=search.smaller_is_better,
+        draw=draw,
+    )
+
+
+def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
+    """Return what is known of a search's other trials that have hyperparameters."""
+    return [
+        # Whoever waits for another gang will be judged as one that runs.
+        (row.hparams, row.metric, "running" if row.state == "queued" else row.state)
+        for row in store.history(search.search_id)
+        if row.is_drawn and row.trial_id != trial_id
+    ]

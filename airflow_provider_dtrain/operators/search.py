@@ -1,0 +1,150 @@
+"""Hyperparameter search: the task before the trials, and the task after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk.configuration import conf
+
+from airflow_provider_dtrain.errors import SearchFailedError
+from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once, trial_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.engine.search import Selection
+
+
+class PlanTrialsOperator(BaseOperator):
+    """Plans the trials of an experiment.
+
+    XCom: one ``{number, hparams, search_id, bracket, rungs, name}`` per trial, for a mapped ``TrialOperator``::
+
+        plan = PlanTrialsOperator(task_id="plan", config="search.yaml")
+        trials = TrialOperator.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
+        trials >> SelectBestTrialOperator(task_id="best", plan=plan.output)
+
+    The seed is drawn here, unless the configuration gives one. Clearing this task plans the next generation of the
+    experiment, with the same seed.
+
+    :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
+        the XCom of a ``RenderConfigOperator`` (templated)
+    :param template: name of a stored template, a path, or a dict (templated)
+    :param name: of the experiment; None = the configuration's, else the DAG's (templated)
+    :param retries: of failures of the store (3)
+    """
+
+    template_fields: Sequence[str] = ("config", "template", "name")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        config: str | Mapping[str, Any],
+        template: str | Mapping[str, Any] | None = None,
+        name: str | None = None,
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=30),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.config = config
+        self.template = template
+        self.name = name
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Return the trials.
+
+        :raises AirflowFailException: the configuration is not valid; all problems are in the log
+        """
+        from airflow_provider_dtrain.engine.search import plan_search
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+        with failing_at_once():
+            trials = plan_search(
+                DtrainHook(),
+                trial_key(context),
+                self.config,
+                self.template,
+                dag_folder(context),
+                name=self.name,
+                max_map_length=conf.getint("core", "max_map_length", fallback=1024),
+            )
+        self.log.info("Search %d: %d trials", trials[0]["search_id"], len(trials))
+        return trials
+
+
+class SelectBestTrialOperator(BaseOperator):
+    """Returns the best trial of an experiment; runs when all trials have ended, whatever their end.
+
+    Succeeds if at least one trial completed or was stopped by the searcher. When the metric beats every earlier run of
+    the experiment, the asset alias ``dtrain-best-<experiment>`` gets an event.
+
+    XCom: ``experiment_id, search_id, trial_id, number, metric, metrics, checkpoint, hparams, rung`` and ``trials``,
+    the number of trials in each state.
+
+    :param plan: XCom of the ``PlanTrialsOperator`` (templated)
+    :param name: of the experiment, where the DAG file knows it: Airflow then shows the alias among the task's outlets
+        before the first run; None = the plan says it
+    :param trigger_rule: ``all_done``
+    :param retries: of failures of the store (3)
+    """
+
+    template_fields: Sequence[str] = ("plan",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"plan": "json"}
+    ui_color = "#fef7e0"
+
+    def __init__(
+        self,
+        *,
+        plan: Sequence[Mapping[str, Any]] | XComArg,
+        name: str | None = None,
+        trigger_rule: str = "all_done",
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=30),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trigger_rule=trigger_rule, retries=retries, retry_delay=retry_delay, **kwargs)
+        self.plan = plan
+        if name is not None:
+            self._declare(name)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the best trial.
+
+        :raises AirflowFailException: no trial completed or was stopped, or none reported the metric
+        """
+        from airflow_provider_dtrain.engine.search import select_best
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+        with failing_at_once():
+            if not isinstance(self.plan, Sequence) or not self.plan:
+                raise SearchFailedError("There is no plan: the task that plans the trials has not succeeded.")
+            selection = select_best(DtrainHook().store, int(self.plan[0]["search_id"]))
+        result = selection.result
+        self.log.info("Best trial %d (number %d): %s", result["trial_id"], result["number"], result["metric"])
+        if selection.is_new_best:
+            self._announce(context, selection)
+        else:
+            self.log.info("An earlier run of '%s' reached %s: no new best", selection.experiment, selection.before)
+        return result
+
+    def _declare(self, name: str) -> None:
+        """Name the alias among the outlets: Airflow takes no events of others."""
+        from airflow_provider_dtrain.assets import best_alias
+
+        alias = best_alias(name)
+        if alias not in self.outlets:
+            self.outlets = [*self.outlets, alias]
+
+    def _announce(self, context: Context, selection: Selection) -> None:
+        from airflow_provider_dtrain.assets import best_alias, best_asset
+
+        self._declare(selection.experiment)
+        alias, asset = best_alias(selection.experiment), best_asset(selection.experiment)
+        context["outlet_events"][alias].add(asset, extra=selection.result)
+        self.log.info("New best of '%s' (before: %s): %s", selection.experiment, selection.before, asset.uri)

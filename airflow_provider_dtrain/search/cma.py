@@ -1,0 +1,80 @@
+"""CMA-ES over numbers of any kind: told all earlier trials anew at each draw, so that it needs no state of its own.
+
+Source: Hansen, "The CMA Evolution Strategy: A Tutorial", 2016; restarts with twice the population: Auger and Hansen,
+"A Restart CMA Evolution Strategy With Increasing Population Size", CEC 2005.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from cmaes import CMA
+
+    from airflow_provider_dtrain.core.seeds import Draws
+
+#: Of the first samples, where each axis is 0 to 1.
+_SIGMA: Final = 1 / 6
+
+
+class Axis(NamedTuple):
+    """The values that one hyperparameter takes."""
+
+    #: ``choice``: by index, without an order, so drawn by chance.
+    kind: Literal["int", "double", "log", "choice"]
+    low: float
+    high: float
+
+    def to_unit(self, value: float) -> float:
+        """Return where a value lies, 0 to 1."""
+        if self.kind == "int":
+            return (value - self.low + 0.5) / (self.high - self.low + 1)
+        if self.kind == "log":
+            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def from_unit(self, place: float) -> float:
+        """Return the value at a place, 0 to 1."""
+        if self.kind == "int":
+            return min(int(self.low) + int(place * (self.high - self.low + 1)), int(self.high))
+        if self.kind == "log":
+            value = math.exp(math.log(self.low) + place * (math.log(self.high) - math.log(self.low)))
+            return min(max(value, self.low), self.high)
+        return self.low + place * (self.high - self.low)
+
+
+def ask(axes: Mapping[str, Axis], told: Sequence[tuple[Mapping[str, Any], float]], draws: Draws) -> dict[str, Any]:
+    """Return the values of the next trial.
+
+    :param axes: name -> axis
+    :param told: values and result (smaller is better) of earlier trials, in their order
+    :param draws: numbers of this trial alone
+    """
+    import numpy as np
+
+    names = [name for name in axes if axes[name].kind != "choice"]
+    # One axis alone is not enough for the algorithm: a second one that decides nothing stands beside it.
+    pad = [0.5] * (2 - len(names))
+    cma = _new(len(names) + len(pad), draws)
+    waiting: list[tuple[Any, float]] = []
+    for values, result in told:
+        waiting.append((np.array([axes[name].to_unit(values[name]) for name in names] + pad), result))
+        if len(waiting) == cma.population_size:
+            cma.tell(waiting)
+            waiting = []
+            if cma.should_stop():
+                cma = _new(len(names) + len(pad), draws, population_size=2 * cma.population_size)
+    places = dict(zip(names, map(float, cma.ask()), strict=False))
+    chance = {name: draws.below(int(axis.high) + 1) for name, axis in axes.items() if axis.kind == "choice"}
+    return {**chance, **{name: axes[name].from_unit(place) for name, place in places.items()}}
+
+
+def _new(dimensions: int, draws: Draws, population_size: int | None = None) -> CMA:
+    import numpy as np
+    from cmaes import CMA
+
+    bounds = np.array([[0.0, 1.0]] * dimensions)
+    seed = draws.below(2**32)
+    return CMA(np.full(dimensions, 0.5), _SIGMA, bounds=bounds, seed=seed, population_size=population_size)

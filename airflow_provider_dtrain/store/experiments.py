@@ -1,0 +1,230 @@
+"""Experiments as a whole: what people see of them, and what they want of all their trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.base import reads, writes
+from airflow_provider_dtrain.store.search_records import ExperimentState, ExperimentView, ExperimentWish
+from airflow_provider_dtrain.store.tables import attempts, experiments, gangs, searches, trials
+from airflow_provider_dtrain.store.wishing import Wishing
+
+_LIVE = ("queued", "running", "paused")
+_NEWEST = (
+    sa.select(sa.func.max(searches.c.generation))
+    .where(searches.c.experiment_id == experiments.c.id)
+    .correlate(experiments)
+    .scalar_subquery()
+)
+_JOINED = experiments.outerjoin(
+    searches, sa.and_(searches.c.experiment_id == experiments.c.id, searches.c.generation == _NEWEST)
+)
+#: The trials of the newest generation; of a cleared task the newest.
+_IS_CURRENT = sa.and_(
+    trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
+)
+_RANKED = sa.case((searches.c.smaller_is_better, trials.c.best_metric), else_=-trials.c.best_metric)
+_PLACE = sa.func.row_number().over(
+    partition_by=experiments.c.id, order_by=(_RANKED, trials.c.number, trials.c.id)
+).label("place")  # fmt: skip
+
+
+class Experiments(Wishing):
+    """A wish of an experiment holds for its trials of the present and for those that are submitted until it ends."""
+
+    @reads
+    def experiment(self, conn: Connection, experiment_id: int) -> ExperimentView:
+        """Return an experiment.
+
+        :raises NotFoundError: there is none with this id
+        """
+        found = _views(conn, experiments.c.id == experiment_id)
+        if not found:
+            raise _no_experiment(experiment_id)
+        return found[0]
+
+    @reads
+    def list_experiments(
+        self,
+        conn: Connection,
+        *,
+        limit: int | None = 100,
+        state: ExperimentState | None = None,
+        dag_id: str | None = None,
+        name: str | None = None,
+    ) -> list[ExperimentView]:
+        """Return experiments, newest first; each argument that is not None narrows the list.
+
+        :param limit: at most so many; None = all
+        """
+        given = {"state": state, "dag_id": dag_id, "name": name}
+        where = [experiments.c[column] == value for column, value in given.items() if value is not None]
+        return _views(conn, sa.and_(sa.true(), *where), limit=limit)
+
+    @writes
+    def request_stop(
+        self, conn: Connection, by: str, *, trial_id: int | None = None, experiment_id: int | None = None
+    ) -> int:
+        """Ask that a trial, or all trials of an experiment, end with the best that they have; return how many end.
+
+        Those that run write a checkpoint first. Their end is a success.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such trial or experiment
+        :raises UserError: not one of both is given
+        """
+        if (trial_id is None) == (experiment_id is None):
+            raise UserError("A stop is asked of one trial or of one experiment.")
+        if experiment_id is not None:
+            return self._wish(conn, experiment_id, "stop", by)
+        if conn.scalar(sa.select(trials.c.id).where(trials.c.id == trial_id)) is None:
+            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
+        self._note(conn, by, "stop requested", f"trial {trial_id}")
+        return self._ask(conn, trials.c.id == trial_id, "stop", by)
+
+    @writes
+    def request_kill_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Ask that all trials of an experiment be killed; return how many are.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such experiment
+        """
+        return self._wish(conn, experiment_id, "kill", by)
+
+    @writes
+    def request_pause_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Let the trials of an experiment hold no slots until it is activated; return how many are paused now.
+
+        Those that use a gang held for several tasks go on: pausing them would free no slot.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such experiment
+        :raises ConflictError: it has ended, or somebody wants it stopped or killed
+        """
+        self._lock_pools(conn, experiment_id)
+        row = self._locked_experiment(conn, experiment_id)
+        if row.state != "running" or row.wish in {"stop", "kill"}:
+            now = row.state if row.state != "running" else f"being ended by {row.wished_by}"
+            raise ConflictError(f"Experiment {experiment_id} is {now}: there is nothing to pause.")
+        self._set_wish(conn, experiment_id, "pause", by)
+        held = sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempts.c.allocation_id).exists()
+        uses_gang = sa.select(attempts.c.id).where(
+            attempts.c.trial_id == trials.c.id, attempts.c.ended_at.is_(None), held
+        )
+        where = (trials.c.experiment_id == experiment_id, trials.c.state.in_(_LIVE), sa.not_(uses_gang.exists()))
+        query = sa.select(trials.c.id).where(*where, trials.c.pause_requested_at.is_(None)).order_by(trials.c.id)
+        found = list(conn.scalars(query))
+        for trial_id in found:
+            self._pause(conn, trial_id, by)
+        return len(found)
+
+    @writes
+    def activate_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Let the paused trials of an experiment go on, in their places in the queue; return how many do.
+
+        :param by: who asks
+        :raises NotFoundError: there is no such experiment
+        """
+        self._lock_pools(conn, experiment_id)
+        row = self._locked_experiment(conn, experiment_id)
+        if row.wish == "pause":
+            self._set_wish(conn, experiment_id, None, by)
+        of = (trials.c.experiment_id == experiment_id, trials.c.pause_requested_at.is_not(None))
+        found = list(conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(_LIVE)).order_by(trials.c.id)))
+        return sum(self._activate(conn, trial_id, by) for trial_id in found)
+
+    def _wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish, by: str) -> int:
+        """Ask all trials of an experiment to end, and those that are still to come."""
+        row = self._locked_experiment(conn, experiment_id)
+        if row.state == "running" and not (row.wish == "kill" and wish == "stop"):
+            self._set_wish(conn, experiment_id, wish, by)
+        return self._ask(conn, trials.c.experiment_id == experiment_id, wish, by)
+
+    def _ask(self, conn: Connection, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str) -> int:
+        at, who = f"{wish}_requested_at", f"{wish}_requested_by"
+        # An errored trial may be tried again by Airflow: then it ends at once.
+        asked = (of_trials, trials.c.state.in_((*_LIVE, "errored")), trials.c[at].is_(None))
+        conn.execute(trials.update().where(*asked).values({at: self._now(), who: by}))
+        live = (of_trials, trials.c.state.in_(_LIVE))
+        return int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*live)) or 0)
+
+    def _set_wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish | None, by: str) -> None:
+        values = {"wish": wish, "wished_by": None if wish is None else by}
+        conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
+        action = "activated" if wish is None else f"{wish} requested"
+        self._note(conn, by, action, f"experiment {experiment_id}")
+
+    def _lock_pools(self, conn: Connection, experiment_id: int) -> None:
+        """Lock the pools of an experiment's trials, in one order: a pool is locked before anything in it."""
+        self._bump_pools(conn, trials.c.experiment_id == experiment_id)
+
+    def _locked_experiment(self, conn: Connection, experiment_id: int) -> Row[Any]:
+        query = sa.select(experiments).where(experiments.c.id == experiment_id).with_for_update()
+        row = conn.execute(query).one_or_none()
+        if row is None:
+            raise _no_experiment(experiment_id)
+        return row
+
+
+def _no_experiment(experiment_id: int) -> NotFoundError:
+    return NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiment list")
+
+
+def _views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[ExperimentView]:
+    names = ("method", "generation", "metric", "max_trials")
+    query = (
+        sa.select(
+            experiments, searches.c.id.label("search_id"), *(searches.c[name] for name in names),
+            sa.func.coalesce(searches.c.smaller_is_better, sa.true()).label("smaller_is_better"),
+        )
+        .select_from(_JOINED)
+        .where(where)
+        .order_by(experiments.c.id.desc())
+        .limit(limit)
+    )  # fmt: skip
+    rows = conn.execute(query).all()
+    ids = [row.id for row in rows]
+    counts, best = _counts(conn, ids), _best(conn, ids)
+    return [_view(row, counts.get(row.id, {}), *best.get(row.id, (None, None))) for row in rows]
+
+
+def _best(conn: Connection, ids: list[int]) -> dict[int, tuple[int, float]]:
+    """Return per experiment the trial with the best metric, and that."""
+    ranked = (
+        sa.select(experiments.c.id, trials.c.id.label("trial"), trials.c.best_metric, _PLACE)
+        .select_from(_JOINED.join(trials, trials.c.search_id == searches.c.id))
+        .where(experiments.c.id.in_(ids), trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None))
+        .where(trials.c.state.not_in(("errored", "killed")))
+        .subquery()
+    )
+    rows = conn.execute(sa.select(ranked).where(ranked.c.place == 1))
+    return {row.id: (row.trial, row.best_metric) for row in rows}
+
+
+def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
+    query = (
+        sa.select(experiments.c.id, trials.c.state, sa.func.count())
+        .select_from(_JOINED.join(trials, trials.c.experiment_id == experiments.c.id))
+        .where(experiments.c.id.in_(ids), _IS_CURRENT)
+        .group_by(experiments.c.id, trials.c.state)
+    )
+    found: dict[int, dict[str, int]] = {}
+    for experiment_id, state, count in conn.execute(query):
+        found.setdefault(experiment_id, {})[state] = count
+    return found
+
+
+def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
+    names = (
+        "name", "dag_id", "run_id", "state", "wish", "wished_by", "search_id", "method", "generation", "metric",
+        "smaller_is_better", "weight", "max_slots", "created_at", "ended_at",
+    )  # fmt: skip
+    planned = sum(counts.values()) if row.max_trials is None else row.max_trials
+    same = {name: getattr(row, name) for name in names}
+    return ExperimentView(
+        experiment_id=row.id, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
+    )

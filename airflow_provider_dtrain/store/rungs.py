@@ -1,0 +1,212 @@
+"""What trials report at the rungs of a search, and what they are told.
+
+The search's row is locked last of all rows, and from there to the end of the transaction: whoever asks next sees what
+this one entered. What a question needs is counted by an index over (rung, rank value).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.asha import LAST, advance, rank_value
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.tables import rung_entries, searches, trials
+
+_MINE = rung_entries.alias("mine")
+_OF_SEARCH = searches.join(trials, trials.c.search_id == searches.c.id)
+_IS_TRIAL = trials.c.id == sa.bindparam("trial")
+#: A key-share lock of a trial that is submitted meanwhile does not wait for it.
+_LOCK = Statement(
+    sa.select(searches.c.id, searches.c.rungs, searches.c.divisor, searches.c.smaller_is_better, trials.c.bracket)
+    .select_from(_OF_SEARCH)
+    .where(_IS_TRIAL)
+    .with_for_update(of=searches, key_share=True)
+)
+_OWN = Statement(
+    sa.select(trials.c.cleared_at, rung_entries.c.rung, rung_entries.c.decision, rung_entries.c.is_error)
+    .select_from(trials.outerjoin(rung_entries, rung_entries.c.trial_id == trials.c.id))
+    .where(_IS_TRIAL)
+)
+_WAITS_FOR = sa.select(sa.func.coalesce(sa.func.max(_MINE.c.rung), -1) + 1).where(
+    _MINE.c.trial_id == sa.bindparam("trial"), sa.not_(_MINE.c.is_error)
+)
+_SMALLER = sa.select(searches.c.smaller_is_better).select_from(_OF_SEARCH).where(_IS_TRIAL).scalar_subquery()
+_RANK_VALUE = sa.case((_SMALLER, sa.bindparam("smaller")), else_=sa.bindparam("larger"))
+#: Per rung that a trial may enter: the others there, and those of them that rank no later. Without a join, so that
+#: the index gives them in the order of the rungs.
+_STANDING = Statement(
+    sa.select(
+        rung_entries.c.rung,
+        sa.func.count().label("entries"),
+        sa.func.count(sa.case((rung_entries.c.rank_value <= _RANK_VALUE, 1))).label("before"),
+    )
+    .where(rung_entries.c.search_id == sa.select(trials.c.search_id).where(_IS_TRIAL).scalar_subquery())
+    .where(rung_entries.c.bracket == sa.select(trials.c.bracket).where(_IS_TRIAL).scalar_subquery())
+    .where(rung_entries.c.trial_id != sa.bindparam("trial"))
+    .where(rung_entries.c.rung.between(_WAITS_FOR.scalar_subquery(), sa.bindparam("asked")))
+    .where(rung_entries.c.left_at.is_(None))
+    .group_by(rung_entries.c.rung)
+)
+_NAMES = (
+    "search_id", "bracket", "rung", "trial_id", "attempt_id", "metric", "units", "rank_value", "decision", "is_error",
+    "at",
+)  # fmt: skip
+_REPLACED = ("attempt_id", "metric", "units", "rank_value", "decision", "is_error", "at")
+
+
+def _insert(dialect: Any, *, replaces: bool) -> Any:
+    insert = dialect.insert(rung_entries).values({name: sa.bindparam(f"new_{name}") for name in _NAMES})
+    key = ["trial_id", "rung"]
+    if not replaces:
+        return insert.on_conflict_do_nothing(index_elements=key)
+    values = {name: insert.excluded[name] for name in _REPLACED}
+    # A stored decision stands, whoever asks again.
+    return insert.on_conflict_do_update(index_elements=key, set_=values, where=rung_entries.c.is_error)
+
+
+_ENTER = Statement(_insert(sqlite, replaces=True), _insert(postgresql, replaces=True))
+_FAIL = Statement(_insert(sqlite, replaces=False), _insert(postgresql, replaces=False))
+_BEST = (
+    sa.select(searches.c.metric, searches.c.smaller_is_better, trials.c.best_metric)
+    .select_from(_OF_SEARCH)
+    .where(_IS_TRIAL)
+)
+
+
+#: What the column of a rung can hold.
+_HIGHEST = 2**31 - 1
+
+
+class _Place(NamedTuple):
+    """Where a trial stands in its search."""
+
+    search: Any
+    #: Units of training at each rung of its bracket.
+    lengths: Sequence[int]
+    #: The rung that it waits for.
+    rung: int
+
+
+def answer(conn: Connection, attempt: Row[Any], questions: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Enter a trial into the rungs that it asks about and decide; what it was told before stands.
+
+    :param attempt: locked; whose rank 0 asks
+    :param questions: events of kind ``rung``, in their order
+    """
+    for event in questions:
+        asked = event.get("rung")
+        if _is_number(asked):
+            _answer(conn, attempt, event, min(int(asked or 0), _HIGHEST), now)
+
+
+def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked: int, now: datetime) -> None:
+    metric, units = _metric(event.get("metric")), event.get("units")
+    values = {"smaller": rank_value(metric), "larger": rank_value(metric, smaller_is_better=False)}
+    of = {"trial": attempt.trial_id, "asked": asked, **values}
+    locked, own, standing = fast.read(conn, (_LOCK, _OWN, _STANDING), of)
+    place = _place(locked, own)
+    if place is None or asked < place.rung:
+        return
+    search, lengths = place.search, place.lengths
+    value = values["smaller" if search.smaller_is_better else "larger"]
+    others = {row.rung: (row.before, row.entries) for row in standing}
+    step = advance(
+        lengths, search.divisor, rung=place.rung, length=lengths[min(asked, len(lengths) - 1)], value=value,
+        standing=lambda rung, _: others.get(rung, (0, 0)),
+    )  # fmt: skip
+    rows = [
+        _row(
+            attempt, search, rung, now, metric=metric, rank_value=value, is_error=False,
+            units=units if _is_number(units) else lengths[rung],
+            decision=step.decision if rung == step.entered[-1] else "continue",
+        )
+        for rung in step.entered
+    ]  # fmt: skip
+    fast.write(conn, [(_ENTER, rows)])
+
+
+def note_failure(conn: Connection, attempt: Row[Any], now: datetime) -> None:
+    """Rank a trial that failed or was killed last in the rung that it waits for, until it reports there after all."""
+    locked, own = fast.read(conn, (_LOCK, _OWN), {"trial": attempt.trial_id})
+    place = _place(locked, own)
+    if place is None:
+        return
+    units = place.lengths[place.rung - 1] if place.rung else 0
+    values = {"metric": None, "rank_value": LAST, "units": units, "decision": None, "is_error": True}
+    fast.write(conn, [(_FAIL, [_row(attempt, place.search, place.rung, now, **values)])])
+
+
+def leave(conn: Connection, search_id: int, trial_ids: Sequence[int], now: datetime) -> None:
+    """Take cleared trials out of the rungs of their search; what others were told stands."""
+    conn.execute(sa.select(searches.c.id).where(searches.c.id == search_id).with_for_update(key_share=True))
+    own = (rung_entries.c.trial_id.in_(trial_ids), rung_entries.c.left_at.is_(None))
+    conn.execute(rung_entries.update().where(*own).values(left_at=now))
+
+
+def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the best value of the searcher's metric with its trial.
+
+    :param attempt: locked
+    :param validations: events of kind ``validation`` of rank 0
+    """
+    search = conn.execute(_BEST, {"trial": attempt.trial_id}).one_or_none()
+    if search is None or search.metric is None:
+        return
+    found = [
+        (value, event.get("step"))
+        for event in validations
+        if isinstance(event.get("metrics"), Mapping)
+        and (value := _metric(event["metrics"].get(search.metric))) is not None
+    ]
+    sign = 1 if search.smaller_is_better else -1
+    best = min(found, key=lambda one: sign * one[0], default=None)
+    if best is None or (search.best_metric is not None and sign * best[0] >= sign * search.best_metric):
+        return
+    values = {"best_metric": best[0], "best_step": best[1] if _is_number(best[1]) else None}
+    conn.execute(trials.update().where(trials.c.id == attempt.trial_id).values(**values))
+
+
+def _place(locked: Sequence[Any], own: Sequence[Any]) -> _Place | None:
+    """Return where a trial stands; None when nothing is decided for it (any more).
+
+    :param locked: what ``_LOCK`` gave
+    :param own: what ``_OWN`` gave, after the lock
+    """
+    lengths = locked[0].rungs.get(str(locked[0].bracket)) if locked else None
+    if not lengths:
+        return None
+    reported = [entry for entry in own if entry.rung is not None and not entry.is_error]
+    is_decided = any(entry.decision != "continue" for entry in reported)
+    rung = 1 + max((entry.rung for entry in reported), default=-1)
+    if own[0].cleared_at is not None or is_decided or rung >= len(lengths):
+        return None
+    return _Place(locked[0], lengths, rung)
+
+
+def _row(attempt: Row[Any], search: Any, rung: int, now: datetime, **values: Any) -> dict[str, Any]:
+    of = {"search_id": search.id, "bracket": search.bracket, "trial_id": attempt.trial_id, "attempt_id": attempt.id}
+    return {f"new_{name}": value for name, value in {**of, "rung": rung, "at": now, **values}.items()}
+
+
+def _metric(value: Any) -> float | None:
+    """Return a finite number, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a host sent an integer that a column can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -1,0 +1,7 @@
+"""Groups of tasks that belong together."""
+
+from __future__ import annotations
+
+from airflow_provider_dtrain.task_groups._experiment import Experiment, experiment
+
+__all__ = ["Experiment", "experiment"]

@@ -1,0 +1,66 @@
+"""A whole experiment as one group: plan, trials, best trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import BaseOperator, TaskGroup, XComArg
+
+from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+PLAN, TRIAL, BEST = "plan", "trial", "best"
+
+
+class Experiment(TaskGroup):
+    """The tasks of one experiment: ``plan``, one mapped ``trial`` for each trial, ``best``."""
+
+    @property
+    def best(self) -> BaseOperator:
+        """The task that returns the best trial."""
+        found = self.children[self.child_id(BEST)]
+        assert isinstance(found, BaseOperator)
+        return found
+
+    @property
+    def output(self) -> XComArg:
+        """The best trial: see :class:`SelectBestTrialOperator`."""
+        return XComArg(self.best)
+
+
+def experiment(
+    config: str | Mapping[str, Any],
+    template: str | Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    group_id: str = "experiment",
+    **options: Any,
+) -> Experiment:
+    """Return a group of tasks that renders a configuration, runs its trials and returns the best one.
+
+    ::
+
+        tuned = experiment("search.yaml", deferrable=True)
+        deploy(tuned.output)
+
+    :param config: experiment configuration: a path (relative to the DAG file), YAML text, or a dict (templated)
+    :param template: name of a stored template, a path, or a dict (templated)
+    :param name: of the experiment; wins over the configuration's. Two experiments of one DAG need two names
+    :param group_id: of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
+    :param options: of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and everything else that a
+        :class:`TrialOperator` takes
+    """
+    group = Experiment(group_id=group_id)
+    with group:
+        plan = PlanTrialsOperator(task_id=PLAN, config=config, template=template, name=name)
+        trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)
+        trials >> SelectBestTrialOperator(task_id=BEST, plan=plan.output, name=_known_name(config, name))
+    return group
+
+
+def _known_name(config: str | Mapping[str, Any], name: str | None) -> str | None:
+    """Return the experiment's name when the DAG file says it; None: the plan does."""
+    if name is None and isinstance(config, Mapping):
+        name = config.get("name")
+    return name if isinstance(name, str) and "{" not in name else None

@@ -1,0 +1,250 @@
+"""Budget until a search has a trial of the best 5 %, fully trained; regret at equal budgets; time of a large plan.
+
+Every method sees the same curves in the same order and 16 workers, simulated by event time: a trial reports after each
+unit, which takes as long as its own speed says. Curves are power laws, loss(t) = floor + gain * t^-rate + noise, with
+rates that differ, so that they cross; the noise of a report is a tenth of the spread of the floors. Budgets are counted
+in full trainings (64 units). A method without an entry reached no such trial before its trials or the budget ended.
+
+Run: python bench/bench_search.py [--seeds 20]. Syne Tune, Optuna and Ray Tune are compared where they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import importlib.util
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from airflow_provider_dtrain.core.asha import Rungs
+from airflow_provider_dtrain.core.config import ExperimentConfig
+from airflow_provider_dtrain.core.search import plan
+
+LENGTH, DIVISOR, TRIALS, WORKERS = 64, 4, 512, 16
+#: Full trainings after which a run ends, and after which regret is read.
+CAP, READ_AT = 300.0, (8, 16, 32)
+BEST = 0.05
+
+
+@dataclass(frozen=True)
+class Curve:
+    floor: float
+    gain: float
+    rate: float
+    #: Time of one unit.
+    speed: float
+    noise: tuple[float, ...]
+
+    def final(self) -> float:
+        return self.floor + self.gain * LENGTH**-self.rate
+
+    def loss(self, unit: int) -> float:
+        return self.floor + self.gain * unit**-self.rate + self.noise[unit - 1]
+
+
+class Method(Protocol):
+    """A scheduler: whether a trial goes on after a report."""
+
+    def goes_on(self, trial: int, unit: int, loss: float) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    #: Full trainings until a trial of the best was fully trained; None: never.
+    reached: float | None
+    #: True final loss of the trial with the best report so far, above the best of all, at each of ``READ_AT``.
+    regret: tuple[float, ...]
+
+
+def curves(seed: int) -> list[Curve]:
+    chance = random.Random(seed)
+    made = []
+    for _ in range(TRIALS):
+        floor = chance.betavariate(2, 3)
+        # Slow starters are a little better in the end: curves cross.
+        rate = max(0.15, chance.gauss(0.4 + 0.5 * floor, 0.2))
+        noise = tuple(chance.gauss(0, 0.02) for _ in range(LENGTH))
+        made.append(Curve(floor, chance.uniform(0.5, 1.5), rate, chance.lognormvariate(0, 0.3), noise))
+    return made
+
+
+def limit() -> float:
+    """Return the true final loss of which 5 % of all trials are better."""
+    finals = sorted(curve.final() for seed in range(1000, 1020) for curve in curves(seed))
+    return finals[int(BEST * len(finals))]
+
+
+def run(method: Method, pool: list[Curve], good: float) -> Outcome:
+    """Simulate one search."""
+    events = [(curve.speed, trial, 1) for trial, curve in enumerate(pool[:WORKERS])]
+    heapq.heapify(events)
+    begun, units, reached = len(events), 0, None
+    best, regrets, incumbent = min(curve.final() for curve in pool), [], (float("inf"), 0)
+    while events and units < CAP * LENGTH:
+        now, trial, unit = heapq.heappop(events)
+        units += 1
+        loss = pool[trial].loss(unit)
+        incumbent = min(incumbent, (loss, trial))
+        while len(regrets) < len(READ_AT) and units >= READ_AT[len(regrets)] * LENGTH:
+            regrets.append(pool[incumbent[1]].final() - best)
+        if unit == LENGTH and reached is None and pool[trial].final() <= good:
+            reached = units / LENGTH
+        if method.goes_on(trial, unit, loss) and unit < LENGTH:
+            heapq.heappush(events, (now + pool[trial].speed, trial, unit + 1))
+        elif begun < TRIALS:
+            heapq.heappush(events, (now + pool[begun].speed, begun, 1))
+            begun += 1
+        if reached is not None and len(regrets) == len(READ_AT):
+            break
+    regrets += [pool[incumbent[1]].final() - best] * (len(READ_AT) - len(regrets))
+    return Outcome(reached, tuple(regrets))
+
+
+class Ours:
+    def __init__(self, searcher: dict[str, Any], seed: int) -> None:
+        self.trials = plan(config(searcher), seed)
+        self.rungs: dict[int, Rungs] = {}
+
+    def goes_on(self, trial: int, unit: int, loss: float) -> bool:
+        spec = self.trials[trial]
+        if not spec["rungs"]:
+            return True
+        rungs = self.rungs.setdefault(spec["bracket"], Rungs(len(spec["rungs"]), LENGTH, DIVISOR))
+        return rungs.report(trial, unit, loss) == "continue"
+
+
+class SyneTune:
+    def __init__(self, seed: int, brackets: int = 1) -> None:
+        import numpy as np
+        from syne_tune.config_space import uniform
+        from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving
+
+        np.random.seed(seed)
+        self.scheduler = AsynchronousSuccessiveHalving(
+            {"x": uniform(0, 1)},
+            metric="loss",
+            time_attr="unit",
+            max_t=LENGTH,
+            grace_period=1,
+            reduction_factor=DIVISOR,
+            brackets=brackets,
+            random_seed=seed,
+        )
+        self.known: dict[int, Any] = {}
+
+    def goes_on(self, trial: int, unit: int, loss: float) -> bool:
+        from datetime import datetime
+
+        from syne_tune.backend.trial_status import Trial
+
+        if trial not in self.known:
+            self.known[trial] = Trial(trial, {"x": 0.5}, datetime(2020, 1, 1))
+            self.scheduler.on_trial_add(self.known[trial])
+        return bool(self.scheduler.on_trial_result(self.known[trial], {"loss": loss, "unit": unit}) == "CONTINUE")
+
+
+class Optuna:
+    def __init__(self, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=DIVISOR)
+        self.study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed), pruner=pruner)
+        self.known: dict[int, Any] = {}
+
+    def goes_on(self, trial: int, unit: int, loss: float) -> bool:
+        if trial not in self.known:
+            self.known[trial] = self.study.ask()
+        self.known[trial].report(loss, unit)
+        return not self.known[trial].should_prune()
+
+
+class Ray:
+    def __init__(self, seed: int, brackets: int = 1) -> None:
+        import numpy as np
+        from ray.tune.schedulers import AsyncHyperBandScheduler
+
+        np.random.seed(seed)
+        self.scheduler = AsyncHyperBandScheduler(
+            time_attr="unit",
+            metric="loss",
+            mode="min",
+            max_t=LENGTH,
+            grace_period=1,
+            reduction_factor=DIVISOR,
+            brackets=brackets,
+        )
+        self.known: dict[int, Any] = {}
+
+    def goes_on(self, trial: int, unit: int, loss: float) -> bool:
+        if trial not in self.known:
+            self.known[trial] = SimpleNamespace(trial_id=str(trial))
+            self.scheduler.on_trial_add(None, self.known[trial])
+        answer = self.scheduler.on_trial_result(None, self.known[trial], {"loss": loss, "unit": unit})
+        return bool(answer == "CONTINUE")
+
+
+def config(searcher: dict[str, Any]) -> ExperimentConfig:
+    space = {name: {"type": "log", "minval": -5, "maxval": -1} for name in ("lr", "decay")}
+    space |= {"width": {"type": "int", "minval": 8, "maxval": 512}, "batch": 64}
+    common = {"metric": "loss", "max_trials": TRIALS, "max_length": {"epochs": LENGTH}}
+    return ExperimentConfig.model_validate({"hyperparameters": space, "searcher": {**common, **searcher}})
+
+
+def methods() -> dict[str, Callable[[int], Method]]:
+    found: dict[str, Callable[[int], Method]] = {
+        "random": lambda seed: Ours({"name": "random"}, seed),
+        "ours, async_halving": lambda seed: Ours({"name": "async_halving", "num_rungs": 4}, seed),
+        "ours, adaptive_asha standard": lambda seed: Ours({"name": "adaptive_asha"}, seed),
+        "ours, adaptive_asha conservative": lambda seed: Ours({"name": "adaptive_asha", "mode": "conservative"}, seed),
+    }
+    if importlib.util.find_spec("syne_tune"):
+        found["Syne Tune, ASHA"] = SyneTune
+        found["Syne Tune, ASHA, 3 brackets"] = lambda seed: SyneTune(seed, 3)
+    if importlib.util.find_spec("optuna"):
+        found["Optuna, SuccessiveHalvingPruner"] = Optuna
+    if importlib.util.find_spec("ray"):
+        found["Ray Tune, ASHA"] = Ray
+        found["Ray Tune, ASHA, 3 brackets"] = lambda seed: Ray(seed, 3)
+    return found
+
+
+def spread(values: list[float]) -> str:
+    if not values:
+        return "-"
+    return f"{statistics.mean(values):6.3g} +- {statistics.pstdev(values):<5.2g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=20)
+    seeds = range(parser.parse_args().seeds)
+    good = limit()
+    heads = "".join(f"{f'regret at {at}':>18}" for at in READ_AT)
+    print(f"{'method':<34}{'reached':>8}{'budget to best 5 %':>20}{heads}   (full trainings, {len(seeds)} seeds)")
+    pools = {seed: curves(seed) for seed in seeds}
+    for name, make in methods().items():
+        outcomes = [run(make(seed), pools[seed], good) for seed in seeds]
+        reached = [outcome.reached for outcome in outcomes if outcome.reached is not None]
+        regrets = "".join(f"{spread([outcome.regret[i] for outcome in outcomes]):>18}" for i in range(len(READ_AT)))
+        print(f"{name:<34}{f'{len(reached)}/{len(seeds)}':>8}{spread(reached):>20}{regrets}")
+    searcher = config({"name": "adaptive_asha", "max_trials": 10_000})
+    times, cpu = [], []
+    for _ in range(7):
+        started, used = time.perf_counter(), time.process_time()
+        plan(searcher, 1)
+        times.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - used)
+    print(
+        f"plan of 10,000 trials: {statistics.median(times):.2f} s (fastest {min(times):.2f} s), "
+        f"CPU {statistics.median(cpu):.2f} s; goal: below 1 s"
+    )
+
+
+if __name__ == "__main__":
+    main()

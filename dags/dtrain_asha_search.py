@@ -1,0 +1,53 @@
+"""Searches hyperparameters with adaptive ASHA: bad trials are stopped while they run; a better model starts a DAG.
+
+Each trial is an instance of a mapped task, named after its hyperparameters.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_dtrain.assets import best_alias
+from airflow_provider_dtrain.task_groups import experiment
+
+with DAG(
+    "dtrain_asha_search",
+    description="Adaptive ASHA on handwritten digits",
+    schedule=None,
+    tags=["dtrain", "example"],
+    params={
+        "slots_per_trial": Param(1, type="integer", minimum=0, description="processes that train one trial"),
+        "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
+        "max_trials": Param(16, type="integer", minimum=1),
+        "epochs": Param(8, type="integer", minimum=1, description="of a trial that nobody stops"),
+    },
+):
+    searched = experiment(
+        Path(__file__).with_name("digits").joinpath("asha.yaml").read_text(),
+        template="digits/template.yaml",
+        name="digits-asha",
+        deferrable=True,
+    )
+
+    @task
+    def show(best: dict) -> float:
+        print(f"Best of {best['trials']}: trial {best['number']} with {best['hparams']}: {best['metric']:.4f}")
+        print(f"Checkpoint: {best['checkpoint']}")
+        return best["metric"]
+
+    show(searched.output)
+
+with DAG(
+    "dtrain_new_best",
+    description="Runs when a search has found a better model than every search before it",
+    schedule=best_alias("digits-asha"),
+    tags=["dtrain", "example"],
+):
+
+    @task
+    def deploy(*, triggering_asset_events=None) -> list[str]:
+        return [event.extra["checkpoint"] for events in triggering_asset_events.values() for event in events]
+
+    deploy()

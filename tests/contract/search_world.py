@@ -1,0 +1,113 @@
+"""A search in a store: its plan, its trials, and what they report."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.search_records import RungEntry, SearchSubmission, SearchView
+from airflow_provider_dtrain.store.tables import rung_entries, trials
+
+RUNGS = {0: (1, 4, 16)}
+
+
+class Search:
+    """One experiment of a DAG run, with the followers of its trials.
+
+    :param pool: has slots for all trials
+    """
+
+    def __init__(self, store: Store, *, name: str = "e", run: str = "r", pool: str = "gpus") -> None:
+        self.store, self.name, self.run, self.pool = store, name, run, pool
+        self.config = store.put_config({"entrypoint": "python train.py"}, origins={}).config_id
+        self.view: SearchView | None = None
+        self.watches: dict[int, int] = {}
+        self.offsets: dict[tuple[int, str], int] = {}
+        self.steps = count(1)
+
+    def plan(self, *, max_tries: int = 0, task: str = "plan", **fields: Any) -> SearchView:
+        """Return the search of a plan task."""
+        key = TrialKey(dag_id="d", run_id=self.run, task_id=task, max_tries=max_tries)
+        values = {"method": "async_halving", "metric": "loss", "rungs": RUNGS, "max_trials": 4, **fields}
+        submission = SearchSubmission(key=key, experiment_name=self.name, config_id=self.config, **values)
+        self.view = self.store.create_search(submission)
+        return self.view
+
+    def submit(self, number: int, *, max_tries: int = 0, **fields: Any) -> Ticket:
+        """Submit a trial of the search as its mapped task does."""
+        view = self.view or self.plan()
+        key = TrialKey(dag_id="d", run_id=self.run, task_id="trial", map_index=number, max_tries=max_tries)
+        values = {"slots": 0, "number": number, "hparams": {"lr": number}, "search_id": view.search_id, **fields}
+        submission = TrialSubmission(
+            key=key, experiment_name=self.name, config_id=self.config, pool=self.pool, **values
+        )
+        return self.store.submit_trial(submission)
+
+    def start(self, number: int, **fields: Any) -> Ticket:
+        """Submit a trial and carry it to running."""
+        ticket = self.submit(number, **fields)
+        self.follow(ticket.attempt_id)
+        return ticket
+
+    def follow(self, attempt_id: int) -> None:
+        """Take an attempt over; carry it to running if it waits."""
+        store = self.store
+        self.watches[attempt_id] = watch = store.watch(attempt_id, watcher="test")
+        if store.attempt(attempt_id).state == "waiting":
+            store.schedule(self.pool)
+            assert store.take_up(attempt_id, watch)
+        if store.attempt(attempt_id).state == "starting":
+            plans = {name: {"ranks": [{"rank": 0}]} for name in store.attempt(attempt_id).placement}
+            store.set_plan(attempt_id, watch, {"plans": plans})
+            store.set_running(attempt_id, watch)
+
+    def ask(self, ticket: Ticket, rung: int, metric: Any, *, units: int | None = None, **more: Any) -> str | None:
+        """Commit a question of rank 0; return the trial's latest decision."""
+        event = {"kind": "rung", "rung": rung, "metric": metric, "step": 1, **more}
+        if units is not None:
+            event["units"] = units
+        self.commit(ticket, event)
+        told = self.told(ticket)
+        return told[-1] if told else None
+
+    def commit(self, ticket: Ticket, *events: dict[str, Any], stream: str = "rank0.events") -> None:
+        """Commit events of a run."""
+        store, attempt = self.store, ticket.attempt_id
+        view = store.attempt(attempt)
+        name = next(iter(view.placement))
+        old = store.offsets(attempt).get((name, stream), 0)
+        batch = [{"seq": next(self.steps), "at": 1.0, **event} for event in events]
+        store.commit_events(attempt, self.watches[attempt], name, stream, old, old + 10 * len(batch), batch)
+
+    def validate(self, ticket: Ticket, **metrics: Any) -> None:
+        """Commit a validation of rank 0."""
+        self.commit(ticket, {"kind": "validation", "step": next(self.steps), "metrics": metrics})
+
+    def told(self, ticket: Ticket) -> list[str | None]:
+        """Return a trial's decisions, lowest rung first."""
+        return [entry.decision for entry in self.store.decisions(ticket.trial_id)]
+
+    def entries(self) -> list[RungEntry]:
+        """Return all entries of the search."""
+        assert self.view is not None
+        return self.store.rung_entries(self.view.search_id)
+
+    def end(self, ticket: Ticket, state: str = "completed", **fields: Any) -> None:
+        """End a trial; its host confirms that nothing runs."""
+        store, attempt = self.store, ticket.attempt_id
+        store.end_attempt(attempt, self.watches[attempt], state=state, **fields)
+        for name in store.attempt(attempt).held_hosts:
+            store.release(attempt, self.watches[attempt], name, proof="clear")
+
+    def order_of_entries(self) -> list[tuple[int, str | None]]:
+        """Return number and decision of each entry in the order in which they were committed."""
+        assert self.view is not None
+        with self.store._engine.connect() as connection:
+            query = sa.select(trials.c.number, rung_entries.c.decision).join(
+                trials, trials.c.id == rung_entries.c.trial_id
+            )
+            return [(number, told) for number, told in connection.execute(query.order_by(rung_entries.c.id))]

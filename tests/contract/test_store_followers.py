@@ -1,0 +1,63 @@
+"""Who of a store's followers is still there, in what people read; on each database."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.store_world import host
+
+
+@pytest.fixture(autouse=True)
+def _host(store):
+    store.add_host(host("h1", 2))
+
+
+def silent(store, ticket):
+    """Return since when nobody follows a trial, as its attempt and the list of gangs say alike."""
+    (task,) = (task for task in store.tasks() if task.trial_id == ticket.trial_id)
+    view = store.attempt(ticket.attempt_id)
+    assert task.heard_at == view.heard_at
+    return store.silent_since(view.heard_at)
+
+
+def test_whoever_was_heard_within_a_minute_follows(store, submit, start, clock):
+    runs, waits = submit(slots=2), submit(slots=2)
+    watch = start(runs)
+    begun = clock.now
+    clock.advance(59)
+    assert (silent(store, runs), silent(store, waits)) == (None, None)
+    clock.advance(1)
+    assert (silent(store, runs), silent(store, waits)) == (begun, begun)
+    assert store.renew({runs.attempt_id: watch}) == {runs.attempt_id}
+    store.renew_request(waits.attempt_id, store.attempt(waits.attempt_id).watch)
+    assert (silent(store, runs), silent(store, waits)) == (None, None)
+
+
+def test_nobody_has_to_follow_what_has_ended(store, submit, start, clock):
+    ticket = submit()
+    watch = start(ticket)
+    store.end_attempt(ticket.attempt_id, watch, state="killed")
+    clock.advance(3600)
+    assert silent(store, ticket) is None
+
+
+def test_a_waiter_is_told_of_those_for_it_that_nobody_follows(store, submit, start, clock):
+    store.set_pool("gpus", min_run_s=0.0)
+    victim = submit(slots=2, priority=90, preemptible=True)
+    watch = start(victim)
+    begun = clock.now
+    claimant = submit(slots=2, priority=1)
+    assert store.schedule("gpus").preempted == (victim.allocation_id,)
+    told = f"Told to stop: trial {victim.trial_id}."
+    reason = store.attempt(claimant.attempt_id).reason
+    assert told in reason
+    assert "Nobody follows" not in reason
+    clock.advance(61)
+    store.renew_request(claimant.attempt_id, store.attempt(claimant.attempt_id).watch)
+    said = f"Nobody follows trial {victim.trial_id} since {begun:%H:%M:%SZ}"
+    reasons = {task.trial_id: task.reason for task in store.tasks()}
+    for reason in (store.attempt(claimant.attempt_id).reason, reasons[claimant.trial_id]):
+        assert told in reason
+        assert said in reason
+    store.renew({victim.attempt_id: watch})
+    assert said not in store.attempt(claimant.attempt_id).reason

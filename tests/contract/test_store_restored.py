@@ -1,0 +1,48 @@
+"""A store that was set back to a backup gives ids and tokens out again; on each database."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_dtrain.errors import GangEndedError
+from airflow_provider_dtrain.store.gang_records import GangSubmission
+from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from tests.contract.store_world import host
+
+
+def hold(store, run_id):
+    key = TrialKey(dag_id="d", run_id=run_id, task_id="gang")
+    gang = store.submit_gang(GangSubmission(key=key, pool="gpus", slots=2, hold_for_s=900.0))
+    watch = store.watch_gang(gang.allocation_id, watcher="me")
+    store.schedule("gpus")
+    held = store.take_up_gang(gang.allocation_id, watch)
+    assert held is not None
+    return held
+
+
+def use(store, allocation_id, token, run_id):
+    config = store.put_config({"entrypoint": "python train.py"}, origins={})
+    submission = TrialSubmission(
+        key=TrialKey(dag_id="d", run_id=run_id, task_id="train"), experiment_name="e", config_id=config.config_id,
+        pool="gpus", slots=2, allocation_id=allocation_id,
+    )  # fmt: skip
+    return store.submit_on_gang(submission, token)
+
+
+def test_a_gang_that_has_the_number_and_token_of_a_forgotten_one_is_not_used_by_its_tasks(store):
+    """The same allocation and token as in the XCom of another DAG run: the store has given them out a second time."""
+    store.add_host(host("h1", 2))
+    held = hold(store, "after the restore")
+    with pytest.raises(GangEndedError, match="restored from a backup"):
+        use(store, held.allocation_id, held.token, "before it")
+    assert store.gang(held.allocation_id).attempt_id is None
+    assert use(store, held.allocation_id, held.token, "after the restore").allocation_id == held.allocation_id
+
+
+def test_the_counter_is_raised_above_what_hosts_have_seen_and_never_lowered(store, submit):
+    store.add_host(host("h1", 4))
+    assert store.raise_token(500) == 500
+    assert store.raise_token(7) == 500
+    ticket = submit(slots=1)
+    store.schedule("gpus")
+    assert store.attempt(ticket.attempt_id).token == 501

@@ -1,0 +1,284 @@
+"""Searches: their plan, their generations, their history, and how their experiment ends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
+from tests.contract.search_world import Search
+from tests.contract.store_world import host
+
+FAILURE = {"error": "UserError", "kind": "user", "message": "ValueError: no"}
+
+
+@pytest.fixture
+def search(store) -> Search:
+    store.add_host(host("a", 8))
+    return Search(store)
+
+
+# -- plans ----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_written_once_however_often_its_task_asks(search):
+    first = search.plan(rungs={0: (1, 4, 16), 1: (4, 16)}, max_trials=9, max_concurrent_trials=3, seed=2**40)
+    again = search.plan(rungs={0: (1,)}, max_trials=3, seed=5)
+    assert again == first == search.store.search(first.search_id)
+    assert (first.generation, first.rungs, first.seed) == (1, {0: (1, 4, 16), 1: (4, 16)}, 2**40)
+    assert (first.max_trials, first.max_concurrent_trials, first.metric) == (9, 3, "loss")
+    assert search.store.experiment(first.experiment_id).state == "running"
+
+
+def test_clearing_the_plan_makes_the_next_generation_with_the_same_seed_and_keeps_the_old_one(search):
+    first = search.plan(seed=7)
+    ticket = search.start(0)
+    assert search.ask(ticket, 0, 0.5) == "continue"
+    search.end(ticket)
+    second = search.plan(max_tries=1, seed=8)
+    assert (second.generation, second.seed, second.experiment_id) == (2, 7, first.experiment_id)
+    assert search.store.rung_entries(second.search_id) == []
+    old = search.start(0, max_tries=1)
+    # Worse than everything of the first generation, and the first of its own.
+    assert search.ask(old, 0, 9.0) == "continue"
+    assert [entry.metric for entry in search.store.rung_entries(first.search_id)] == [0.5]
+    assert [row.trial_id for row in search.store.history(first.search_id)] == [ticket.trial_id]
+    assert search.plan(max_tries=2, seed=9, is_seed_given=True).seed == 9
+
+
+def test_two_tasks_of_a_dag_run_cannot_plan_experiments_of_one_name(search):
+    search.plan()
+    with pytest.raises(ConflictError, match="'other' and task 'plan' of DAG run 'r' both plan an experiment 'e'.*name"):
+        search.plan(task="other")
+    assert Search(search.store, name="another").plan(task="other").generation == 1
+    assert Search(search.store, run="next").plan(task="other").generation == 1
+
+
+@pytest.mark.parametrize("fields", [{"max_trials": 0}, {"divisor": 1}, {"max_concurrent_trials": -1}])
+def test_a_search_with_a_number_out_of_range_is_refused(search, fields):
+    with pytest.raises(UserError, match="are accepted"):
+        search.plan(**fields)
+    assert search.store.list_experiments() == []
+
+
+def test_what_does_not_exist_is_named(search):
+    store = search.store
+    with pytest.raises(NotFoundError, match="no search 77"):
+        store.search(77)
+    with pytest.raises(NotFoundError, match="no search 77"):
+        store.best_trial(77)
+    with pytest.raises(NotFoundError, match="no search 77"):
+        store.end_search(77)
+    with pytest.raises(NotFoundError, match="no experiment 77"):
+        store.experiment(77)
+    search.plan()
+    with pytest.raises(NotFoundError, match="no search 77"):
+        search.submit(0, search_id=77)
+
+
+# -- trials ---------------------------------------------------------------------------------------------
+
+
+def test_a_trial_knows_its_search_and_a_plain_one_has_none(search, submit):
+    view, store = search.plan(rungs={0: (1, 4), 1: (4,)}), search.store
+    ticket, plain = search.submit(3, bracket=1), submit(task="alone")
+    attempt, trial = store.attempt(ticket.attempt_id), store.trial(ticket.trial_id)
+    for seen in (attempt, trial):
+        assert (seen.search_id, seen.bracket, seen.draw, seen.is_drawn, seen.rung) == (view.search_id, 1, 0, True, None)
+    assert store.search_of(ticket.trial_id) == view
+    assert (store.search_of(plain.trial_id), store.trial(plain.trial_id).search_id) == (None, None)
+
+
+def test_hyperparameters_come_when_the_trial_starts_and_may_be_drawn_again(search):
+    store, ticket = search.store, search.submit(0, hparams=None)
+    search.follow(ticket.attempt_id)
+    assert (store.trial(ticket.trial_id).is_drawn, store.trial(ticket.trial_id).hparams) == (False, {})
+    watch = search.watches[ticket.attempt_id]
+    store.set_hparams(ticket.attempt_id, watch, {"lr": 0.1, "name": "ä"}, 0)
+    store.set_hparams(ticket.attempt_id, watch, {"lr": 0.2}, 1)
+    trial = store.trial(ticket.trial_id)
+    assert (trial.is_drawn, trial.hparams, trial.draw) == (True, {"lr": 0.2}, 1)
+    store.watch(ticket.attempt_id, watcher="another")
+    with pytest.raises(StaleWatchError):
+        store.set_hparams(ticket.attempt_id, watch, {"lr": 0.3}, 2)
+    assert store.attempt(ticket.attempt_id).hparams == {"lr": 0.2}
+
+
+def test_the_history_has_the_best_finite_metric_of_each_trial(search):
+    search.plan(max_trials=3)
+    first, second, third = (search.start(number) for number in range(3))
+    for value in (0.5, 0.25, math.nan, None, "0.1", True, -math.inf, 10**400, 0.75):
+        search.validate(first, loss=value, other=0.0)
+    search.commit(first, {"kind": "validation", "metrics": {"loss": 0.0}}, stream="rank1.events")
+    search.commit(first, {"kind": "report", "step": 1, "metrics": {"loss": 0.0}})
+    search.validate(second, other=1.0)
+    search.ask(second, 1, 2.0, units=5)
+    search.end(third, "errored", failure=FAILURE)
+    rows = search.store.history(search.view.search_id)
+    found = [(row.number, row.metric, row.units, row.state, row.hparams) for row in rows]
+    assert found == [
+        (0, 0.25, 0, "running", {"lr": 0}),
+        (1, None, 5, "running", {"lr": 1}),
+        (2, None, 0, "errored", {"lr": 2}),
+    ]
+    assert search.store.trial(first.trial_id).best_metric == 0.25
+
+
+def test_the_best_trial_is_one_that_completed_or_was_stopped(search):
+    search.plan(max_trials=4, smaller_is_better=False)
+    tickets = [search.start(number) for number in range(4)]
+    for ticket, value in zip(tickets, (0.9, 0.7, 0.8, 0.8), strict=True):
+        search.validate(ticket, loss=value)
+    assert search.store.best_trial(search.view.search_id) is None
+    for ticket, state in zip(tickets, ("errored", "completed", "stopped", "stopped"), strict=True):
+        search.end(ticket, state)
+    best = search.store.best_trial(search.view.search_id)
+    assert (best.trial_id, best.best_metric, best.state) == (tickets[2].trial_id, 0.8, "stopped")
+    view = search.store.experiment(search.view.experiment_id)
+    assert (view.best, view.best_trial, view.trials) == (
+        0.8,
+        best.trial_id,
+        {"errored": 1, "completed": 1, "stopped": 2},
+    )
+
+
+def test_clearing_a_trial_lets_the_new_one_stand_in_its_place(search):
+    search.plan(max_trials=2)
+    other, old = search.start(0), search.start(1)
+    search.validate(old, loss=0.1)
+    search.end(old)
+    new = search.submit(1, max_tries=2)
+    store = search.store
+    assert (store.trial(old.trial_id).is_cleared, store.trial(new.trial_id).is_cleared) == (True, False)
+    assert [row.trial_id for row in store.history(search.view.search_id)] == [other.trial_id, new.trial_id]
+    assert store.best_trial(search.view.search_id) is None
+
+
+def test_the_best_of_earlier_runs_is_that_of_ended_searches_of_the_name_and_metric(search):
+    store, found = search.store, []
+
+    def run(name, value, *, end=True, **fields):
+        one = Search(store, name=name, run=f"run{len(found)}")
+        view = one.plan(max_trials=1, **fields)
+        ticket = one.start(0)
+        one.validate(ticket, loss=value, accuracy=value)
+        one.end(ticket, "stopped")
+        if end:
+            store.end_search(view.search_id)
+        found.append(view.search_id)
+        return view
+
+    first = run("e", 0.5)
+    assert store.best_metric_of("e", True, before_search_id=first.search_id) is None
+    run("e", 0.4)
+    run("e", 0.3, end=False)
+    run("other", 0.2)
+    run("e", 0.1, metric="accuracy")
+    run("e", 0.9, smaller_is_better=False)
+    last = run("e", 0.6)
+    assert store.best_metric_of("e", True, before_search_id=last.search_id) == 0.4
+    assert store.best_metric_of("e", False, before_search_id=last.search_id) == 0.9
+
+
+# -- the end --------------------------------------------------------------------------------------------
+
+
+def state_of(search: Search) -> str:
+    return search.store.experiment(search.view.experiment_id).state
+
+
+def test_an_experiment_goes_on_until_the_last_planned_trial_has_ended(search):
+    search.plan(max_trials=3)
+    search.end(search.start(0))
+    search.end(search.start(1), "errored", failure=FAILURE)
+    assert state_of(search) == "running"
+    search.end(search.start(2), "stopped")
+    assert state_of(search) == "completed"
+    view = search.store.experiment(search.view.experiment_id)
+    assert view.trials == {"completed": 1, "errored": 1, "stopped": 1}
+    assert view.ended_at is not None
+
+
+def test_a_cleared_trial_counts_once_towards_the_end(search):
+    search.plan(max_trials=2)
+    search.end(search.start(0))
+    search.end(search.start(0, max_tries=1))
+    assert state_of(search) == "running"
+    search.end(search.start(1))
+    assert state_of(search) == "completed"
+    again = search.start(1, max_tries=1)
+    assert state_of(search) == "running"
+    search.end(again, "errored", failure=FAILURE)
+    assert state_of(search) == "completed"
+
+
+def test_trials_of_an_older_generation_do_not_end_the_newer_one(search):
+    search.plan(max_trials=2)
+    left = search.start(0)
+    search.end(search.start(1))
+    search.plan(max_tries=1, max_trials=1)
+    search.end(left)
+    assert state_of(search) == "running"
+    assert search.store.experiment(search.view.experiment_id).trials == {}
+    search.end(search.start(0, max_tries=1), "errored", failure=FAILURE)
+    assert state_of(search) == "errored"
+
+
+def test_the_selection_ends_a_search_whose_trials_were_not_all_submitted(search):
+    search.plan(max_trials=5)
+    search.end(search.start(0), "stopped")
+    search.end(search.start(1), "errored", failure=FAILURE)
+    end = search.store.end_search(search.view.search_id)
+    assert (end.state, end.failure, end.failed_trial_id) == ("completed", None, None)
+    assert end.trials == {"stopped": 1, "errored": 1}
+    assert state_of(search) == "completed"
+    assert search.store.end_search(search.view.search_id) == end
+    # A trial that is cleared afterwards ends the experiment again by itself.
+    again = search.start(1, max_tries=1)
+    assert state_of(search) == "running"
+    search.end(again)
+    assert state_of(search) == "completed"
+
+
+def test_a_search_without_a_success_names_the_failure_that_came_first(search, clock):
+    search.plan(max_trials=3)
+    late, early, killed = (search.start(number) for number in range(3))
+    search.end(early, "errored", failure={**FAILURE, "message": "the first"})
+    clock.advance(5)
+    search.end(late, "errored", failure={**FAILURE, "message": "the second"})
+    end = search.store.end_search(search.view.search_id)
+    assert (end.state, end.failed_trial_id) == ("errored", early.trial_id)
+    assert end.failure["message"] == "the first"
+    search.end(killed, "killed")
+    assert search.store.end_search(search.view.search_id).state == "killed"
+
+
+def test_a_search_of_which_no_trial_was_started_failed(search):
+    search.plan()
+    end = search.store.end_search(search.view.search_id)
+    assert (end.state, end.trials, end.failed_trial_id) == ("errored", {}, None)
+    assert end.failure["message"] == "No trial of the experiment was started."
+
+
+def test_ending_an_older_generation_leaves_the_newer_one_alone(search):
+    first = search.plan(max_trials=1)
+    search.plan(max_tries=1)
+    assert search.store.end_search(first.search_id).state == "errored"
+    assert state_of(search) == "running"
+
+
+def test_experiments_are_listed_newest_first_and_narrowed(search, submit):
+    search.plan(max_trials=7, method="grid")
+    submit(task="alone", experiment_name="plain")
+    store = search.store
+    plain, planned = store.list_experiments()
+    assert (plain.name, plain.method, plain.search_id, plain.max_trials, plain.trials) == (
+        "plain", None, None, 1, {"queued": 1},
+    )  # fmt: skip
+    assert (planned.name, planned.method, planned.generation, planned.max_trials, planned.best) == (
+        "e", "grid", 1, 7, None,
+    )  # fmt: skip
+    assert [view.name for view in store.list_experiments(limit=1)] == ["plain"]
+    assert [view.name for view in store.list_experiments(name="e", dag_id="d", state="running")] == ["e"]
+    assert store.list_experiments(dag_id="other") == store.list_experiments(state="killed") == []

@@ -1,0 +1,245 @@
+"""Decisions at rungs: by the rule, exactly once, with failures, clears and take-overs."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_dtrain.core.asha import Rungs
+from airflow_provider_dtrain.errors import StaleWatchError
+from airflow_provider_dtrain.store.repository import Store
+from tests.contract.search_world import Search
+from tests.contract.store_world import host
+
+FAILURE = {"error": "UserError", "kind": "user", "message": "ValueError: no"}
+
+
+@pytest.fixture
+def search(store) -> Search:
+    store.add_host(host("a", 8))
+    found = Search(store)
+    found.plan(rungs={0: (1, 4, 16)}, max_trials=12, divisor=4)
+    return found
+
+
+def test_a_trial_goes_on_only_among_the_best_of_its_rung(search):
+    told = [search.ask(search.start(number), 0, value) for number, value in enumerate((5.0, 4.0, 6.0, 3.0, 3.5, 7.0))]
+    assert told == ["continue", "continue", "stop", "continue", "stop", "stop"]
+    assert [(entry.trial_number, entry.metric) for entry in search.entries()] == [
+        (3, 3.0), (4, 3.5), (1, 4.0), (0, 5.0), (2, 6.0), (5, 7.0),
+    ]  # fmt: skip
+
+
+def test_decisions_are_those_of_the_rule_for_each_metric_and_direction(store):
+    store.add_host(host("a", 8))
+    values = [3.0, math.nan, 1.0, 1.0, None, 2.0, -math.inf, "0", 4.0, 0.5, math.inf, 10**400]
+    for smaller in (True, False):
+        search = Search(store, run=f"smaller {smaller}")
+        search.plan(max_trials=12, divisor=3, rungs={0: (3, 9)}, smaller_is_better=smaller)
+        oracle = Rungs(2, 9, 3, smaller)
+        for number, value in enumerate(values):
+            metric = float(value) if isinstance(value, float) else math.nan
+            told = search.ask(search.start(number), 0, value)
+            assert told == oracle.report(number, 3, metric), (number, value)
+        assert sum(entry.metric is None for entry in search.entries()) == 6
+
+
+def test_one_question_may_reach_several_rungs_and_the_top_completes(search):
+    first, second = search.start(0), search.start(1)
+    assert search.ask(first, 1, 0.5, units=5) == "continue"
+    assert search.told(first) == ["continue", "continue"]
+    assert search.ask(second, 2, 0.7, units=16) == "stop"
+    assert search.told(second) == ["stop"]
+    assert search.ask(first, 2, 0.9, units=17) == "complete"
+    entries = search.store.decisions(first.trial_id)
+    assert [(entry.rung, entry.units, entry.metric, entry.attempt) for entry in entries] == [
+        (0, 5, 0.5, 1), (1, 5, 0.5, 1), (2, 17, 0.9, 1),
+    ]  # fmt: skip
+    assert (search.store.trial(first.trial_id).rung, search.store.attempt(second.attempt_id).rung) == (2, 0)
+
+
+def test_a_question_beyond_the_top_is_one_of_the_top(search):
+    ticket = search.start(0)
+    assert search.ask(ticket, 99, 0.5) == "complete"
+    assert search.told(ticket) == ["continue", "continue", "complete"]
+
+
+def test_a_repeated_question_changes_nothing(search):
+    ticket = search.start(0)
+    search.ask(ticket, 0, 0.5)
+    for other in (0.4, 0.3, 0.2, 0.1):
+        search.ask(search.start(int(other * 10)), 0, other)
+    before = search.entries()
+    assert search.ask(ticket, 0, 99.0) == "continue"
+    assert search.entries() == before
+
+
+def test_late_reports_of_a_stopped_trial_are_ignored(search):
+    search.ask(search.start(0), 0, 0.1)
+    stopped = search.start(1)
+    assert search.ask(stopped, 0, 0.5) == "stop"
+    assert search.ask(stopped, 2, 0.0) == "stop"
+    assert len(search.told(stopped)) == 1
+
+
+@pytest.mark.parametrize("rung", [None, -1, "0", 0.0, True, [0]])
+def test_a_question_without_a_rung_is_only_an_event(search, rung):
+    ticket = search.start(0)
+    assert search.ask(ticket, rung, 0.5) is None
+    assert [event.kind for event in search.store.events(ticket.attempt_id)] == ["rung"]
+
+
+def test_only_rank_0_of_a_trial_with_rungs_asks(search, submit, start):
+    ticket = search.start(0)
+    search.commit(ticket, {"kind": "rung", "rung": 0, "metric": 0.5}, stream="rank1.events")
+    other = search.start(1, bracket=7)
+    assert (search.told(ticket), search.ask(other, 0, 0.5)) == ([], None)
+    plain = submit(task="alone")
+    watch = start(plain)
+    event = {"seq": 1, "at": 1.0, "kind": "rung", "rung": 0, "metric": 0.5}
+    search.store.commit_events(plain.attempt_id, watch, "a", "rank0.events", 0, 9, [event])
+    assert search.store.decisions(plain.trial_id) == []
+
+
+def test_brackets_are_compared_apart(store):
+    store.add_host(host("a", 8))
+    search = Search(store)
+    search.plan(rungs={0: (1, 4), 1: (4,)}, max_trials=4)
+    assert search.ask(search.start(0), 0, 0.1) == "continue"
+    assert search.ask(search.start(1, bracket=1), 0, 0.9) == "complete"
+    assert search.ask(search.start(2), 0, 0.9) == "stop"
+    assert [(entry.bracket, entry.trial_number) for entry in search.entries()] == [(0, 0), (0, 2), (1, 1)]
+
+
+def test_a_stale_follower_decides_nothing(search):
+    ticket = search.start(0)
+    search.store.watch(ticket.attempt_id, watcher="another")
+    with pytest.raises(StaleWatchError):
+        search.ask(ticket, 0, 0.5)
+    assert search.entries() == []
+
+
+# -- failures -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["errored", "killed"])
+def test_a_trial_that_failed_ranks_last_where_it_was(search, state):
+    failed = search.start(0)
+    search.ask(failed, 0, 0.5)
+    search.end(failed, state, failure=FAILURE)
+    assert search.told(failed) == ["continue"]
+    last = search.entries()[-1]
+    assert (last.rung, last.is_error, last.metric, last.decision, last.units) == (1, True, None, None, 1)
+    assert search.store.trial(failed.trial_id).rung == 0
+    # It counts: of two, the best goes on.
+    other = search.start(1)
+    assert search.ask(other, 1, 0.1) == "continue"
+
+
+def test_failures_count_so_that_a_worse_trial_goes_on(search):
+    for number in range(7):
+        search.end(search.start(number), "errored", failure=FAILURE)
+    assert search.ask(search.start(7), 0, 0.9) == "continue"
+    assert search.ask(search.start(8), 0, 0.95) == "continue"
+    assert search.ask(search.start(9), 0, 0.99) == "stop"
+
+
+def test_a_trial_that_had_its_last_word_leaves_no_entry_when_it_fails(search):
+    search.ask(search.start(0), 0, 0.1)
+    stopped, completed = search.start(1), search.start(2)
+    assert (search.ask(stopped, 0, 0.5), search.ask(completed, 2, 0.01)) == ("stop", "complete")
+    before = search.entries()
+    search.end(stopped, "errored", failure=FAILURE)
+    search.end(completed, "killed", failure=FAILURE)
+    assert search.entries() == before
+
+
+def test_a_trial_that_airflow_retries_replaces_its_failure_by_its_report(search):
+    ticket = search.start(0)
+    search.end(ticket, "errored", failure=FAILURE)
+    search.ask(search.start(1), 0, 0.5)
+    watch = search.store.watch(ticket.attempt_id, watcher="the retry")
+    again = search.store.next_attempt(ticket.attempt_id, watch, failure=FAILURE, counted=True)
+    search.follow(again.attempt_id)
+    assert again.trial_id == ticket.trial_id
+    assert search.ask(again, 0, 0.4) == "continue"
+    mine = search.store.decisions(ticket.trial_id)
+    assert [(entry.metric, entry.is_error, entry.attempt) for entry in mine] == [(0.4, False, 2)]
+    # It is counted once: 2 entries, of which one goes on.
+    assert search.ask(search.start(2), 0, 0.45) == "stop"
+    assert len(search.entries()) == 3
+
+
+def test_a_trial_that_fails_twice_has_one_entry(search):
+    ticket = search.start(0)
+    search.end(ticket, "errored", failure=FAILURE)
+    watch = search.store.watch(ticket.attempt_id, watcher="the retry")
+    again = search.store.next_attempt(ticket.attempt_id, watch, failure=FAILURE, counted=True)
+    search.follow(again.attempt_id)
+    search.end(again, "errored", failure=FAILURE)
+    assert [(entry.rung, entry.is_error) for entry in search.entries()] == [(0, True)]
+
+
+def test_a_trial_that_completes_or_is_stopped_by_a_person_leaves_no_failure(search):
+    search.end(search.start(0), "completed")
+    search.end(search.start(1), "stopped")
+    assert search.entries() == []
+
+
+# -- generations ----------------------------------------------------------------------------------------
+
+
+def test_a_cleared_trial_leaves_the_rungs_and_what_others_were_told_stands(search):
+    best = search.start(0)
+    search.ask(best, 0, 0.1)
+    second = search.start(1)
+    assert search.ask(second, 0, 0.2) == "stop"
+    new = search.start(0, max_tries=1)
+    assert [(entry.trial_id, entry.has_left) for entry in search.entries()] == [
+        (best.trial_id, True), (second.trial_id, False),
+    ]  # fmt: skip
+    # Better than what is left, though not than what has left.
+    assert search.ask(new, 0, 0.15) == "continue"
+    assert (search.told(best), search.told(second)) == (["continue"], ["stop"])
+
+
+def test_a_late_question_of_a_cleared_trial_enters_nothing(search):
+    old = search.start(0)
+    search.submit(0, max_tries=1)
+    assert search.ask(old, 0, 0.1) is None
+    search.end(old, "killed")
+    assert search.entries() == []
+
+
+def test_a_clear_that_goes_back_to_fewer_tries_is_a_clear_too(search):
+    first = search.start(0, max_tries=3)
+    search.ask(first, 0, 0.1)
+    search.submit(0, max_tries=1)
+    assert [entry.has_left for entry in search.entries()] == [True]
+
+
+# -- together -------------------------------------------------------------------------------------------
+
+
+def test_trials_that_ask_at_once_are_decided_one_after_the_other(search, url):
+    tickets = [search.start(number) for number in range(8)]
+    stores = [Store.open(url) for _ in range(4)]
+    values = [0.8, 0.3, 0.6, 0.1, 0.5, 0.2, 0.7, 0.4]
+
+    def ask(number):
+        ticket = tickets[number]
+        event = {"seq": 1, "at": 1.0, "kind": "rung", "rung": 0, "metric": values[number]}
+        watch = search.watches[ticket.attempt_id]
+        stores[number % 4].commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 9, [event])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(8)))
+    for opened in stores:
+        opened.close()
+    # Each was told by those before it: replayed in the order of their commits, the rule says the same.
+    order = search.order_of_entries()
+    assert sorted(number for number, _ in order) == list(range(8))
+    oracle = Rungs(3, 16, 4)
+    assert [oracle.report(number, 1, values[number]) for number, _ in order] == [told for _, told in order]

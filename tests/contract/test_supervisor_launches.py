@@ -1,0 +1,89 @@
+"""Two launches of one name: a store that was set back to a backup gives tokens and trials out a second time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.hosts.supervisor import Cgroup
+from tests.contract.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
+
+RUN = "0123abcd-t1.1.7"
+
+
+def test_a_living_run_of_another_launch_is_refused_and_not_attached_to(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan(RUN, *SLEEP, launch="first"))
+    with pytest.raises(Refusal) as refused:
+        channel.call("prepare", plan=make_plan(RUN, *SLEEP, launch="second"), secrets={})
+    assert (refused.value.code, refused.value.answer["run"]) == ("other_launch", RUN)
+    again = channel.call("prepare", plan=make_plan(RUN, *SLEEP, launch="first"), secrets={})
+    assert (again["state"], again["attached"]) == ("running", True)
+    assert channel.call("status")["runs"][RUN]["launch"] == "first"
+
+
+def test_a_run_of_another_launch_that_has_ended_is_not_taken_for_this_one(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan(RUN, "true", launch="first"))
+    channel.wait_event(RUN, "ended")
+    with pytest.raises(Refusal, match="other_launch"):
+        channel.call("prepare", plan=make_plan(RUN, *SLEEP, launch="second"), secrets={})
+    assert channel.call("prepare", plan=make_plan(RUN, "true", launch="first"), secrets={})["state"] == "ended"
+
+
+def test_a_fence_of_one_launch_leaves_the_other_alone_and_is_remembered(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan(RUN, *SLEEP, launch="first", prepare_timeout_s=5))
+    assert channel.call("fence", run=RUN, token=7, launch="second")["clear"] is True
+    assert one_host.processes(RUN) != []
+    status = channel.call("status")["runs"][RUN]
+    assert (status["state"], status["buried"]) == ("running", False)
+    with pytest.raises(Refusal, match="tombstone"):
+        channel.call("prepare", plan=make_plan(RUN, *SLEEP, launch="second"), secrets={})
+    assert channel.call("fence", run=RUN, token=7, launch="first")["clear"] is True
+    assert one_host.processes(RUN) == []
+
+
+def test_a_fence_without_a_launch_ends_whatever_bears_the_name(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan(RUN, *SLEEP, launch="first"))
+    assert channel.call("fence", run=RUN, token=7)["clear"] is True
+    assert one_host.processes(RUN) == []
+
+
+def test_a_plan_of_an_older_version_has_no_launch_and_is_attached_to(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan(RUN, *SLEEP))
+    assert channel.call("prepare", plan=make_plan(RUN, *SLEEP, launch="new"), secrets={})["attached"] is True
+
+
+def test_a_lock_that_a_stranger_keeps_does_not_look_free(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan(RUN, "true"))
+    channel.wait_event(RUN, "ended")
+    path = Path(one_host.state_dir) / "slots" / "0.lock"
+    until(lambda: not supervisor.is_locked(str(path)), "the free lock")
+    path.unlink()
+    kept = supervisor.take_lock(str(path))
+    assert kept is not None
+    assert channel.call("status")["slots"]["0"]["held_by"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [
+        ("dtrain-t1.1.7-0123456789ab", True),
+        ("dtrain-0123abcd-t1.1.7-0123456789ab", True),
+        ("dtrain-0123abcd-t1.1.7", False),
+        ("dtrain-training.slice", False),
+        ("user.slice", False),
+    ],
+)
+def test_the_cgroup_of_a_run_is_known_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_ours: bool
+) -> None:
+    monkeypatch.setattr(supervisor, "cgroup_mounts", lambda: [(str(tmp_path), "/")])
+    (tmp_path / name).mkdir()
+    assert (Cgroup.known(str(tmp_path / name)) is not None) is is_ours

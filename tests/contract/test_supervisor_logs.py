@@ -1,0 +1,66 @@
+"""Logs that grow beyond their limit where the middle of a file cannot be freed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.hosts import supervisor
+from tests.contract.supervisor_host import Host, make_plan, start, until
+
+RUN, LIMIT = "t1.1.7", 1 << 20
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A host whose runs lie on ramfs, which knows no holes."""
+    folder = tmp_path / "ram"
+    folder.mkdir()
+    if os.geteuid() != 0 or os.system(f"mount -t ramfs none {folder}"):
+        pytest.skip("mounting a ramfs needs root")
+    host = Host(tmp_path / "host")
+    host.state_dir = folder / "state"
+    yield host
+    host.clean()
+    os.system(f"umount -l {folder}")
+
+
+def test_the_file_system_of_these_tests_frees_no_middle(host: Host) -> None:
+    with (host.state_dir.parent / "file").open("wb") as file:
+        file.write(b"x" * LIMIT)
+        file.flush()
+        with pytest.raises(OSError, match="not supported"):
+            supervisor.punch_hole(file.fileno(), 4096, 8192)
+
+
+def test_a_log_is_cut_and_keeps_head_and_end(host: Host) -> None:
+    channel = host.channel()
+    script = "yes 0123456789 | head -c 8000000; echo; echo last; exec sleep 1000"
+    start(channel, make_plan(RUN, "sh", "-c", script, log_limit_bytes=LIMIT), logs="none")
+    path = host.run_dir(RUN) / "rank0" / "log"
+    until(lambda: path.exists() and path.stat().st_size > 8_000_000, "the log")
+    until(lambda: path.stat().st_blocks * 512 <= LIMIT, "the cut")
+    until(lambda: supervisor.tail_of(str(path), 6).endswith(b"last\n"), "the end, written back")
+    channel.call("subscribe", run=RUN, offsets={}, logs="all")
+    channel.wait(lambda: channel.stream(RUN, "rank0.log").endswith(b"last\n"))
+    (gap,) = [frame for frame in channel.frames if frame["t"] == "gap"]
+    log = channel.stream(RUN, "rank0.log")
+    assert gap["offset"] == LIMIT // 2
+    assert b"\0" not in log
+    assert len(log) + gap["skip_bytes"] == path.stat().st_size
+
+
+def test_a_follower_reads_on_beyond_a_cut_and_takes_it_for_no_other_file(host: Host) -> None:
+    channel = host.channel()
+    flood = "import os, time\nfor n in range(600):\n    os.write(1, b'x' * 65535 + b'\\n'); time.sleep(0.005)\n"
+    start(channel, make_plan(RUN, "python", "-c", flood + "print('last word')", log_limit_bytes=LIMIT))
+    assert channel.wait_event(RUN, "ended")["reason"] == "completed"
+    frames = [frame for frame in channel.frames if frame.get("stream") == "rank0.log"]
+    assert any(frame["t"] == "gap" for frame in frames)
+    assert not any(frame.get("epoch") for frame in frames)
+    assert channel.stream(RUN, "rank0.log").endswith(b"last word\n")
+    log = host.run_dir(RUN) / "rank0" / "log"
+    assert log.stat().st_blocks * 512 < 600 * 65536

@@ -1,0 +1,120 @@
+"""A search whose Airflow is killed in the middle ends with the trials that were planned, each of them once."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.store.records import TrialView
+from tests.faults.stage import ORPHAN_TIMEOUT_S, Stage
+from tests.faults.test_airflow import register
+from tests.netns import NamespaceHosts, missing
+from tests.support.standalone import Standalone
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.airflow,
+    pytest.mark.slow,
+    pytest.mark.soak,
+    pytest.mark.skipif(bool(missing()), reason=missing() or ""),
+]
+
+HERE = Path(__file__).parent
+TRIAL = "experiment.trial"
+#: Eight trials on six slots; 60 numbers of 0.4 s each for one that nobody stops.
+CONFIG = """
+entrypoint: python rungs.py 60 0.4
+model_dir: code
+max_restarts: 5
+resources: {slots_per_trial: 1, pool: gpus}
+hyperparameters:
+  quality: {type: double, minval: 0, maxval: 1}
+searcher:
+  {name: async_halving, num_rungs: 3, divisor: 2, max_length: 60, max_trials: 8, metric: quality,
+   smaller_is_better: false}
+"""
+
+
+class SearchStage(Stage):
+    """Airflow, hosts, and one search at a time."""
+
+    def begin(self, dag_id: str = "searched") -> tuple[str, list[dict[str, Any]]]:
+        """Return the id of a DAG run and its plan, once the first trial has come to a rung."""
+        run_id = self.airflow.trigger(dag_id, {"config": CONFIG})
+        plan = self.until(lambda: self._plan(dag_id, run_id), f"the plan of {run_id}")
+        self.until(lambda: self.store.rung_entries(plan[0]["search_id"]), f"a first report in {run_id}", 600)
+        return run_id, plan
+
+    def _plan(self, dag_id: str, run_id: str) -> Any:
+        state = self.airflow.task(dag_id, run_id, "experiment.plan")["state"]
+        return self.airflow.xcom(dag_id, run_id, "experiment.plan") if state == "success" else None
+
+    def trials(self, run_id: str) -> list[TrialView]:
+        return sorted(self.store.list_trials(run_id=run_id, limit=None), key=lambda view: view.number)
+
+    def ended_as_planned(self, run_id: str, plan: list[dict[str, Any]], dag_id: str = "searched") -> None:
+        """See that the search ended with the trials of its plan, each once, and that nothing is left."""
+        self.ends(run_id, "success", dag_id)
+        views = self.trials(run_id)
+        assert [(view.number, view.hparams) for view in views] == [(one["number"], one["hparams"]) for one in plan]
+        assert {view.state for view in views} <= {"completed", "stopped"}, self.describe()
+        assert [view.restarts for view in views] == [0] * len(plan), "nobody's code was at fault"
+        entries = self.store.rung_entries(plan[0]["search_id"])
+        assert set(Counter((one.trial_id, one.rung) for one in entries).values()) == {1}
+        assert {one.trial_id for one in entries} == {view.trial_id for view in views}
+        best = self.airflow.xcom(dag_id, run_id, "experiment.best")
+        assert best["hparams"]["quality"] == max(view.hparams["quality"] for view in views)
+        assert sum(best["trials"].values()) == len(plan)
+        self.until(lambda: not self.holders(), "the end of every process", 120)
+        self.until(lambda: not self.held(), "free slots", 120)
+        assert self.checker.violations == []
+
+    def _task_id(self, dag_id: str, run_id: str) -> str:
+        """Return the id of a mapped instance that a worker runs now."""
+        for view in self.trials(run_id):
+            found = self.airflow.task(dag_id, run_id, TRIAL, view.key.map_index)
+            if found["state"] == "running":
+                return str(found["id"])
+        raise AssertionError("no trial runs in a worker")
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchStage]:
+    home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
+    (dags / "code").mkdir()
+    shutil.copy(HERE / "dags" / "searches.py", dags)
+    shutil.copy(HERE.parent / "jobs" / "code" / "rungs.py", dags / "code")
+    with NamespaceHosts(count=3, slots=2) as hosts:
+        variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
+        variables |= {
+            "AIRFLOW__DTRAIN__ORPHAN_TIMEOUT": str(ORPHAN_TIMEOUT_S),
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        }
+        stage = SearchStage(Standalone(home, dags, variables), hosts)
+        try:
+            stage.airflow.start()
+            register(stage)
+            yield stage
+        finally:
+            stage.close()
+            stage.airflow.stop()
+
+
+@pytest.mark.parametrize("part", ["triggerer", "scheduler", "api-server"])
+def test_a_search_outlives_a_part_of_airflow(stage: SearchStage, part: str) -> None:
+    run_id, plan = stage.begin()
+    stage.kill_part(part)
+    stage.start_part(part)
+    stage.ended_as_planned(run_id, plan)
+
+
+def test_a_search_outlives_a_worker(stage: SearchStage) -> None:
+    run_id, plan = stage.begin("searched_in_worker")
+    stage.kill_worker("searched_in_worker", run_id)
+    stage.ended_as_planned(run_id, plan, "searched_in_worker")

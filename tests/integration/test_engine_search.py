@@ -1,0 +1,256 @@
+"""Trials of a search as an engine carries them: what they draw, keep and end with. Real ranks, no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.core.search_space import sample
+from airflow_provider_dtrain.core.watchdog import RankReport, judge
+from airflow_provider_dtrain.engine import deciding
+from airflow_provider_dtrain.engine.plan import load_job
+from airflow_provider_dtrain.engine.recovery import stop_unfollowed
+from airflow_provider_dtrain.store.records import Ticket
+from tests.integration.test_engine_local import Engine, engine, held
+from tests.integration.test_engine_preemption import preempt, until
+from tests.integration.test_engine_recovery import a_minute_passes, eventually
+from tests.support.engines import quick_looks
+from tests.support.searches import SPACE, Search, search_config, searchers_run
+
+__all__ = ["engine", "quick_looks", "searchers_run"]
+
+DEADLINE_S = 180.0
+RANDOM = {"name": "random", "metric": "quality", "max_trials": 4, "max_length": {"batches": 8}}
+
+
+def random_config(last: int = 4, **more: Any) -> dict[str, Any]:
+    return {**search_config(last, **more), "searcher": RANDOM}
+
+
+def endless(**more: Any) -> dict[str, Any]:
+    """Trials that reach their first rung soon and their second one never."""
+    return search_config(100_000, searcher={"max_length": {"batches": 5_000_000}, "divisor": 2000}, **more)
+
+
+async def beyond_rung_0(search: Search, ticket: Ticket) -> asyncio.Future[Any]:
+    """Carry a trial until it has its first answer and has gone on."""
+    carrying = asyncio.ensure_future(search.carry(ticket))
+    store = search.hook.store
+
+    def has_gone_on() -> bool:
+        assert not carrying.done(), carrying.result()
+        return bool(search.told(ticket)) and max((c.step for c in store.checkpoints(ticket.trial_id)), default=0) > 2
+
+    await asyncio.wait_for(eventually(has_gone_on), DEADLINE_S)
+    return carrying
+
+
+@pytest.mark.parametrize("way", ["preempted", "paused"])
+async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
+    engine: Engine, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    # Its rungs are 1, 2500 and 5000000.
+    search, store = Search(engine, endless()), engine.hook.store
+    ticket = search.submit(0, 0.5)
+    carrying = await beyond_rung_0(search, ticket)
+    before = store.rung_entries(search.search_id)
+    if way == "preempted":
+        preempt(engine, ticket)
+    else:
+        store.request_pause(ticket.trial_id, by="somebody")
+        await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
+        assert store.rung_entries(search.search_id) == before
+        store.activate(ticket.trial_id, by="somebody")
+    await until(lambda: len(re.findall(r"\[rank 0\] from \d+ with", caplog.text)) == 2, carrying)
+    await until(lambda: store.attempt(store.trial(ticket.trial_id).attempt_id).state == "running", carrying)
+    questions = lambda: [e for e in store.events(store.trial(ticket.trial_id).attempt_id) if e.kind == "rung"]  # noqa: E731
+    await until(questions, carrying)
+    assert [event.body["rung"] for event in questions()] == [0], "it asks again, and the answer is the stored one"
+    assert store.rung_entries(search.search_id) == before
+    assert store.trial(ticket.trial_id).restarts == 0
+    store.request_kill(ticket.trial_id, by="somebody")
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome.state == "killed"
+    entries = [entry for entry in store.rung_entries(search.search_id) if not entry.is_error]
+    assert entries == before
+
+
+async def test_a_trial_that_is_stopped_while_it_is_preempted_ends_there(engine: Engine) -> None:
+    """It has its decision and a wish to give way at the same time: nothing is launched for it any more."""
+    search, store = Search(engine, search_config()), engine.hook.store
+    await search.run(0, 0.9)
+    ticket = search.submit(1, 0.5)
+    carrying = asyncio.ensure_future(search.carry(ticket))
+    await until(lambda: store.attempt(ticket.attempt_id).state == "running", carrying)
+    preempt(engine, ticket)
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    trial = store.trial(ticket.trial_id)
+    assert outcome.state == "stopped"
+    assert search.told(ticket) == [(0, "stop")]
+    assert trial.attempts <= 2, "it may have left before its first rung"
+    assert held(engine) == []
+
+
+async def test_a_program_that_ignores_the_stop_is_ended_after_preemption_timeout(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    document = search_config(100_000, preemption_timeout=2, variables={"IGNORES": "0.5"})
+    search = Search(engine, document)
+    await search.run(0, 0.9)
+    outcome, _ = await search.run(1, 0.5)
+    assert (outcome.state, outcome.failure) == ("stopped", None)
+    assert "its ranks go on after preemption_timeout" in caplog.text
+    assert held(engine) == []
+
+
+# -- hyperparameters -----------------------------------------------------------------------------
+async def test_refused_hyperparameters_are_drawn_again_in_the_same_trial_and_cost_no_restart(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    draws = [sample(SPACE, experiment_seed=7, trial=1, draw=k)["quality"] for k in range(21)]
+    least = sorted(draws[:4])[-1]
+    search = Search(engine, random_config(max_restarts=0, variables={"REFUSES": repr(least)}))
+    outcome, ticket = await search.run(1)
+    assert (outcome.state, outcome.failure) == ("completed", None)
+    trial, accepted = search.hook.store.trial(ticket.trial_id), draws.index(least)
+    assert (trial.draw, trial.attempts, trial.restarts) == (accepted, accepted + 1, 0)
+    assert trial.hparams == {"quality": least}
+    assert re.findall(r"\[rank 0\] from 0 with ([\d.]+)", caplog.text) == [str(draw) for draw in draws[: accepted + 1]]
+    assert held(engine) == []
+
+
+async def test_a_trial_whose_every_sample_is_refused_fails_by_name(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.engine.restarting.MOST_DRAWS", 2)
+    search = Search(engine, random_config(variables={"REFUSES": "2"}))
+    outcome, ticket = await search.run(0)
+    assert (outcome.state, outcome.failure.error) == ("errored", "InvalidHPError")
+    trial = search.hook.store.trial(ticket.trial_id)
+    assert (trial.draw, trial.attempts, trial.restarts) == (2, 3, 0)
+
+
+async def test_a_point_of_a_grid_that_is_refused_fails(engine: Engine) -> None:
+    grid = {**random_config(variables={"REFUSES": "2"}), "searcher": {"name": "grid", "metric": "quality"}}
+    grid["hyperparameters"] = {"quality": {"type": "double", "minval": 0.0, "maxval": 1.0, "count": 2}}
+    outcome, ticket = await Search(engine, grid).run(0)
+    assert (outcome.state, outcome.failure.error) == ("errored", "InvalidHPError")
+    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+
+
+async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(engine: Engine) -> None:
+    """The script saves before it refuses; what it saved may fit no other model."""
+    draws = [[sample(SPACE, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(2)] for n in range(4)]
+    number = next(n for n, (first, second) in enumerate(draws) if first < second)
+    search = Search(engine, random_config(100_000, variables={"REFUSES": repr(draws[number][1])}))
+    store, ticket = engine.hook.store, search.submit(number)
+    carrying = asyncio.ensure_future(search.carry(ticket))
+    await until(lambda: store.trial(ticket.trial_id).draw > 0, carrying)
+    refused = [one for one in store.trial_attempts(ticket.trial_id) if one.failure]
+    await until(lambda: len(store.checkpoints(ticket.trial_id)) > 2, carrying)
+    assert any(c.attempt == refused[0].number for c in store.checkpoints(ticket.trial_id)), "it had saved one"
+    view = store.attempt(store.trial(ticket.trial_id).attempt_id)
+    assert load_job(store, view, engine.hook.settings).checkpoint_source is None
+    same = load_job(store, dataclasses.replace(view, draw=0), engine.hook.settings)
+    assert same.checkpoint_source is not None, "with the same hyperparameters it would go on from there"
+    store.request_kill(ticket.trial_id, by="somebody")
+    await asyncio.wait_for(carrying, DEADLINE_S)
+
+
+async def test_a_slot_of_optuna_draws_when_it_starts_from_what_has_ended_by_then(engine: Engine) -> None:
+    pytest.importorskip("optuna")
+    search = Search(engine, {**random_config(), "searcher": {**RANDOM, "name": "optuna"}})
+    assert [spec["hparams"] for spec in search.specs] == [None] * 4
+    ticket = search.submit(0)
+    assert not engine.hook.store.trial(ticket.trial_id).is_drawn
+    outcome = await search.carry(ticket)
+    assert outcome.state == "completed"
+    trial = engine.hook.store.trial(ticket.trial_id)
+    assert trial.is_drawn
+    assert 0.0 <= trial.hparams["quality"] <= 1.0
+    assert outcome.result["metric"] == trial.hparams["quality"]
+
+
+# -- a stop by a person --------------------------------------------------------------------------
+async def test_a_trial_that_a_person_stops_writes_a_checkpoint_and_ends_as_stopped(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    search, store = Search(engine, endless()), engine.hook.store
+    ticket = search.submit(0, 0.5)
+    carrying = await beyond_rung_0(search, ticket)
+    store.request_stop("somebody", trial_id=ticket.trial_id)
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert (outcome.state, outcome.failure) == ("stopped", None)
+    assert (outcome.result["rung"], outcome.result["metric"]) == (0, 0.5)
+    (stopped,) = re.findall(r"\[rank 0\] stopped at (\d+)", caplog.text)
+    assert max(c.step for c in store.checkpoints(ticket.trial_id)) == int(stopped)
+    assert store.trial(ticket.trial_id).attempts == 1
+    assert held(engine) == []
+
+
+async def test_a_waiting_trial_that_a_person_stops_ends_at_once(engine: Engine) -> None:
+    search, store = Search(engine, endless(resources={"slots_per_trial": 2})), engine.hook.store
+    first, second = search.submit(0, 0.5), search.submit(1, 0.6)
+    carrying = await beyond_rung_0(search, first)
+    waiting = asyncio.ensure_future(search.carry(second))
+    await until(lambda: store.attempt(second.attempt_id).reason, waiting)
+    store.request_stop("somebody", trial_id=second.trial_id)
+    outcome = await asyncio.wait_for(waiting, DEADLINE_S)
+    assert (outcome.state, outcome.failure) == ("stopped", None)
+    assert store.attempt(second.attempt_id).started_at is None
+    assert not carrying.done()
+    store.request_stop("somebody", trial_id=first.trial_id)
+    outcome = await asyncio.wait_for(carrying, DEADLINE_S)
+    assert outcome.state == "stopped"
+    assert held(engine) == []
+
+
+async def test_a_command_stops_a_trial_that_nobody_follows(engine: Engine) -> None:
+    search, store = Search(engine, endless()), engine.hook.store
+    ticket = search.submit(0, 0.5)
+    carrying = await beyond_rung_0(search, ticket)
+    carrying.cancel()
+    await asyncio.gather(carrying, return_exceptions=True)
+    assert not await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
+    a_minute_passes(engine)
+    store.request_stop("somebody", trial_id=ticket.trial_id)
+    assert await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id)
+    assert store.trial(ticket.trial_id).state == "stopped"
+    assert held(engine) == []
+
+
+# -- parts ---------------------------------------------------------------------------------------
+def test_the_watchdog_names_nobody_while_rank_0_waits_for_the_searcher() -> None:
+    """As long as the place is a declared wait; at any other one the same gang has a culprit."""
+    same = {"host": "a", "steps": 4, "started": True, "silent_s": 0.5, "still_s": 25.0, "idle_s": 25.0}
+    others = [RankReport(rank=rank, phase="exchange", what="an exchange of metrics", **same) for rank in (1, 2)]
+    waits = RankReport(rank=0, phase="wait", what="the searcher's decision", **same)
+    assert judge([waits, *others]).behind == ()
+    computes = RankReport(rank=0, phase="compute", what="its training loop", **same)
+    assert [one.report.rank for one in judge([computes, *others]).behind] == [0]
+
+
+@pytest.mark.parametrize(("decisions", "end"), [
+    (["continue", "stop"], "stop"), (["continue", "continue"], None), (["complete"], "complete"), ([], None),
+    ([None], None),
+])  # fmt: skip
+def test_the_last_decision_says_how_a_trial_ends(decisions: list[Any], end: str | None) -> None:
+    from datetime import UTC, datetime
+
+    from airflow_provider_dtrain.store.search_records import RungEntry
+
+    entries = [
+        RungEntry(trial_id=1, trial_number=0, bracket=0, rung=rung, units=1, metric=None, decision=decision,
+                  is_error=decision is None, attempt=1, at=datetime.now(UTC))
+        for rung, decision in enumerate(decisions)
+    ]  # fmt: skip
+    assert deciding.final(entries) == end

@@ -1,0 +1,73 @@
+"""Whoever waits in the queue hears at once what people want of the trial."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from airflow_provider_dtrain.engine import changes, runtime
+from airflow_provider_dtrain.engine.attempt import AttemptRunner
+from airflow_provider_dtrain.engine.runtime import take_over
+from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.store.records import Ticket
+from tests.integration.test_engine_local import Engine, config, engine  # noqa: F401
+
+
+def holding(engine: Engine) -> Ticket:  # noqa: F811
+    """Return a trial that holds every slot; nothing of it runs."""
+    store, ticket = engine.hook.store, engine.submit(config("facts"))
+    watch = store.watch(ticket.attempt_id, watcher="test")
+    store.schedule("local")
+    assert store.take_up(ticket.attempt_id, watch) is not None
+    store.set_running(ticket.attempt_id, watch)
+    return ticket
+
+
+async def reason_of(engine: Engine, ticket: Ticket) -> str:  # noqa: F811
+    """Return why a trial waits, once it does."""
+    while not (reason := engine.hook.store.attempt(ticket.attempt_id).reason):
+        await asyncio.sleep(0.05)
+    return reason
+
+
+async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wishes(
+    engine: Engine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "WISH_CHECK_S", 3600.0)
+    monkeypatch.setitem(changes.changed.__kwdefaults__, "timeout_s", 3600.0)
+    holding(engine)
+    waiting = engine.submit(config("facts"))
+    log = TaskLog(logging.getLogger("engine"), 10**6)
+    runner = AttemptRunner(await take_over(engine.hook, waiting.trial_id, log, watcher="test"))
+    running = asyncio.ensure_future(runner.run())
+    try:
+        async with asyncio.timeout(120):
+            assert "Position 1, nobody before it." in await reason_of(engine, waiting)
+            engine.hook.store.request_kill(waiting.trial_id, "somebody")
+            outcome = await running
+    finally:
+        running.cancel()
+    assert outcome is not None
+    assert outcome.state == "killed"
+
+
+async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+    caplog.set_level(logging.INFO)
+    holding(engine)
+    waiting = engine.submit(config("facts"))
+    engine.hook.store.request_pause(waiting.trial_id, "somebody")
+    log = TaskLog(logging.getLogger("engine"), 10**6)
+    runner = AttemptRunner(await take_over(engine.hook, waiting.trial_id, log, watcher="test"))
+    running = asyncio.ensure_future(runner.run())
+    try:
+        async with asyncio.timeout(120):
+            while "paused by somebody" not in caplog.text:
+                await asyncio.sleep(0.05)
+            engine.hook.store.request_kill(waiting.trial_id, "somebody")
+            await running
+    finally:
+        running.cancel()
+    assert caplog.text.count("go on with") == 1

@@ -1,0 +1,209 @@
+"""Searches under a real scheduler, on two real hosts (network namespaces) with two CPU slots each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.repository import Store
+from tests.faults.test_airflow import register
+from tests.netns import NamespaceHosts, missing
+from tests.support.standalone import Standalone, wait_until
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.airflow,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=missing() or ""),
+]
+
+ROOT = Path(__file__).parents[2]
+LONG_S = 1500.0
+#: Three trials without torch, one at a time, that take some seconds each.
+GRID = """
+entrypoint: python searched.py score
+model_dir: code
+max_restarts: 0
+resources: {{slots_per_trial: 1, pool: gpus}}
+searcher: {{name: grid, metric: score, smaller_is_better: false, max_concurrent_trials: 1}}
+hyperparameters:
+  lr: {{type: double, minval: 0.1, maxval: {most}, count: 3}}
+"""
+
+
+class World:
+    """Airflow, two hosts, and the store that they share."""
+
+    def __init__(self, airflow: Standalone, hosts: NamespaceHosts) -> None:
+        self.airflow, self.hosts = airflow, hosts
+        url = f"sqlite:///{airflow.home / 'dtrain.db'}"
+        self.hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=url))
+
+    @property
+    def store(self) -> Store:
+        return self.hook.store
+
+    def run(self, dag_id: str, conf: dict[str, Any], *, timeout_s: float = LONG_S) -> tuple[str, str]:
+        """Return state and id of a finished DAG run."""
+        run_id = self.airflow.trigger(dag_id, conf)
+        return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s), run_id
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        return list(self.airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
+        """Return the mapped instances of a task, in order."""
+        found = self.airflow.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=500")["task_instances"]
+        mapped = [one for one in found if one["task_id"] == task_id and one["map_index"] >= 0]
+        return sorted(mapped, key=lambda one: one["map_index"])
+
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = LONG_S) -> Any:
+        return wait_until(condition, timeout_s=timeout_s, what=what, poll_s=2.0)
+
+    def clear(self, dag_id: str, run_id: str, *task_ids: Any) -> None:
+        """Do what the UI's clear button does, tasks downstream included."""
+        body = {"dag_run_id": run_id, "task_ids": list(task_ids), "dry_run": False, "only_failed": False}
+        self.airflow.api("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "include_downstream": True})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
+    for folder in (ROOT / "dags", ROOT / "tests" / "jobs"):
+        shutil.copytree(folder, dags, dirs_exist_ok=True)
+    with NamespaceHosts(count=2, slots=2) as hosts:
+        variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
+        # The 5 s that a worker waits for an answer are too few on a machine with much else to do.
+        airflow = Standalone(home, dags, {**variables, "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60"})
+        try:
+            airflow.start()
+            world = World(airflow, hosts)
+            register(world)  # type: ignore[arg-type]
+            yield world
+            world.store.close()
+        finally:
+            airflow.stop()
+
+
+def names(tasks: list[dict[str, Any]]) -> list[str]:
+    return [one["rendered_map_index"] for one in tasks]
+
+
+def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(world: World) -> None:
+    run_id = world.airflow.trigger("job_searches", {"config": GRID.format(most=0.3)})
+    wanted = ["0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"]
+    waiting = world.until(lambda: _named_while_it_waits(world, run_id), "a trial that waits under its name")
+    assert waiting["rendered_map_index"] in wanted
+    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
+    for group in ("first", "second"):
+        assert names(world.tasks("job_searches", run_id, f"{group}.trial")) == wanted
+        best = world.airflow.xcom("job_searches", run_id, f"{group}.best")
+        assert (best["metric"], best["hparams"], best["trials"]) == (0.3, {"lr": 0.3}, {"completed": 3})
+        assert _most_at_once(world.store, best["experiment_id"]) == 1, "max_concurrent_trials"
+    ran = world.until(lambda: world.runs("job_new_best"), "a run on a new best", 120)
+    assert world.airflow.wait("job_new_best", ran[0]["dag_run_id"]) == "success"
+    assert world.airflow.xcom("job_new_best", ran[0]["dag_run_id"], "best") == [0.3]
+    worse, better = (world.airflow.trigger("job_searches", {"config": GRID.format(most=most)}) for most in (0.2, 0.4))
+    for run in (worse, better):
+        assert world.airflow.wait("job_searches", run, timeout_s=LONG_S) == "success", _logs(world, run)
+    ran = world.until(lambda: [*world.runs("job_new_best")][1:], "a run on a better one", 120)
+    log = world.airflow.log("job_searches", worse, "first.best")
+    told = [world.airflow.xcom("job_searches", run, "first.best")["metric"] for run in (worse, better)]
+    assert told == [0.2, 0.4]
+    assert "no new best" in log
+    assert len(world.runs("job_new_best")) == 2
+
+
+def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation(world: World) -> None:
+    state, run_id = world.run("job_searches", {"config": GRID.format(most=0.3)})
+    assert state == "success", _logs(world, run_id)
+    experiment_id = world.airflow.xcom("job_searches", run_id, "first.best")["experiment_id"]
+    old = {one.number: one for one in world.store.list_trials(experiment_id=experiment_id, limit=None)}
+    world.clear("job_searches", run_id, ["first.trial", 1])
+    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
+    trials = world.store.list_trials(experiment_id=experiment_id, limit=None)
+    (new,) = [one for one in trials if one.trial_id not in {found.trial_id for found in old.values()}]
+    assert (new.number, new.hparams, new.seed) == (1, old[1].hparams, old[1].seed)
+    assert world.airflow.xcom("job_searches", run_id, "first.best")["trials"] == {"completed": 3}
+    world.clear("job_searches", run_id, "first.plan")
+    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
+    best = world.airflow.xcom("job_searches", run_id, "first.best")
+    assert best["experiment_id"] == experiment_id
+    assert world.store.search(best["search_id"]).generation == 2
+    assert len(world.store.history(best["search_id"])) == 3
+
+
+def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
+    state, run_id = world.run("job_searches", {"config": GRID.format(most=0.3).replace("count: 3", "")})
+    assert state == "failed"
+    assert "hyperparameters.lr.count: missing; a grid requires it" in world.airflow.log(
+        "job_searches", run_id, "first.plan"
+    )
+    assert "has not succeeded" in world.airflow.log("job_searches", run_id, "first.best")
+    assert [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id] == []
+
+
+@pytest.mark.torch
+def test_the_grid_example_trains_each_trial_on_two_hosts(world: World) -> None:
+    state, run_id = world.run("dtrain_grid_search", {"slots_per_trial": 3, "pool": "gpus", "epochs": 1})
+    assert state == "success", _logs(world, run_id)
+    trials = [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id]
+    assert [len(one.result["hosts"]) for one in trials if one.result] == [2] * 4
+    assert len(world.airflow.xcom("dtrain_grid_search", run_id, "table")) == 4
+    assert names(world.tasks("dtrain_grid_search", run_id, "trial"))[3] == "3 | dropout=0.4 lr=0.01"
+
+
+@pytest.mark.torch
+def test_the_asha_example_stops_bad_trials_and_starts_the_next_dag(world: World) -> None:
+    state, run_id = world.run("dtrain_asha_search", {"pool": "gpus"}, timeout_s=2 * LONG_S)
+    assert state == "success", _logs(world, run_id)
+    best = world.airflow.xcom("dtrain_asha_search", run_id, "experiment.best")
+    states = Counter(best["trials"])
+    assert states.total() == 16
+    assert states["stopped"] > 0, "some trials were not worth their time"
+    assert set(states) <= {"completed", "stopped"}
+    assert best["metric"] > 0.9
+    tasks = world.tasks("dtrain_asha_search", run_id, "experiment.trial")
+    assert {one["state"] for one in tasks} == {"success"}, "a stopped trial is a success"
+    pattern = r"\d+ \| dropout=\S+ global_batch_size=\d+ lr=\S+"
+    assert all(re.fullmatch(pattern, name) for name in names(tasks)), names(tasks)
+    entries = world.store.rung_entries(best["search_id"])
+    assert max(Counter((one.trial_id, one.rung) for one in entries).values()) == 1
+    ran = world.until(lambda: world.runs("dtrain_new_best"), "the next DAG", 180)
+    assert world.airflow.wait("dtrain_new_best", ran[0]["dag_run_id"]) == "success"
+    assert world.airflow.xcom("dtrain_new_best", ran[0]["dag_run_id"], "deploy") == [best["checkpoint"]]
+
+
+def _named_while_it_waits(world: World, run_id: str) -> dict[str, Any] | None:
+    """Return a task that has its name while its trial waits for the only place."""
+    waits = {one.key.map_index for one in world.store.list_trials(run_id=run_id, state="queued", limit=None)}
+    for one in world.tasks("job_searches", run_id, "first.trial"):
+        if one["state"] == "deferred" and one["map_index"] in waits and "|" in one["rendered_map_index"]:
+            return one
+    return None
+
+
+def _most_at_once(store: Store, experiment_id: int) -> int:
+    """Return how many trials of an experiment ran at one time."""
+    spans = []
+    for trial in store.list_trials(experiment_id=experiment_id, limit=None):
+        view = store.attempt(trial.attempt_id)
+        if view.granted_at is not None and view.ended_at is not None:
+            spans.append((view.granted_at, view.ended_at))
+    return max(sum(begin <= other < end for begin, end in spans) for other, _ in spans)
+
+
+def _logs(world: World, run_id: str) -> str:
+    """Return what became of the trials of a DAG run."""
+    views = [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id]
+    return json.dumps([(one.number, one.state, one.failure) for one in views], default=str, indent=1)

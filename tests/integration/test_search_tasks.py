@@ -1,0 +1,295 @@
+"""Plan, trials and best trial of a search in a worker, on this machine: no scheduler, real ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import AssetAlias
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_dtrain.assets import best_alias, best_asset
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.operators.config import RenderConfigOperator
+from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
+from tests.integration.test_engine_local import CODE, register
+
+GRID = {"name": "grid", "metric": "score", "smaller_is_better": False}
+RANDOM = {**GRID, "name": "random", "max_trials": 4}
+LR = {"type": "double", "minval": 0.1, "maxval": 0.3, "count": 3}
+
+
+def config(searcher: dict[str, Any] | None = None, *, says: str = "score", **hyperparameters: Any) -> dict[str, Any]:
+    return {
+        "name": "searched",
+        "entrypoint": f"python searched.py {says}",
+        "model_dir": "code",
+        "max_restarts": 0,
+        "resources": {"slots_per_trial": 1},
+        "searcher": searcher or GRID,
+        "hyperparameters": {"lr": LR, **hyperparameters},
+    }
+
+
+class Events(dict[AssetAlias, Any]):
+    """What Airflow gives to a task for the events of its outlets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[str, str, dict[str, Any]]] = []
+
+    def __missing__(self, alias: AssetAlias) -> Any:
+        return SimpleNamespace(add=lambda asset, extra: self.sent.append((alias.name, asset.uri, extra)))
+
+
+class Run:
+    """The tasks of one DAG run, called one after the other.
+
+    :param run_id: of the DAG run
+    """
+
+    def __init__(self, run_id: str = "run") -> None:
+        self.run_id, self.events = run_id, Events()
+        self.best_task: SelectBestTrialOperator | None = None
+
+    def context(self, task_id: str, map_index: int = -1, max_tries: int = 0) -> Any:
+        ti = SimpleNamespace(
+            dag_id="dag", run_id=self.run_id, task_id=task_id, map_index=map_index, max_tries=max_tries
+        )
+        dag = SimpleNamespace(fileloc=str(CODE / "dag.py"))
+        return {"ti": ti, "dag": dag, "outlet_events": self.events}
+
+    def plan(self, document: Any, *, max_tries: int = 0, task_id: str = "plan", **options: Any) -> list[dict[str, Any]]:
+        task = PlanTrialsOperator(task_id=task_id, config=document, **options)
+        planned = task.execute(self.context(task_id, max_tries=max_tries))
+        return list(json.loads(json.dumps(planned, allow_nan=False)))
+
+    def trial(self, spec: dict[str, Any], *, max_tries: int = 0) -> dict[str, Any]:
+        task = TrialOperator(task_id="trial", trial=spec, deferrable=False)
+        result = task.execute(self.context("trial", spec["number"], max_tries))
+        assert result is not None
+        return result
+
+    def best(self, plan: Any) -> dict[str, Any]:
+        self.best_task = SelectBestTrialOperator(task_id="best", plan=plan)
+        return self.best_task.execute(self.context("best"))
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DtrainHook]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = {"SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/dtrain.db", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    for name, value in {**options, "KILL_GRACE_S": "2"}.items():
+        monkeypatch.setenv(f"AIRFLOW__DTRAIN__{name}", value)
+    hook = DtrainHook()
+    hook.links.close_all()
+    register(hook, tmp_path / "state")
+    yield hook
+    hook.links.close_all()
+
+
+def test_a_grid_runs_and_its_best_trial_is_announced(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config())
+    assert [spec["name"] for spec in plan] == ["0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"]
+    results = [run.trial(spec) for spec in plan]
+    assert [result["metric"] for result in results] == [0.1, 0.2, 0.3]
+    best = run.best(plan)
+    assert {**best, "checkpoint": None} == {
+        "experiment_id": results[2]["experiment_id"], "search_id": plan[0]["search_id"],
+        "trial_id": results[2]["trial_id"], "number": 2, "metric": 0.3, "metrics": {"score": 0.3}, "checkpoint": None,
+        "hparams": {"lr": 0.3}, "rung": None, "trials": {"completed": 3},
+    }  # fmt: skip
+    assert run.events.sent == [("dtrain-best-searched", "x-dtrain://searched/best", best)]
+    assert run.best_task is not None
+    assert run.best_task.outlets == [best_alias("searched")], "Airflow takes no events of other aliases"
+    assert hook.store.experiment(best["experiment_id"]).state == "completed"
+
+
+def test_only_what_beats_every_earlier_run_is_announced(hook: DtrainHook) -> None:
+    said = []
+    for run_id, score in (("first", 0.5), ("worse", 0.4), ("equal", 0.5), ("better", 0.6), ("other metric", 0.1)):
+        says = "loss" if run_id == "other metric" else "score"
+        searcher = {"name": "single", "metric": says, "smaller_is_better": says == "loss"}
+        run = Run(run_id)
+        plan = run.plan(config(searcher, says=says, score=score))
+        run.trial(plan[0])
+        run.best(plan)
+        said.append(len(run.events.sent))
+    assert said == [1, 0, 0, 1, 1]
+
+
+def test_failed_trials_do_not_sink_the_search(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config(fails={"type": "categorical", "vals": [True, False]}, lr=0.5))
+    with pytest.raises(AirflowFailException, match="cannot go on with lr 0.5"):
+        run.trial(plan[0])
+    run.trial(plan[1])
+    best = run.best(plan)
+    assert (best["number"], best["trials"]) == (1, {"errored": 1, "completed": 1})
+
+
+def test_a_search_of_failed_trials_fails_with_the_first_cause(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config(fails=True))
+    for spec in plan[:2]:
+        with pytest.raises(AirflowFailException):
+            run.trial(spec)
+    with pytest.raises(AirflowFailException, match=r"2 errored, 1 not started of 3.*cannot go on with lr 0\.1") as why:
+        run.best(plan)
+    assert "lr 0.2" not in str(why.value)
+    assert run.events.sent == []
+    assert hook.store.experiment(hook.store.search(plan[0]["search_id"]).experiment_id).state == "errored"
+
+
+def test_a_best_task_without_a_plan_says_so(hook: DtrainHook) -> None:
+    with pytest.raises(AirflowFailException, match="the task that plans the trials has not succeeded"):
+        Run().best(None)
+
+
+def test_a_best_task_that_comes_too_early_says_what_to_do(hook: DtrainHook) -> None:
+    run = Run()
+    with pytest.raises(AirflowFailException, match="3 not started of 3"):
+        run.best(run.plan(config()))
+
+
+def test_a_metric_that_no_trial_reports_is_named_with_those_that_it_does(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config(says="loss"))
+    with pytest.raises(AirflowFailException, match="score") as of_trial:
+        run.trial(plan[0])
+    with pytest.raises(AirflowFailException) as of_search:
+        run.best(plan)
+    assert str(of_trial.value) in str(of_search.value)
+    alone = Run("alone")
+    plan = alone.plan(config({**GRID, "name": "single"}, says="loss"))
+    alone.trial(plan[0])
+    with pytest.raises(AirflowFailException, match="reported 'score' in a validation; they reported: loss"):
+        alone.best(plan)
+
+
+def test_metrics_that_are_no_numbers_make_no_best_trial(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config(score="nan"))
+    for spec in plan:
+        run.trial(spec)
+    with pytest.raises(AirflowFailException, match="reported NaN or an infinite value of 'score'"):
+        run.best(plan)
+
+
+def test_a_cleared_trial_runs_again_with_its_sample_and_seed(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config(RANDOM))
+    first = [run.trial(spec) for spec in plan]
+    again = run.trial(plan[1], max_tries=1)
+    old, new = (hook.store.trial(one["trial_id"]) for one in (first[1], again))
+    assert new.trial_id != old.trial_id
+    assert (new.number, new.hparams, new.seed, new.search_id) == (old.number, old.hparams, old.seed, old.search_id)
+    best = run.best(plan)
+    assert best["trials"] == {"completed": 4}, "the older one is history"
+    assert len(hook.store.list_trials(limit=None)) == 5
+
+
+def test_a_cleared_plan_is_the_next_generation_with_the_same_seed(hook: DtrainHook) -> None:
+    run = Run()
+    first = run.plan(config(RANDOM))
+    run.trial(first[0])
+    second = run.plan(config(RANDOM), max_tries=1)
+    before, after = (hook.store.search(plan[0]["search_id"]) for plan in (first, second))
+    assert (before.generation, after.generation) == (1, 2)
+    assert before.experiment_id == after.experiment_id
+    assert [spec["hparams"] for spec in first] == [spec["hparams"] for spec in second]
+    documents = [hook.store.get_config(one.config_id).document for one in (before, after)]
+    assert [document["reproducibility"]["experiment_seed"] for document in documents] == [before.seed] * 2
+    assert hook.store.history(after.search_id) == []
+    other = Run("other").plan(config(RANDOM))
+    assert [spec["hparams"] for spec in other] != [spec["hparams"] for spec in first], "each run draws a seed"
+
+
+def test_a_retried_plan_is_the_same_plan(hook: DtrainHook) -> None:
+    run = Run()
+    assert run.plan(config(RANDOM)) == run.plan(config(RANDOM))
+
+
+def test_an_experiment_of_one_trial_needs_no_space(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan({**config({"name": "single"}), "hyperparameters": {"lr": 0.7}, "name": None})
+    run.trial(plan[0])
+    best = run.best(plan)
+    assert (best["number"], best["metric"], best["hparams"]) == (0, None, {"lr": 0.7})
+    assert run.events.sent == [], "without a metric nothing is better"
+
+
+def test_two_experiments_of_one_dag_run_need_two_names(hook: DtrainHook) -> None:
+    run = Run()
+    run.plan(config())
+    with pytest.raises(AirflowFailException, match="both plan an experiment 'searched'.*Set `name`"):
+        run.plan(config(), task_id="second")
+    plan = run.plan(config(), task_id="second", name="another")
+    assert hook.store.search(plan[0]["search_id"]).experiment == "another"
+
+
+def test_the_plan_takes_what_a_render_task_has_stored(hook: DtrainHook) -> None:
+    run = Run()
+    task = RenderConfigOperator(task_id="config", config=config(RANDOM))
+    stored = task.execute(run.context("config"))
+    plan = run.plan(stored)
+    assert hook.store.search(plan[0]["search_id"]).config_id == stored["config_id"]
+
+
+def test_a_single_task_refuses_a_search_that_nobody_has_planned(hook: DtrainHook) -> None:
+    task = TrialOperator(task_id="train", config=config(), deferrable=False)
+    with pytest.raises(AirflowFailException, match=r"searcher.name: grid has many trials.*experiment\(\)"):
+        task.execute(Run().context("train"))
+
+
+def test_a_single_trial_gets_the_sample_of_number_0(hook: DtrainHook) -> None:
+    document = {**config({"name": "single", "metric": "score"}), "reproducibility": {"experiment_seed": 7}}
+    task = TrialOperator(task_id="train", config=document, deferrable=False)
+    result = task.execute(Run().context("train"))
+    assert result is not None
+    planned = Run("other").plan({**document, "searcher": {**RANDOM, "metric": "score"}})
+    assert hook.store.trial(result["trial_id"]).hparams == planned[0]["hparams"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hyperparameters": {"lr": {"type": "log", "minval": -3, "maxval": -1}}}, "lr.count: missing; a grid"),
+        ({"searcher": {**RANDOM, "max_trials": 0}}, "searcher.max_trials: 0"),
+        ({"hyperparameters": {"lr": 0.1}}, "hyperparameters: constants only"),
+        (
+            {"searcher": {**RANDOM, "name": "adaptive_asha", "max_length": 16, "bracket_rungs": [4]}},
+            "searcher.bracket_rungs: 4 rungs need 4^3 trials",
+        ),
+        ({"searcher": {**RANDOM, "max_trials": 1025}}, "searcher.max_trials: 1025 trials; Airflow maps at most 1024"),
+    ],
+)
+def test_a_search_that_cannot_begin_fails_in_its_plan(hook: DtrainHook, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(AirflowFailException) as why:
+        Run().plan({**config(), **change})
+    assert words in str(why.value)
+    assert hook.store.list_experiments() == [], "nothing has begun"
+
+
+def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: DtrainHook) -> None:
+    pytest.importorskip("optuna")
+    run = Run()
+    plan = run.plan(config({**RANDOM, "name": "optuna", "max_trials": 2}))
+    assert [spec["hparams"] for spec in plan] == [None, None]
+    task = TrialOperator(task_id="trial", trial=plan[1], deferrable=False)
+    assert task.map_index_name == "1 | not drawn yet"
+    result = task.execute(run.context("trial", 1))
+    assert result is not None
+    drawn = hook.store.trial(result["trial_id"])
+    assert drawn.is_drawn
+    assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g}"
+
+
+def test_an_asset_of_any_name_has_an_address() -> None:
+    assert best_asset("a b/c").uri == "x-dtrain://a%20b%2Fc/best"

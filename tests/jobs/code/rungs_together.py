@@ -1,0 +1,33 @@
+"""Ranks that train together and obey the searcher; with ``FAULT`` rank 0 dies before it tells the others of a stop."""
+
+import os
+import signal
+
+import torch
+
+import airflow_provider_dtrain.train as dtrain
+from airflow_provider_dtrain.train.context import DECIDED
+
+with dtrain.init(device="cpu") as ctx:
+    rank, quality, largest = ctx.distributed.get_rank(), ctx.hparams["quality"], ctx.distributed.largest
+
+    def dies(number):
+        if number == DECIDED and quality == 0.5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return largest(number)
+
+    if os.environ.get("FAULT"):
+        ctx.distributed.largest = dies
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    step = ctx.restore()
+    while step < 8:
+        ctx.backward(model(torch.randn(8, 4)).sum())
+        ctx.step(optimizer)
+        step += 1
+        told = ctx.report_validation(step, {"quality": quality})
+        print("told", step, told, flush=True)
+        ctx.save_checkpoint(step)
+        if told == "stop":
+            break
+    print("left at", step, ctx.stop_requested, flush=True)

@@ -1,0 +1,22 @@
+"""DAGs of the tests of searches: the configuration comes with the DAG run."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_dtrain.assets import best_alias
+from airflow_provider_dtrain.task_groups import experiment
+
+CONFIG = "{{ params.config }}"
+
+with DAG("job_searches", schedule=None, params={"config": Param("", type="string")}):
+    for one in ("first", "second"):
+        experiment(CONFIG, name=one, group_id=one, deferrable=True)
+
+with DAG("job_new_best", schedule=best_alias("first")):
+
+    @task
+    def best(*, triggering_asset_events=None) -> list[float]:
+        return [event.extra["metric"] for events in triggering_asset_events.values() for event in events]
+
+    best()

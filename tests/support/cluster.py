@@ -1,0 +1,131 @@
+"""Airflow and test hosts for the tests under a real scheduler."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.netns import NamespaceHost, NamespaceHosts
+from tests.support.forking_cli import Done, ForkingCli
+from tests.support.standalone import Standalone
+
+RANKS = """
+name: ranks
+entrypoint: python {script} {arguments}
+model_dir: code
+max_restarts: 0
+resources: {{slots_per_trial: {slots}, pool: {pool}}}
+"""
+#: A run that waits for others which share two cores with much else.
+RUN_TIMEOUT_S = 900.0
+
+
+def ranks(slots: int, arguments: str, *, pool: str = "gpus", script: str = "ranks.py", **more: Any) -> dict[str, Any]:
+    """Return the DAG run's conf for ranks without torch."""
+    text = RANKS.format(script=script, slots=slots, arguments=arguments, pool=pool)
+    return {"config": text + "".join(f"{name}: {json.dumps(value)}\n" for name, value in more.items())}
+
+
+def fingerprint(host: NamespaceHost) -> str:
+    digest = hashlib.sha256(base64.b64decode(host.host_key.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+class Cluster:
+    """Airflow, hosts, and the CLI.
+
+    :param pools: name of a pool -> its hosts, which are registered as ``<pool>-0``, ``<pool>-1`` ...
+    """
+
+    def __init__(self, home: Path, dags: Path, pools: dict[str, NamespaceHosts]) -> None:
+        self.pools = pools
+        self.names = {f"{pool}-{i}": host for pool, hosts in pools.items() for i, host in enumerate(hosts)}
+        connections = {
+            f"AIRFLOW_CONN_{name.upper().replace('-', '_')}": host.airflow_conn(host_key=False)
+            for name, host in self.names.items()
+        }
+        self.airflow = Standalone(home, dags, connections)
+        self.commands = ForkingCli(home, self.airflow.environment)
+        #: Name of an early run -> its DAG and its id.
+        self.early: dict[str, tuple[str, str]] = {}
+
+    def start(self) -> None:
+        """Start Airflow and register the hosts."""
+        self.airflow.start()
+        for name, host in self.names.items():
+            facts = ["--conn", name.replace("-", "_"), "--python", sys.executable, "--slots", "cpu:2"]
+            accepted = ["--pool", name.rpartition("-")[0], "--accept-host-key", fingerprint(host)]
+            self.cli("hosts", "add", name, *facts, *accepted)
+
+    def close(self) -> None:
+        self.airflow.stop()
+        self.commands.close()
+
+    def cli(self, *arguments: str, check: bool = True) -> Done:
+        done = self.commands.run("dtrain", *arguments)
+        assert not check or done.code == 0, done.out + done.err
+        return done
+
+    def rows(self, *arguments: str) -> list[dict[str, Any]]:
+        """Return what a command lists."""
+        return list(self.cli(*arguments, "-o", "json").json)
+
+    # -- DAG runs ------------------------------------------------------------------------------
+    def start_early(self, name: str, dag_id: str, conf: dict[str, Any]) -> None:
+        """Start a DAG run for a test that comes later: they wait for each other, not one by one for Airflow."""
+        self.early[name] = dag_id, self.airflow.trigger(dag_id, conf)
+
+    def ended(self, name: str) -> tuple[str, str]:
+        """Return state and id of an early DAG run that has ended."""
+        dag_id, run_id = self.early[name]
+        return self.airflow.wait(dag_id, run_id, timeout_s=RUN_TIMEOUT_S), run_id
+
+    def all_early_ended(self) -> None:
+        """Return when no early run holds or wants a slot any more."""
+        for name in self.early:
+            self.ended(name)
+
+    def run(self, dag_id: str, conf: dict[str, Any], *, timeout_s: float = RUN_TIMEOUT_S) -> tuple[str, str]:
+        """Return state and id of a finished DAG run."""
+        run_id = self.airflow.trigger(dag_id, conf)
+        return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s), run_id
+
+    # -- what is there -------------------------------------------------------------------------
+    def processes(self, pattern: str) -> list[str]:
+        """Return the command lines of all hosts' processes that match."""
+        found = []
+        for name, host in self.names.items():
+            for pid in host.pids():
+                try:
+                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue
+                if re.search(pattern, line):
+                    found.append(f"{name}: {line}")
+        return found
+
+    def trials(self, run_id: str) -> list[int]:
+        """Return the trials of a DAG run."""
+        return [int(trial["trial"]) for trial in self.rows("trial", "list") if trial["dag_run"] == run_id]
+
+    def watcher(self, run_id: str) -> str:
+        """Return who follows the trial of a DAG run."""
+        described = self.cli("trial", "describe", str(self.trials(run_id)[0]), "-o", "json").json
+        return str(described["watcher"])
+
+    def taken(self, run_id: str | None = None) -> list[dict[str, Any]]:
+        """Return the slots that somebody has: trials of a DAG run, or anybody."""
+        slots = [slot for slot in self.rows("slots", "list") if slot["state"] == "held" or slot.get("trial")]
+        if run_id is None:
+            return slots
+        mine = self.trials(run_id)
+        return [slot for slot in slots if slot.get("trial") in mine]
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return the gangs that wait in the queue."""
+        return [task for task in self.rows("task", "list") if task["state"].startswith("waiting")]

@@ -1,0 +1,77 @@
+"""How many trials of a search run at one time: max_concurrent_trials in the queue."""
+
+from __future__ import annotations
+
+from airflow_provider_dtrain.core.queueing import run_pass
+from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduler import Scheduler
+
+OPTIONS = PoolOptions()
+
+
+def trial(number: int, slots: int = 1, most: int | None = 2, **fields) -> GangRequest:
+    values = {"sequence": number, "group": "e", "crowd": "s", "max_gangs": most, **fields}
+    return GangRequest(str(number), slots, **values)
+
+
+def runs(name: str, *indices: int, crowd: str = "s", **fields) -> RunningGang:
+    placement = Placement({"a": indices} if indices else {})
+    return RunningGang(request_id=name, placement=placement, who=f"trial {name}", group="e", crowd=crowd, **fields)
+
+
+def granted(requests, running=(), held=()) -> list[str]:
+    decision = run_pass([Host("a", 8, frozenset(held))], requests, OPTIONS, running)
+    return [request_id for request_id, _ in decision.grants]
+
+
+def test_no_more_trials_of_a_search_start_than_may_run_at_once():
+    assert granted([trial(1), trial(2), trial(3), trial(4)]) == ["1", "2"]
+    assert granted([trial(1), trial(2)], [runs("9", 0)], {0}) == ["1"]
+    assert granted([trial(1)], [runs("8", 0), runs("9", 1)], {0, 1}) == []
+
+
+def test_trials_without_slots_count_as_well():
+    assert granted([trial(1, 0), trial(2, 0), trial(3, 0)]) == ["1", "2"]
+    assert granted([trial(1, 0), trial(2, 4)], [runs("9")]) == ["1"]
+
+
+def test_what_is_no_trial_of_the_search_is_neither_counted_nor_kept_waiting():
+    others = [trial(3, crowd="t", most=None), trial(4, crowd="", most=None), GangRequest("5", 1, sequence=5)]
+    running = [runs("8", 0, crowd="t"), runs("9", 1, crowd="")]
+    assert granted([trial(1, most=1), trial(2, most=1), *others], running, {0, 1}) == ["5", "1", "3", "4"]
+
+
+def test_those_that_wait_say_how_many_run_and_their_waiting_does_not_count():
+    decision = run_pass([Host("a", 8)], [trial(number, 0, 16) for number in range(17)], OPTIONS)
+    assert decision.ineligible == {"16": "16 of 16 trials of the experiment run (max_concurrent_trials)."}
+    words = "16 of 16 trials of the experiment run (max_concurrent_trials). Position 1, nobody before it."
+    assert decision.reasons["16"] == words
+    assert decision.expected["16"].words == "not known; its experiment is at max_concurrent_trials"
+
+
+def test_a_cap_of_slots_and_one_of_trials_hold_together():
+    queue = [trial(number, 2, 3, max_slots=4) for number in range(5)]
+    assert granted(queue) == ["0", "1"]
+    assert granted([trial(number, 1, 3, max_slots=4) for number in range(5)]) == ["0", "1", "2"]
+
+
+def test_slots_that_are_coming_for_a_trial_count_it_and_it_does_not_wait_for_itself():
+    claim = Placement({"a": (0, 1)})
+    ending = [runs("9", 0, 1, crowd="", is_ending=True)]
+    queue = [trial(1, 2, 1, claim=claim), trial(2, 1, 1)]
+    decision = run_pass([Host("a", 8, frozenset({0, 1}))], queue, OPTIONS, ending)
+    assert (decision.grants, dict(decision.claims)) == ((), {"1": claim})
+    assert list(decision.ineligible) == ["2"]
+    assert granted(queue) == ["1"]
+
+
+def test_a_trial_starts_when_another_one_of_its_search_has_ended():
+    state = Scheduler([Host("a", 8)], OPTIONS)
+    for number in range(3):
+        state.submit(trial(number, 1, 1))
+    started = []
+    for moment in range(3):
+        started += [request_id for request_id, _ in state.step(float(moment)).grants]
+        assert state.step(moment + 0.5).grants == ()
+        state.end(started[-1])
+    assert started == ["0", "1", "2"]

@@ -1,0 +1,99 @@
+"""``airflow dtrain search preview`` as people type it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.core.config import ExperimentConfig
+from airflow_provider_dtrain.core.search import plan
+from tests.support.cli_world import World
+
+pytest_plugins = ["tests.support.cli_world"]
+pytestmark = pytest.mark.airflow
+
+ADAPTIVE = """
+entrypoint: python train.py
+hyperparameters:
+  lr: {type: log, minval: -5, maxval: -1}
+  net: {width: {type: int, minval: 8, maxval: 512}, act: {type: categorical, vals: [relu, null]}}
+searcher: {name: adaptive_asha, metric: loss, max_trials: 20, divisor: 3, max_length: {epochs: 9}}
+resources: {slots_per_trial: 4}
+"""
+GRID = """
+entrypoint: python train.py
+hyperparameters: {lr: {type: log, minval: 1, maxval: 2, count: 2}}
+searcher: {name: grid, metric: loss}
+reproducibility: {experiment_seed: 5}
+"""
+
+
+def preview(world: World, text: str, *arguments: str) -> Any:
+    return world("search", "preview", world.file("search.yaml", text), *arguments)
+
+
+def test_a_preview_shows_cost_brackets_and_the_first_trials(world: World) -> None:
+    done = preview(world, ADAPTIVE, "--trials", "2")
+    assert done.code == 0, done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["trials", "20", "x", "4", "slots"] in lines
+    assert ["0", "14", "1,", "3,", "9"] in lines
+    assert ["trial", "bracket", "lr", "net.act", "net.width", "seed"] in lines
+    assert "at most 180 epochs; expected" in done.out
+    assert "Samples of seed 0. A run draws its own seed" in done.err
+    assert sum(line[:1] in (["0"], ["1"]) and len(line) == 6 for line in lines) == 2
+
+
+def test_json_has_the_trials_that_a_run_would_have(world: World) -> None:
+    import yaml
+
+    found = preview(world, ADAPTIVE, "--trials", "3", "--seed", "8", "-o", "json").json
+    config = ExperimentConfig.model_validate(yaml.safe_load(ADAPTIVE))
+    assert found["first_trials"] == plan(config, 8)[:3]
+    assert found["brackets"] == [{"trials": 14, "rungs": [1, 3, 9]}, {"trials": 6, "rungs": [3, 9]}]
+    assert (found["seed"], found["trials"], found["most_units"], found["unit"]) == (8, 20, 180, "epochs")
+    assert found["most_units"] > found["expected_units"] > 20
+
+
+def test_a_grid_of_a_script_has_no_length(world: World) -> None:
+    found = preview(world, GRID, "-o", "json").json
+    assert [trial["hyperparameters"] for trial in found["first_trials"]] == [{"lr": 10.0}, {"lr": 100.0}]
+    assert (found["seed"], found["most_units"], found["max_length"]) == (5, None, None)
+    shown = preview(world, GRID)
+    assert "as the training code says" in shown.out
+    assert "seed" not in shown.err
+
+
+def test_the_hyperparameters_of_optuna_are_not_known_yet(world: World) -> None:
+    text = ADAPTIVE.replace("adaptive_asha", "optuna").replace("divisor: 3, ", "")
+    assert "Optuna draws the hyperparameters of a trial when it starts." in preview(world, text).err
+    found = preview(world, text, "-o", "json").json
+    assert found["first_trials"][0]["hyperparameters"] is None
+
+
+def test_a_template_lies_below_the_configuration(world: World) -> None:
+    template = world.file("team.yaml", "searcher: {metric: accuracy, smaller_is_better: false}\n")
+    found = preview(world, GRID.replace(", metric: loss", ""), "--template", template, "-o", "json").json
+    assert found["metric"] == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (", count: 2", "", "hyperparameters.lr.count: missing; a grid requires it"),
+        ("{type: log, minval: 1, maxval: 2, count: 2}", "1", "hyperparameters: constants only"),
+        ("grid,", "random, max_trials: 0,", "searcher.max_trials: 0 is below 1"),
+        ("count: 2", "count: 200000", "the grid has 200000 points, and at most 100000 are accepted"),
+    ],
+)
+def test_a_search_that_cannot_be_planned_is_refused(world: World, old: str, new: str, message: str) -> None:
+    done = preview(world, GRID.replace(old, new))
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+
+
+def test_a_seed_that_is_no_number_is_a_usage_error(world: World) -> None:
+    done = preview(world, GRID, "--seed", "x")
+    assert done.code == 2
+    assert "is no whole number" in done.err
