@@ -68,6 +68,8 @@ def test_what_an_old_trial_left_goes_and_what_runs_stays(world: World, gangs: Ga
         assert table(tried.json, "store")["events"] > 0
         assert next(row["bytes"] for row in tried.json if row["what"] == "runs") > 0
 
+        heading = world("gc", "--dry-run").out.splitlines()[0].split()
+        assert heading == ["where", "what", "count", "size", "skipped"]
         done = world.rows("gc")
         assert [(row["where"], row["what"], row["count"]) for row in done] == [
             (row["where"], row["what"], row["count"]) for row in tried.json

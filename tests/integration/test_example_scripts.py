@@ -19,7 +19,7 @@ from tests.integration.test_train_ranks import ROOT, run_ranks
 
 DAGS = ROOT / "dags"
 PARAMS = {
-    "slots_per_trial": 2, "pool": None, "epochs": 3, "optimizer": "lamb", "fail_at_batch": None,
+    "slots_per_trial": 2, "pool": None, "epochs": 3, "optimizer": "lamb", "fail_at_batch": None, "max_trials": 16,
 }  # fmt: skip
 
 
@@ -31,7 +31,14 @@ def config_of(folder: str, name: str, **params: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("folder", "name"),
-    [("pytorch_trial", "experiment.yaml"), ("large_batch", "small.yaml"), ("large_batch", "large.yaml")],
+    [
+        ("pytorch_trial", "experiment.yaml"),
+        ("large_batch", "small.yaml"),
+        ("large_batch", "large.yaml"),
+        ("digits", "digits.yaml"),
+        ("digits", "asha.yaml"),
+        ("digits", "grid.yaml"),
+    ],
 )
 def test_the_configurations_use_nothing_that_is_not_built(folder, name):
     assert unsupported(config_of(folder, name)) == []

@@ -275,8 +275,10 @@ description: y
 labels: [a]
 entrypoint: python train.py
 model_dir: code
-hyperparameters: {lr: 1e-3, opt: {name: sgd, beta: {type: const, val: 0.9}}, layers: [1, 2], none: null}
-searcher: {name: single, metric: loss, smaller_is_better: false}
+hyperparameters:
+  {lr: {type: log, minval: -4, maxval: -1}, opt: {name: sgd, beta: {type: const, val: 0.9}}, layers: [1, 2], none: null}
+searcher: {name: random, metric: loss, smaller_is_better: false, max_trials: 4}
+decision_timeout: 5
 resources: {slots_per_trial: 4, pool: a, priority: 1, is_single_host: true}
 reproducibility: {experiment_seed: 5, deterministic: true}
 checkpoint_storage: {type: shared_fs, host_path: /srv}
@@ -298,8 +300,6 @@ def test_what_this_version_has_is_not_refused() -> None:
 
 
 USES: dict[str, tuple[Any, ...]] = {
-    "hyperparameters": ({"a": {"b": {"type": "int", "minval": 1, "maxval": 2}}},),
-    "searcher.name": ("random", {"metric": "a", "max_trials": 1}),
     "searcher.source_checkpoint": ("a",),
     "resources.shm_size": ("1g",),
     "resources.devices": (["/dev/a"],),
@@ -312,7 +312,6 @@ USES: dict[str, tuple[Any, ...]] = {
     "tensorboard": (True,),
     "launch": ("per_host",),
     "hang_timeout": (5,),
-    "decision_timeout": (5,),
 }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
-from airflow_provider_dtrain.core.search_space import is_constant, leaves
 from airflow_provider_dtrain.errors import Problem, UnsupportedFieldError
 
 Test = Callable[[Any, ExperimentConfig], bool]
@@ -27,24 +26,16 @@ def _nonzero(value: Any, config: ExperimentConfig) -> bool:
     return not value.is_zero
 
 
-def _varies(value: Any, config: ExperimentConfig) -> bool:
-    return any(not is_constant(leaf) for _, leaf in leaves(value))
-
-
-_SEARCH: Final = "hyperparameter search is not built yet; 'single' runs"
 _CONTAINER: Final = "containers are not built yet; ranks run in the host's own environment"
 
 #: (dotted path, whether a value uses the feature, words).
 UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
-    ("hyperparameters", _varies, "ranges and choices are not sampled yet, not even for searcher single; use constants"),
-    ("searcher.name", _other_than("single"), _SEARCH),
     ("resources.shm_size", _given, _CONTAINER),
     ("resources.devices", _given, _CONTAINER),
     ("bind_mounts", _given, _CONTAINER),
     ("environment.image", _given, _CONTAINER),
     ("tensorboard", _given, "TensorBoard files are not built yet"),
     ("launch", _other_than("per_slot"), "one process per host is not built yet"),
-    ("decision_timeout", _other_than(30), _SEARCH),
 )
 
 #: The same for fields that the loop of a trial class obeys; a script would ignore them.
