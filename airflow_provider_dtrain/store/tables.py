@@ -314,7 +314,7 @@ rung_entries = sa.Table(
     _time("left_at"),
     sa.UniqueConstraint("trial_id", "rung"),
     sa.Index(
-        "ix_rung_entries_rank", "search_id", "bracket", "rung", "rank_value", "trial_id", "left_at",
+        "ix_rung_entries_rank", "search_id", "bracket", "rung", "rank_value", "left_at",
         sqlite_where=sa.text("left_at IS NULL"), postgresql_where=sa.text("left_at IS NULL"),
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from airflow_provider_dtrain.store import retention, tables
 from airflow_provider_dtrain.store.retention import KINDS
+from tests.contract.search_world import Search
 from tests.contract.store_world import host
 
 DAY_S = 86_400.0
@@ -97,6 +98,26 @@ def test_nothing_live_recent_or_unconfirmed_is_touched(store, clock, old_and_new
     # Its follower goes on where it was.
     watch = store.watch(old_and_new["runs"].attempt_id, watcher="again")
     store.commit_events(old_and_new["runs"].attempt_id, watch, "a", "rank0.events", 99, 120, [])
+
+
+def test_the_rungs_of_an_experiment_go_once_all_of_it_is_over(store, clock):
+    store.add_host(host("a", 8))
+    over, lasts = Search(store), Search(store, run="s")
+    for search in (over, lasts):
+        search.plan(max_trials=1 if search is over else 2)
+        ticket = search.start(0)
+        search.ask(ticket, 1, 0.5)
+        search.validate(ticket, loss=0.5)
+        search.end(ticket, "stopped")
+    clock.advance(40 * DAY_S)
+    found, cutoff = {}, clock.now - timedelta(days=30)
+    assert {kind.kind: kind.count for kind in store.count_old(cutoff)}["rung entries"] == 2
+    for kind in store.remove_old(cutoff):
+        found[kind.kind] = found.get(kind.kind, 0) + kind.count
+    assert found["rung entries"] == 2
+    assert (over.entries(), len(lasts.entries())) == ([], 2)
+    assert store.best_trial(over.view.search_id).best_metric == 0.5
+    assert store.search(over.view.search_id) == over.view
 
 
 def test_a_trial_that_goes_on_after_a_removal_gets_its_code_again(store, submit, start, clock):

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.store.engine import create_sqlite_file, make_engine
 from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store, migrate
 from tests.contract.rows_0001 import ROWS, STORE_ID, at, contents, fill, reflected
+from tests.contract.search_world import Search
 from tests.contract.store_world import host
 
 
@@ -125,6 +126,43 @@ def test_going_down_brings_what_is_new_into_states_that_the_old_code_knows(old_e
     # The gang that trial 2 used is its own again; the one that nobody used is gone with its slots.
     assert [(row["id"], row["trial_id"]) for row in found["allocations"]] == [(1, 1), (2, 2), (3, 3), (4, 4)]
     assert [row["id"] for row in found["allocation_slots"]] == [4, 5, 8, 9, 20, 21]
+
+
+def test_a_search_goes_with_its_rungs_on_the_way_down_and_its_trials_stay(url):
+    store = Store.open(url)
+    store.add_host(host("a", 2))
+    search = Search(store)
+    search.plan(max_trials=2)
+    ticket = search.start(0)
+    search.ask(ticket, 1, 0.5)
+    store.request_stop("ann", experiment_id=search.view.experiment_id)
+    store.close()
+    engine = make_engine(parse_url(url))
+    moved(engine, "0003")
+    tables = reflected(engine).tables
+    assert not {"searches", "rung_entries"} & set(tables)
+    assert not {"search_id", "is_drawn", "best_metric", "stop_requested_at"} & set(tables["trials"].columns.keys())
+    assert not {"wish", "wished_by"} & set(tables["experiments"].columns.keys())
+    assert [(row["id"], row["hparams"], row["state"]) for row in contents(engine)["trials"]] == [
+        (ticket.trial_id, {"lr": 0}, "running")
+    ]
+    moved(engine, schema.HEAD)
+    engine.dispose()
+    store = Store.open(url)
+    trial = store.trial(ticket.trial_id)
+    assert (trial.search_id, trial.rung, trial.is_drawn, trial.is_cleared) == (None, None, True, False)
+    store.close()
+
+
+def test_a_trial_of_a_task_that_was_cleared_counts_no_longer_after_the_way_up(old_engine):
+    moved(old_engine, "0003")
+    newer = {**ROWS["trials"][0], "id": 9, "max_tries": 2, "created_at": at(30)}
+    tables = reflected(old_engine).tables
+    with old_engine.begin() as connection:
+        connection.execute(tables["trials"].insert(), newer)
+    moved(old_engine, schema.HEAD)
+    found = {row["id"]: row["cleared_at"] for row in contents(old_engine)["trials"]}
+    assert found == {1: at(30), 2: None, 3: None, 4: None, 9: None}
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(old_engine, monkeypatch):

@@ -197,9 +197,11 @@ def _most_at_once(store: Store, experiment_id: int) -> int:
     """Return how many trials of an experiment ran at one time."""
     spans = []
     for trial in store.list_trials(experiment_id=experiment_id, limit=None):
-        view = store.attempt(trial.attempt_id)
-        if view.granted_at is not None and view.ended_at is not None:
-            spans.append((view.granted_at, view.ended_at))
+        granted_at = store.attempt(trial.attempt_id).granted_at
+        for rank in store.ranks(trial.attempt_id):
+            assert granted_at is not None
+            assert rank.exited_at is not None
+            spans.append((granted_at, rank.exited_at))
     return max(sum(begin <= other < end for begin, end in spans) for other, _ in spans)
 
 

@@ -95,6 +95,8 @@ class SearchMachine(RuleBasedStateMachine):
         self.newest: dict[int, Ticket] = {}
         self.tickets: list[Ticket] = []
         self.cleared: set[int] = set()
+        #: Numbers of the trials that Airflow may try again.
+        self.errored: set[int] = set()
         self.bracket_of: dict[int, int] = {}
 
     def teardown(self) -> None:
@@ -120,6 +122,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     def _submit(self, number: int, max_tries: int) -> None:
         ticket = self.search.start(number, max_tries=max_tries, bracket=number % 3 % 2)
+        self.errored.discard(number)
         self.newest[number] = ticket
         self.tickets.append(ticket)
         self.bracket_of[ticket.trial_id] = number % 3 % 2
@@ -167,21 +170,23 @@ class SearchMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.newest)
     @rule(which=ANY, state=st.sampled_from(["errored", "errored", "errored", "killed", "completed", "stopped"]))
     def end(self, which: int, state: str) -> None:
-        ticket = self.newest[which % len(self.newest)]
+        number = which % len(self.newest)
+        ticket = self.newest[number]
         if self.store.attempt(ticket.attempt_id).ended_at is not None:
             return
+        if state == "errored":
+            self.errored.add(number)
         self.search.end(ticket, state, failure=FAILURE if state in {"errored", "killed"} else None)
         if state in {"errored", "killed"}:
             self.models[self.bracket_of[ticket.trial_id]].fail(ticket.trial_id)
         SEEN[state] += 1
 
-    @precondition(lambda self: self.newest)
-    @rule(which=ANY)
-    def retry(self, which: int) -> None:
-        number = which % len(self.newest)
+    @precondition(lambda self: self.errored)
+    @rule(which=ANY, rungs=st.lists(st.integers(0, 3), max_size=2), metric=METRICS)
+    def retry(self, which: int, rungs: list[int], metric: float | None) -> None:
+        number = sorted(self.errored)[which % len(self.errored)]
+        self.errored.remove(number)
         ticket = self.newest[number]
-        if self.store.trial(ticket.trial_id).state != "errored":
-            return
         watch = self.store.watch(ticket.attempt_id, watcher="the retry")
         again = self.store.next_attempt(ticket.attempt_id, watch, failure=FAILURE, counted=True)
         self.tickets.remove(ticket)
@@ -189,6 +194,8 @@ class SearchMachine(RuleBasedStateMachine):
         self.newest[number] = again
         self.tickets.append(again)
         SEEN["retry"] += 1
+        if rungs:
+            self.ask(len(self.tickets) - 1, rungs, metric, False)
 
     @precondition(lambda self: self.newest)
     @rule(which=ANY)

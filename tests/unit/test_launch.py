@@ -70,7 +70,8 @@ def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
     plan = build_plans(Placement({"a": (4, 6)}), facts(hosts=hosts, port_range=(4000, 4010), payload="p"))["a"]
     assert json.loads(json.dumps(plan)) == plan
     assert set(plan) == {
-        *("protocol", "run", "store", "token", "host", "group_rank", "group_world_size", "world_size", "ranks", "argv"),
+        *("protocol", "run", "store", "token", "launch", "host", "group_rank", "group_world_size", "world_size"),
+        *("ranks", "argv"),
         *("python", "env", "payload", "library", "context", "port_range", "master_local", "grace_s"),
         *("orphan_timeout_s", "prepare_timeout_s", "timeout_s", "log_limit_bytes", "cpu_slots"),
         "sampling_interval_s",

@@ -119,7 +119,7 @@ def _create_rung_entries() -> None:
         sa.UniqueConstraint("trial_id", "rung"),
     )
     counts = sa.text("left_at IS NULL")
-    columns = ["search_id", "bracket", "rung", "rank_value", "trial_id", "left_at"]
+    columns = ["search_id", "bracket", "rung", "rank_value", "left_at"]
     op.create_index("ix_rung_entries_rank", "rung_entries", columns, sqlite_where=counts, postgresql_where=counts)
 
 
