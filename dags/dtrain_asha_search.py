@@ -48,6 +48,6 @@ with DAG(
 
     @task
     def deploy(*, triggering_asset_events=None) -> list[str]:
-        return [event.extra["checkpoint"] for events in triggering_asset_events.values() for event in events]
+        return [event.extra["checkpoint"] for event in triggering_asset_events[best_alias("digits-asha")]]
 
     deploy()

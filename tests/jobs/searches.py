@@ -17,6 +17,6 @@ with DAG("job_new_best", schedule=best_alias("first")):
 
     @task
     def best(*, triggering_asset_events=None) -> list[float]:
-        return [event.extra["metric"] for events in triggering_asset_events.values() for event in events]
+        return [event.extra["metric"] for event in triggering_asset_events[best_alias("first")]]
 
     best()

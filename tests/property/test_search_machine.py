@@ -198,8 +198,8 @@ class SearchMachine(RuleBasedStateMachine):
             self.ask(len(self.tickets) - 1, rungs, metric, False)
 
     @precondition(lambda self: self.newest)
-    @rule(which=ANY)
-    def clear(self, which: int) -> None:
+    @rule(which=ANY, is_late=SOMETIMES)
+    def clear(self, which: int, is_late: bool) -> None:
         number = which % len(self.newest)
         old = self.newest[number]
         key = self.store.trial(old.trial_id).key
@@ -209,6 +209,8 @@ class SearchMachine(RuleBasedStateMachine):
         model.clear(old.trial_id)
         model.failed.discard(old.trial_id)
         SEEN["clear"] += 1
+        if is_late:
+            self.ask(self.tickets.index(old), [3], 0.0, False)
 
     @invariant()
     def the_rungs_are_those_of_the_rule(self) -> None:
