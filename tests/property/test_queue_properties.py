@@ -119,7 +119,7 @@ def test_the_oldest_that_waited_max_wait_is_interrupted_by_nobody_of_its_priorit
 def test_the_oldest_that_waited_max_wait_starts_claims_or_keeps_hosts(found):
     """So nobody of its priority passes it; unless a better priority keeps the hosts, or none is usable."""
     options = replace(found.options, max_wait_s=36 * HOUR)
-    everything = [replace(request, priority=42, max_slots=None) for request in found.requests]
+    everything = [replace(request, priority=42, max_slots=None, max_gangs=None) for request in found.requests]
     running = [replace(gang, priority=42) for gang in found.running]
     hosts = [replace(host, state="ready") for host in found.hosts]
     late = [request for request in everything if request.waited_s >= 36 * HOUR and 0 < request.slots <= 4]
@@ -150,9 +150,9 @@ def snapshot(state: Scheduler, requests: dict[str, GangRequest]) -> Situation:
     running = [
         RunningGang(
             request_id=gang.request_id, placement=gang.placement, who=gang.who, priority=gang.priority,
-            sequence=gang.sequence, group=gang.group, weight=gang.weight, held_s=now - gang.held_from,
-            waited_s=gang.waited_s, ran_s=now - gang.started, is_preemptible=gang.is_preemptible,
-            cost_s=gang.cost_s, is_ending=gang.is_ending,
+            sequence=gang.sequence, group=gang.group, weight=gang.weight, crowd=gang.crowd,
+            held_s=now - gang.held_from, waited_s=gang.waited_s, ran_s=now - gang.started,
+            is_preemptible=gang.is_preemptible, cost_s=gang.cost_s, is_ending=gang.is_ending,
             ends_in_s=None if gang.ends_at is None else gang.ends_at - now,
         )
         for gang in gangs
