@@ -3075,9 +3075,11 @@ def run_status(folder: RunFolder) -> Json:
     state, known, plan = folder.state(), folder.supervisor() or {}, folder.plan() or {}
     renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
     of_this_boot = known.get("boot_id") == boot_id()
+    # The event of the end is told a moment before the file that records it.
+    ended = folder.ended() or (state if state.get("state") == "ended" else {})
     return {
         "state": run_state(folder),
-        "reason": (folder.ended() or {}).get("reason"),
+        "reason": ended.get("reason"),
         "unrenewed_s": boottime() - renewed if of_this_boot and isinstance(renewed, (int, float)) else None,
         "ranks": [{key: rank.get(key) for key in ("rank", "pid", "exit_code")} for rank in rank_records(folder)],
         "token": int(folder.name.rpartition(".")[2]),

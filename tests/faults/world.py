@@ -220,11 +220,15 @@ class World:
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe()}") from None
 
-    def running(self, trial_id: int, timeout_s: float = 60.0, *, step: int = 1, attempt: int = 1) -> None:
-        """Return when the trial has come to a step, in this attempt or a later one."""
+    def running(
+        self, trial_id: int, timeout_s: float = 60.0, *, step: int = 1, attempt: int = 1, or_over: bool = False
+    ) -> None:
+        """Return when the trial has come to a step, in this attempt or a later one, or is over if that will do."""
 
         def there() -> bool:
             view = self.trial(trial_id)
+            if or_over and view.state == "completed":
+                return True
             if view.state in OVER:
                 raise AssertionError(f"trial {trial_id} ended {view.state}: {view.failure}\n{self.describe()}")
             events = self.store.events(view.attempt_id, kinds=("report",))
@@ -280,7 +284,7 @@ class World:
             self.ended(trial_id)
         begun = time.monotonic()
         closing = self.submit(self.slots * len(self.hosts), until=1, pause_s=0.0)
-        self.running(closing)
+        self.running(closing, or_over=True)
         recovery_s = time.monotonic() - begun
         self.ended(closing)
         self.until(lambda: not self.held(), "free slots", 30)
