@@ -209,7 +209,7 @@ def _beats(metric: float | None, before: float | None, smaller_is_better: bool) 
 def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, Any] | None, failed: int | None) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
-    if failure is not None:
+    if failure is not None and failed is not None:
         return f"{words} The first that failed is trial {failed}: {failure.get('message')}"
     if any(counts.get(state) for state in LIVE):
         return f"{words} Make this task follow the trials: trials >> best."

@@ -155,7 +155,7 @@ def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
 
 @pytest.mark.torch
 def test_the_grid_example_trains_each_trial_on_two_hosts(world: World) -> None:
-    state, run_id = world.run("dtrain_grid_search", {"slots_per_trial": 3, "pool": "gpus", "epochs": 1})
+    state, run_id = world.run("dtrain_grid_search", {"slots_per_trial": 4, "pool": "gpus", "epochs": 1})
     assert state == "success", _logs(world, run_id)
     trials = [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id]
     assert [len(one.result["hosts"]) for one in trials if one.result] == [2] * 4
