@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from airflow.cli.cli_config import Arg
+from airflow.cli.cli_config import ActionCommand, Arg, lazy_load_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
@@ -154,3 +154,9 @@ EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, see: experiment
 PRIORITY = Arg(("--priority",), help="1 (most urgent) to 99", type=priority, metavar="N")
 ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
 COMMON = (OUTPUT, VERBOSE)
+
+
+def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> ActionCommand:
+    """Return a command whose code is a function of a module of this package, imported when it runs."""
+    target = f"airflow_provider_dtrain.cli.{noun}.{function or verb}"
+    return ActionCommand(name=verb, help=help, func=lazy_load_command(target), args=(*args, *COMMON))

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,23 @@ def _prepare_streams(*, verbose: bool) -> None:
             stream.reconfigure(errors="backslashreplace")
     if not verbose:
         logging.disable(logging.WARNING)
+    _quieten_airflow(verbose=verbose)
+
+
+def _quieten_airflow(*, verbose: bool) -> None:
+    """Send what Airflow logs past the logging module to stderr; unless verbose, errors only."""
+    import structlog
+
+    def errors_only(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if method not in ("error", "critical", "exception"):
+            raise structlog.DropEvent
+        return event
+
+    known = structlog.get_config()["processors"]
+    structlog.configure(
+        processors=known if verbose else [errors_only, *known],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 def plain(text: object) -> str:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from argparse import BooleanOptionalAction
 
-from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_provider_dtrain.cli import arguments as a
+from airflow_provider_dtrain.cli.arguments import action as _command
+from airflow_provider_dtrain.cli.running import experiment, init, trial
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen, change nothing", action="store_true")
-_LIMIT = Arg(("--limit",), help="At most so many, latest first (default 50)", type=a.count, default=50, metavar="N")
 _SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
-
-
-def _command(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> ActionCommand:
-    target = f"airflow_provider_dtrain.cli.{noun}.{function or verb}"
-    return ActionCommand(name=verb, help=help, func=lazy_load_command(target), args=(*args, *a.COMMON))
 
 
 def _hosts() -> GroupCommand:
@@ -183,62 +179,9 @@ def _search() -> GroupCommand:
     )
 
 
-def _trial(group: str) -> GroupCommand:
-    follow = Arg(("-f", "--follow"), help="Go on until the trial ends", action="store_true")
-    rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
-    every = Arg(("--all",), help="All ranks, each line with its rank", action="store_true")
-    tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
-    attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
-    csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
-    removed = Arg(("--removed",), help="Also those that were removed", action="store_true")
-    abandoned = Arg(("--abandoned",), help="Also steps that a restarted attempt took again", action="store_true")
-    which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
-    return GroupCommand(
-        name=group,
-        help="Trials" + (" (short for: trial)" if group == "t" else ""),
-        subcommands=(
-            _command("trials", "list", "List trials", _LIMIT, function="list_trials"),
-            _command("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
-            _command("logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, attempt),
-            _command("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv, abandoned),
-            _command("profile", "profile", "Show timings of batches and the hosts' load", a.TRIAL, attempt),
-            _command("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
-            _command("trials", "pause", "Let a trial give its slots back; it keeps its place", a.TRIAL, a.YES),
-            _command("trials", "activate", "Let a paused trial go on", a.TRIAL),
-            _command("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
-            _command("trials", "kill", "End a trial: on every host, or in the queue", a.TRIAL, a.YES),
-        ),
-    )
-
-
 def _others() -> tuple[GroupCommand | ActionCommand, ...]:
     request = Arg(("request",), help="Configuration file, or id of a trial")
     return (
-        GroupCommand(
-            name="experiment",
-            help="Experiments: their trials, and their share of the queue",
-            subcommands=(
-                _command("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
-                _command("experiments", "describe", "Show an experiment", a.EXPERIMENT),
-                _command(
-                    "experiments",
-                    "set",
-                    "Change priority, weight or cap of all gangs of an experiment",
-                    a.EXPERIMENT,
-                    a.PRIORITY,
-                    Arg(
-                        ("--weight",), help="Its share beside other experiments; 1 is usual", type=a.weight, metavar="W"
-                    ),
-                    Arg(
-                        ("--max-slots",),
-                        help="Most slots that its gangs hold together; 0: no cap",
-                        type=a.count,
-                        metavar="N",
-                    ),
-                    function="set_experiment",
-                ),
-            ),
-        ),
         GroupCommand(
             name="slots",
             help="Accelerators and CPU slots",
@@ -337,11 +280,11 @@ def _simulate() -> ActionCommand:
 def get_dtrain_commands() -> list[GroupCommand]:
     """Return the command group ``dtrain`` for Airflow's CLI."""
     documents = (_templates("template"), _templates("tpl"), _config(), _search())
-    groups = (_hosts(), _pools(), *documents, _trial("trial"), _trial("t"))
+    groups = (_hosts(), _pools(), *documents, experiment("experiment"), experiment("e"), trial("trial"), trial("t"))
     return [
         GroupCommand(
             name="dtrain",
             help="Train on gangs of slots: hosts, queue, trials",
-            subcommands=(*groups, *_others()),
+            subcommands=(init(), *groups, *_others()),
         )
     ]

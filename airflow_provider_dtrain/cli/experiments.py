@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import UsageError, command, hint, short_time, show, show_one, user
+from airflow_provider_dtrain.cli.console import UsageError, command, dump, hint, short_time, show, show_one, user
+from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -39,6 +40,19 @@ def describe(args: Namespace) -> None:
         hint(f"airflow dtrain trial describe {view.best_trial}")
     else:
         hint("airflow dtrain trial list")
+
+
+@command
+def config(args: Namespace) -> None:
+    """Print the effective configuration of an experiment, secrets masked."""
+    store = _store()
+    view = store.experiment(args.experiment_id)
+    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
+    if view.search_id is None and not trials:
+        raise NotFoundError(f"Experiment {view.experiment_id} has no trial, and nothing planned it.")
+    found = store.search(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
+    dump("yaml" if args.output == "table" else args.output, dict(store.get_config(found).document))
+    hint(f"airflow dtrain experiment describe {view.experiment_id}")
 
 
 @command

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.cli.console import (
 )
 from airflow_provider_dtrain.cli.followers import reason_words, state_words
 from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.core.trial_names import trial_name
 from airflow_provider_dtrain.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ ENDED = ("completed", "stopped", "errored", "killed")
 def list_trials(args: Namespace) -> None:
     """List trials, latest first."""
     store = _store()
-    trials = sorted(store.list_trials(limit=args.limit), key=lambda trial: -trial.trial_id)
+    found = store.list_trials(experiment_id=args.experiment, state=args.state, limit=args.limit)
+    trials = sorted(found, key=lambda trial: -trial.trial_id)
     gangs = {task.trial_id: task for task in store.tasks() if task.trial_id is not None}
-    make = _short if args.output == "table" else _listed
+    make = _listed if args.output != "table" else _short if args.experiment is None else _of_experiment
     rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
     show(args, rows, empty="No trials yet. A task with TrialOperator makes one.")
     if trials:
@@ -61,7 +63,6 @@ def describe(args: Namespace) -> None:
     facts = {
         **_row(trial),
         "seed": trial.seed,
-        "hyperparameters": dict(trial.hparams),
         "config": trial.config_id,
         "run": view.run,
         "pool": view.pool,
@@ -230,7 +231,9 @@ def _row(trial: TrialView) -> dict[str, Any]:
         "number": trial.number,
         "task": task_name(trial.key),
         "dag_run": trial.key.run_id,
+        "hyperparameters": trial.hparams,
         "state": trial.state,
+        "metric": (trial.result or {}).get("metric"),
         "attempts": trial.attempts,
         "created": trial.created_at,
         "ended": trial.ended_at,
@@ -249,6 +252,20 @@ def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, 
         "expected": (task.expected or None) if waits and silent is None else None,
         "unfollowed_since": silent,
         "reason": reason_words(task.reason, silent, waits=waits, paused=task.paused, trial_id=trial.trial_id),
+    }
+
+
+def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
+    """Return what compares the trials of one experiment."""
+    row, result = _short(store, trial, task), trial.result or {}
+    return {
+        "trial": trial.trial_id,
+        "hyperparameters": trial_name(trial.number, trial.hparams),
+        "state": row["state"],
+        "metric": result.get("metric"),
+        "steps": result.get("steps"),
+        "ended": row["ended"],
+        "reason": row["reason"],
     }
 
 

@@ -33,12 +33,14 @@ def plan_search(
     folder: Path,
     *,
     name: str | None = None,
+    payload: str | None = None,
     max_map_length: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the trials of a search as plain data and write the search into the store; repeatable by key. Blocks.
 
     :param key: of the task that plans
     :param name: of the experiment; None = the configuration's, else the DAG's
+    :param payload: digest of code in the store that every trial runs; None: each packs its own
     :param max_map_length: most mapped tasks that Airflow makes of one list; None: any
     :raises ConfigError: the configuration is not valid, or the search lacks or contradicts something
     :raises ConflictError: another task of this DAG run plans an experiment of this name
@@ -52,8 +54,9 @@ def plan_search(
     # An earlier try of this task may have written another one.
     wanted = _checked(hook.store.get_config(search.config_id))
     space = wanted.hyperparameters
+    code = {} if payload is None else {"payload": payload}
     return [
-        {**_plain(spec, search), "name": trial_name(spec["number"], spec["hyperparameters"], space)}
+        {**_plain(spec, search), **code, "name": trial_name(spec["number"], spec["hyperparameters"], space)}
         for spec in plan(wanted, search.seed, max_map_length=max_map_length)
     ]
 
@@ -109,8 +112,8 @@ def _seed(config: ExperimentConfig) -> int:
 
 def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
     """Return the seed of the generation that this task planned before it was cleared; None without one."""
-    for one in store.list_experiments(dag_id=key.dag_id, name=name, limit=None):
-        if one.run_id == key.run_id and one.search_id is not None:
+    for one in store.list_experiments(dag_id=key.dag_id, run_id=key.run_id, name=name):
+        if one.search_id is not None:
             return store.search(one.search_id).seed
     return None
 

@@ -223,7 +223,7 @@ def _submission(
         key=key,
         experiment_name=search.experiment if search is not None else config.name or key.dag_id,
         config_id=stored.config_id,
-        payload=_payload(store, config, folder),
+        payload=_payload(store, config, folder, trial.get("payload")),
         pool=choose_pool(store, pool),
         slots=resources.slots_per_trial,
         priority=resources.priority,
@@ -278,10 +278,25 @@ def revive(store: Store, ticket: Ticket) -> None:
         store.next_attempt(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
 
 
-def _payload(store: Store, config: ExperimentConfig, folder: Path) -> str:
+def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | None) -> str:
+    """Return the digest of the code: what was stored before, else that of ``model_dir`` now."""
+    if given is None:
+        return put_code(store, folder / config.model_dir if config.model_dir else folder)
+    if not store.use_payload(given):
+        raise NotFoundError(
+            f"The store has no code {given[:12]} any more. Create the experiment anew: airflow dtrain experiment create"
+        )
+    return given
+
+
+def put_code(store: Store, folder: Path) -> str:
+    """Pack a folder into the store, unless it is there already; return its digest. Blocks.
+
+    :raises PayloadError: it cannot be packed
+    """
     from airflow_provider_dtrain.hosts.payload import pack
 
-    payload = pack(folder / config.model_dir if config.model_dir else folder)
+    payload = pack(folder)
     if not store.use_payload(payload.digest):
         store.put_payload(payload.digest, payload.content)
     return payload.digest

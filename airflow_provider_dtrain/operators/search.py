@@ -34,10 +34,12 @@ class PlanTrialsOperator(BaseOperator):
         the XCom of a ``RenderConfigOperator`` (templated)
     :param template: name of a stored template, a path, or a dict (templated)
     :param name: of the experiment; None = the configuration's, else the DAG's (templated)
+    :param payload: digest of code that ``airflow dtrain experiment create`` stored; None = each trial packs
+        ``model_dir`` when it starts (templated)
     :param retries: of failures of the store (3)
     """
 
-    template_fields: Sequence[str] = ("config", "template", "name")
+    template_fields: Sequence[str] = ("config", "template", "name", "payload")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     ui_color = "#e8f0fe"
 
@@ -47,6 +49,7 @@ class PlanTrialsOperator(BaseOperator):
         config: str | Mapping[str, Any],
         template: str | Mapping[str, Any] | None = None,
         name: str | None = None,
+        payload: str | None = None,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
         **kwargs: Any,
@@ -55,6 +58,7 @@ class PlanTrialsOperator(BaseOperator):
         self.config = config
         self.template = template
         self.name = name
+        self.payload = payload
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Return the trials.
@@ -72,6 +76,7 @@ class PlanTrialsOperator(BaseOperator):
                 self.template,
                 dag_folder(context),
                 name=self.name,
+                payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
             )
         self.log.info("Search %d: %d trials", trials[0]["search_id"], len(trials))

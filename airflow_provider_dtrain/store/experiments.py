@@ -55,13 +55,14 @@ class Experiments(Wishing):
         limit: int | None = 100,
         state: ExperimentState | None = None,
         dag_id: str | None = None,
+        run_id: str | None = None,
         name: str | None = None,
     ) -> list[ExperimentView]:
         """Return experiments, newest first; each argument that is not None narrows the list.
 
         :param limit: at most so many; None = all
         """
-        given = {"state": state, "dag_id": dag_id, "name": name}
+        given = {"state": state, "dag_id": dag_id, "run_id": run_id, "name": name}
         where = [experiments.c[column] == value for column, value in given.items() if value is not None]
         return _views(conn, sa.and_(sa.true(), *where), limit=limit)
 

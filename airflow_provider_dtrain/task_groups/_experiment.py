@@ -35,6 +35,7 @@ def experiment(
     *,
     name: str | None = None,
     group_id: str = "experiment",
+    payload: str | None = None,
     **options: Any,
 ) -> Experiment:
     """Return a group of tasks that renders a configuration, runs its trials and returns the best one.
@@ -48,12 +49,14 @@ def experiment(
     :param template: name of a stored template, a path, or a dict (templated)
     :param name: of the experiment; wins over the configuration's. Two experiments of one DAG need two names
     :param group_id: of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
+    :param payload: digest of code that was stored before; None = ``model_dir`` is packed when a trial starts
+        (templated)
     :param options: of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and everything else that a
         :class:`TrialOperator` takes
     """
     group = Experiment(group_id=group_id)
     with group:
-        plan = PlanTrialsOperator(task_id=PLAN, config=config, template=template, name=name)
+        plan = PlanTrialsOperator(task_id=PLAN, config=config, template=template, name=name, payload=payload)
         trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)
         trials >> SelectBestTrialOperator(task_id=BEST, plan=plan.output, name=_known_name(config, name))
     return group

@@ -18,6 +18,7 @@ from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.repository import Store
 from tests.faults.test_airflow import register
 from tests.netns import NamespaceHosts, missing
+from tests.support.forking_cli import Done, ForkingCli
 from tests.support.standalone import Standalone, wait_until
 
 pytestmark = [
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 LONG_S = 1500.0
 #: Three trials without torch, one at a time, that take some seconds each.
 GRID = """
-entrypoint: python searched.py score
+entrypoint: python searched.py score {more}
 model_dir: code
 max_restarts: 0
 resources: {{slots_per_trial: 1, pool: gpus}}
@@ -41,17 +42,33 @@ hyperparameters:
 """
 
 
+def grid(most: float, more: str = "") -> str:
+    """Return the configuration.
+
+    :param most: largest of the three values, and so the best score
+    :param more: arguments of the program
+    """
+    return GRID.format(most=most, more=more)
+
+
 class World:
     """Airflow, two hosts, and the store that they share."""
 
     def __init__(self, airflow: Standalone, hosts: NamespaceHosts) -> None:
         self.airflow, self.hosts = airflow, hosts
         url = f"sqlite:///{airflow.home / 'dtrain.db'}"
+        self.commands = ForkingCli(airflow.home, airflow.environment)
         self.hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=url))
 
     @property
     def store(self) -> Store:
         return self.hook.store
+
+    def cli(self, *arguments: str) -> Done:
+        """Run ``airflow dtrain ...``, which must succeed."""
+        done = self.commands.run("dtrain", *arguments)
+        assert done.code == 0, done.err
+        return done
 
     def run(self, dag_id: str, conf: dict[str, Any], *, timeout_s: float = LONG_S) -> tuple[str, str]:
         """Return state and id of a finished DAG run."""
@@ -90,6 +107,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             world = World(airflow, hosts)
             register(world)  # type: ignore[arg-type]
             yield world
+            world.commands.close()
             world.store.close()
         finally:
             airflow.stop()
@@ -100,7 +118,7 @@ def names(tasks: list[dict[str, Any]]) -> list[str]:
 
 
 def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(world: World) -> None:
-    run_id = world.airflow.trigger("job_searches", {"config": GRID.format(most=0.3)})
+    run_id = world.airflow.trigger("job_searches", {"config": grid(0.3)})
     wanted = ["0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"]
     waiting = world.until(lambda: _named_while_it_waits(world, run_id), "a trial that waits under its name")
     assert waiting["rendered_map_index"] in wanted
@@ -113,7 +131,7 @@ def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(world
     ran = world.until(lambda: world.runs("job_new_best"), "a run on a new best", 120)
     assert world.airflow.wait("job_new_best", ran[0]["dag_run_id"]) == "success"
     assert world.airflow.xcom("job_new_best", ran[0]["dag_run_id"], "best") == [0.3]
-    worse, better = (world.airflow.trigger("job_searches", {"config": GRID.format(most=most)}) for most in (0.2, 0.4))
+    worse, better = (world.airflow.trigger("job_searches", {"config": grid(most)}) for most in (0.2, 0.4))
     for run in (worse, better):
         assert world.airflow.wait("job_searches", run, timeout_s=LONG_S) == "success", _logs(world, run)
     ran = world.until(lambda: [*world.runs("job_new_best")][1:], "a run on a better one", 120)
@@ -125,7 +143,7 @@ def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(world
 
 
 def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation(world: World) -> None:
-    state, run_id = world.run("job_searches", {"config": GRID.format(most=0.3)})
+    state, run_id = world.run("job_searches", {"config": grid(0.3)})
     assert state == "success", _logs(world, run_id)
     experiment_id = world.airflow.xcom("job_searches", run_id, "first.best")["experiment_id"]
     old = {one.number: one for one in world.store.list_trials(experiment_id=experiment_id, limit=None)}
@@ -144,13 +162,53 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
 
 
 def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
-    state, run_id = world.run("job_searches", {"config": GRID.format(most=0.3).replace("count: 3", "")})
+    state, run_id = world.run("job_searches", {"config": grid(0.3).replace("count: 3", "")})
     assert state == "failed"
     assert "hyperparameters.lr.count: missing; a grid requires it" in world.airflow.log(
         "job_searches", run_id, "first.plan"
     )
     assert "has not succeeded" in world.airflow.log("job_searches", run_id, "first.best")
     assert [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id] == []
+
+
+def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "jobs" / "code", tmp_path / "code")
+    (tmp_path / "good.yaml").write_text("name: by-hand" + grid(0.3))
+    (tmp_path / "bad.yaml").write_text(grid(0.3).replace("count: 3", ""))
+    early = world.commands.run("dtrain", "experiment", "create", str(tmp_path / "good.yaml"), "--dag", "nobody")
+    assert (early.code, "no DAG nobody" in early.err) == (3, True)
+    world.cli("init")
+    world.until(lambda: world.commands.run("dags", "details", "dtrain_experiment").code == 0, "the DAG", 180)
+    bad = world.commands.run("dtrain", "e", "create", str(tmp_path / "bad.yaml"))
+    assert (bad.code, "hyperparameters.lr.count: missing" in bad.err) == (1, True)
+    assert world.runs("dtrain_experiment") == []
+    followed = world.cli("experiment", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
+    assert followed.json["experiment"] == "by-hand"
+    assert "3 completed; best score 0.3" in followed.err
+    (view,) = world.store.list_experiments(dag_id="dtrain_experiment")
+    assert "hyperparameters:" in world.cli("e", "config", str(view.experiment_id)).out
+    listed = world.cli("trial", "list", "--experiment", str(view.experiment_id), "--state", "completed")
+    assert all(name in listed.out for name in ("0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"))
+
+
+def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(world: World) -> None:
+    run_id = world.airflow.trigger("job_searches", {"config": grid(0.3, "waits")})
+    first, second = world.until(lambda: _running(world, run_id), "a trial of each experiment")
+    world.cli("experiment", "pause", str(first))
+    world.until(lambda: _states(world, first) == {"paused": 3}, "that nothing of it runs or waits")
+    world.cli("experiment", "activate", str(first))
+    world.until(lambda: _states(world, first) == {"running": 1, "queued": 2}, "that it goes on")
+    world.cli("experiment", "kill", str(second), "--yes")
+    world.until(lambda: _states(world, second) == {"killed": 3}, "that all are killed")
+    world.cli("experiment", "stop", str(first), "--yes")
+    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "failed", "one was killed"
+    assert _states(world, first) == {"stopped": 3}
+    best = world.airflow.xcom("job_searches", run_id, "first.best")
+    reached = [one.metric for one in world.store.history(best["search_id"]) if one.metric is not None]
+    assert best["metric"] == max(reached)
+    states = {one["state"] for one in world.tasks("job_searches", run_id, "first.trial")}
+    assert states == {"success"}
+    assert world.store.experiment(second).state == "killed"
 
 
 @pytest.mark.torch
@@ -191,6 +249,17 @@ def _named_while_it_waits(world: World, run_id: str) -> dict[str, Any] | None:
         if one["state"] == "deferred" and one["map_index"] in waits and "|" in one["rendered_map_index"]:
             return one
     return None
+
+
+def _running(world: World, run_id: str) -> tuple[int, int] | None:
+    """Return both experiments of a DAG run when all their trials are there and one of each runs."""
+    views = {one.name: one for one in world.store.list_experiments(dag_id="job_searches", run_id=run_id)}
+    there = len(views) == 2 and all(one.trials == {"running": 1, "queued": 2} for one in views.values())
+    return (views["first"].experiment_id, views["second"].experiment_id) if there else None
+
+
+def _states(world: World, experiment_id: int) -> dict[str, int]:
+    return dict(world.store.experiment(experiment_id).trials)
 
 
 def _most_at_once(store: Store, experiment_id: int) -> int:

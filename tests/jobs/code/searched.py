@@ -1,11 +1,12 @@
 """A trial without torch: reports ``score`` as its hyperparameters say, as the training library would.
 
-Argument: the name of the metric that it reports.
+Arguments: the name of the metric that it reports; ``waits``: it then waits, joined, until it is asked to stop.
 """
 
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from airflow_provider_dtrain.train.events import EventWriter
@@ -17,4 +18,12 @@ if os.environ["RANK"] == "0":
     value = hparams.get("score", hparams["lr"])
     # NaN, as the training library writes it.
     value = None if value == "nan" else value
-    EventWriter(Path(os.environ["DTRAIN_EVENTS"])).write("validation", {"step": 1, "metrics": {sys.argv[1]: value}})
+    writer = EventWriter(Path(os.environ["DTRAIN_EVENTS"]))
+    if "waits" in sys.argv:
+        writer.write("init", {})
+        writer.write("first_step", {})
+    writer.write("validation", {"step": 1, "metrics": {sys.argv[1]: value}})
+    if "waits" in sys.argv:
+        while not (Path(os.environ["DTRAIN_RUN_DIR"]) / "stop_requested").exists():
+            time.sleep(0.1)
+        writer.write("stopped", {"step": 1}, sync=True)

@@ -1,0 +1,166 @@
+"""``airflow dtrain init`` and ``experiment create``: an experiment without a DAG of one's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli.console import FAILURE, NotNowError, UsageError, command, hint, note, show_one, user
+from airflow_provider_dtrain.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.store.records import Config
+    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.search_records import ExperimentView
+
+DAG_FILE = """from airflow_provider_dtrain.dags import experiment_dag
+dag = experiment_dag()
+"""
+POLL_S = 1.0
+#: After so long without a plan one may ask whether the scheduler runs.
+QUIET_S = 60.0
+
+
+@command
+def init(args: Namespace) -> None:
+    """Write the DAG file; leave another one of that name as it is."""
+    from airflow.configuration import conf
+
+    from airflow_provider_dtrain.dags import DAG_ID
+
+    folder = Path(args.folder or conf.get("core", "dags_folder")).expanduser()
+    path = folder / f"{DAG_ID}.py"
+    if path.exists() and path.read_text() != DAG_FILE:
+        raise UsageError(f"{path} is there already, with other content. Move it away, or name another folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(DAG_FILE)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
+    hint("airflow dtrain experiment create CONFIG")
+
+
+@command
+def create(args: Namespace) -> int:
+    """Check and store configuration and code, and trigger the DAG; exit 1 when it is followed and fails."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    _ready(args.dag)
+    stored, code = _stored(hook, args)
+    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
+    run_id = _trigger(args.dag, conf)
+    name = stored.document.get("name") or args.dag
+    show_one(args, {"experiment": name, "dag": args.dag, "dag_run": run_id, "config_id": stored.config_id})
+    if args.follow:
+        return _follow(hook.store, args.dag, run_id)
+    hint("airflow dtrain experiment list")
+    return 0
+
+
+def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
+    """Return the stored configuration and the digest of the stored code; nothing wrong gets any further."""
+    from airflow.configuration import conf
+
+    from airflow_provider_dtrain.cli.documents import find_template, read
+    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
+    from airflow_provider_dtrain.core.search import plan
+    from airflow_provider_dtrain.engine.submission import put_code, render
+
+    source = read(args.config, what="configuration")
+    # A template given here is named from where the person is, one in the document from the document's folder.
+    template = find_template(hook, args.template, Path.cwd())
+    stored = render(hook, source.document, template, source.folder)
+    config = ExperimentConfig.model_validate(dict(stored.document))
+    refuse_unsupported(config, stored.origins)
+    plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
+    folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
+    if not folder.is_dir():
+        what = "MODEL_DIR" if args.model_dir else "model_dir"
+        raise ConfigError([Problem(path=what, message=f"there is no folder {folder}")], source=source.name)
+    return stored, put_code(hook.store, folder)
+
+
+def _ready(dag_id: str) -> None:
+    """Raise when Airflow would not run the DAG now.
+
+    :raises NotNowError: it does not know it, or it is paused
+    """
+    from airflow.models.dag import DagModel
+
+    model = DagModel.get_dagmodel(dag_id)
+    if model is None or model.is_stale:
+        raise NotNowError(
+            f"Airflow knows no DAG {dag_id}. Write it: airflow dtrain init; and let Airflow read it: "
+            "airflow dags reserialize"
+        )
+    if model.is_paused:
+        raise NotNowError(f"The DAG {dag_id} is paused. Let it run: airflow dags unpause {dag_id}")
+
+
+def _trigger(dag_id: str, conf: dict[str, Any]) -> str:
+    from airflow.api.client import get_current_api_client
+
+    run = get_current_api_client().trigger_dag(dag_id=dag_id, conf=conf, triggering_user_name=user())
+    return str((run or {})["dag_run_id"])
+
+
+def _follow(store: Store, dag_id: str, run_id: str) -> int:
+    """Print what changes until the DAG run has ended; return the exit code."""
+    note("Following; Ctrl-C ends only this, the experiment goes on.")
+    for state, view in _changes(store, dag_id, run_id):
+        last = state, view
+        if view is not None:
+            note(f"{time.strftime('%H:%M:%S')}  {_line(view)}")
+    state, view = last
+    if view is None:
+        note(f"The DAG run {run_id} ended {state} before its plan. Its log says why: task experiment.plan of {dag_id}.")
+    elif state == "success":
+        note(f"Experiment {view.experiment_id} succeeded.")
+        hint(f"airflow dtrain trial describe {view.best_trial or ''}".rstrip())
+    else:
+        note(f"Experiment {view.experiment_id} failed: see the task experiment.best of the DAG run {run_id}.")
+        hint(f"airflow dtrain trial list --experiment {view.experiment_id}")
+    return 0 if state == "success" else FAILURE
+
+
+def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, ExperimentView | None]]:
+    """Yield the state of the DAG run and the experiment whenever one of them changed; ends with the DAG run."""
+    last, quiet_from = "", time.monotonic()
+    while True:
+        state = _run_state(dag_id, run_id)
+        found = store.list_experiments(dag_id=dag_id, run_id=run_id)
+        view, over = (found[0] if found else None), state in ("success", "failed")
+        now = f"{state} {_line(view) if view else ''}"
+        if now != last or over:
+            yield state, view
+        last = now
+        if over:
+            return
+        if view is None and time.monotonic() - quiet_from > QUIET_S:
+            note(f"The DAG run is {state} and nothing is planned yet. Does Airflow's scheduler run?")
+            quiet_from = time.monotonic()
+        time.sleep(POLL_S)
+
+
+def _run_state(dag_id: str, run_id: str) -> str:
+    import sqlalchemy as sa
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        query = sa.select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        return str(session.scalar(query) or "failed")
+
+
+def _line(view: ExperimentView) -> str:
+    states = ", ".join(f"{number} {state}" for state, number in sorted(view.trials.items()))
+    planned = view.max_trials - sum(view.trials.values())
+    parts = [part for part in (states, f"{planned} to come" if planned > 0 else "") if part]
+    best = "" if view.best is None else f"; best {view.metric} {view.best:.6g} (trial {view.best_trial})"
+    return f"experiment {view.experiment_id} '{view.name}': {', '.join(parts) or 'planned'}{best}"

@@ -1,0 +1,91 @@
+"""The commands of ``airflow dtrain`` on experiments and trials, with their arguments."""
+
+from __future__ import annotations
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+from airflow_provider_dtrain.cli import arguments as a
+from airflow_provider_dtrain.cli.arguments import action
+
+_LIMIT = Arg(("--limit",), help="At most so many, latest first (default 50)", type=a.count, default=50, metavar="N")
+
+
+def init() -> ActionCommand:
+    """Return ``init``."""
+    folder = Arg(("folder",), help="Where to (default: Airflow's folder of DAGs)", nargs="?")
+    return action("creating", "init", "Write the DAG that runs what 'experiment create' starts", folder)
+
+
+def experiment(group: str) -> GroupCommand:
+    """Return the commands on experiments.
+
+    :param group: name of the group
+    """
+    weight = Arg(("--weight",), help="Its share beside other experiments; 1 is usual", type=a.weight, metavar="W")
+    most = Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count, metavar="N")
+    return GroupCommand(
+        name=group,
+        help="Experiments" + (" (short for: experiment)" if group == "e" else ": start them, look after all trials"),
+        subcommands=(
+            _create(),
+            action("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
+            action("experiments", "describe", "Show an experiment", a.EXPERIMENT),
+            action("experiments", "config", "Print its effective configuration, secrets masked", a.EXPERIMENT),
+            action("wishes", "pause", "Let its trials give their slots back; they keep their places", a.EXPERIMENT),
+            action("wishes", "activate", "Let its paused trials go on", a.EXPERIMENT),
+            action("wishes", "stop", "End it with the best that it has: a success", a.EXPERIMENT, a.YES),
+            action("wishes", "kill", "End all its trials, on every host and in the queue", a.EXPERIMENT, a.YES),
+            action(
+                "experiments", "set", "Change priority, weight or cap of all its gangs", a.EXPERIMENT, a.PRIORITY,
+                weight, most, function="set_experiment",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _create() -> ActionCommand:
+    code = Arg(("model_dir",), help="Folder of the code (default: model_dir, beside the configuration)", nargs="?")
+    follow = Arg(("-f", "--follow"), help="Go on until it ends; fails when it does", action="store_true")
+    dag = Arg(("--dag",), help="DAG that runs it (default: dtrain_experiment)", default="dtrain_experiment")
+    return action(
+        "creating", "create", "Start an experiment: store configuration and code, trigger its DAG", a.CONFIG, code,
+        a.WITH_TEMPLATE, dag, follow,
+    )  # fmt: skip
+
+
+def trial(group: str) -> GroupCommand:
+    """Return the commands on trials.
+
+    :param group: name of the group
+    """
+    follow = Arg(("-f", "--follow"), help="Go on until the trial ends", action="store_true")
+    rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
+    every = Arg(("--all",), help="All ranks, each line with its rank", action="store_true")
+    tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
+    attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
+    csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
+    removed = Arg(("--removed",), help="Also those that were removed", action="store_true")
+    abandoned = Arg(("--abandoned",), help="Also steps that a restarted attempt took again", action="store_true")
+    which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
+    of = Arg(("--experiment",), help="Only those of this experiment (id)", type=a.count, metavar="EXPERIMENT")
+    state = Arg(
+        ("--state",), help="Only those in this state",
+        choices=("queued", "running", "paused", "completed", "stopped", "errored", "killed"),
+    )  # fmt: skip
+    return GroupCommand(
+        name=group,
+        help="Trials" + (" (short for: trial)" if group == "t" else ""),
+        subcommands=(
+            action("trials", "list", "List trials", of, state, _LIMIT, function="list_trials"),
+            action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
+            action("logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, attempt),
+            action("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv, abandoned),
+            action("profile", "profile", "Show timings of batches and the hosts' load", a.TRIAL, attempt),
+            action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
+            action("trials", "pause", "Let a trial give its slots back; it keeps its place", a.TRIAL, a.YES),
+            action("trials", "activate", "Let a paused trial go on", a.TRIAL),
+            action("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
+            action("wishes", "stop", "End a trial with what it has: a success", a.TRIAL, function="stop_trial"),
+            action("trials", "kill", "End a trial: on every host, or in the queue", a.TRIAL, a.YES),
+        ),
+    )

@@ -1,0 +1,125 @@
+"""What a person wants of all trials of an experiment, or of one: pause, go on, stop, kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.cli.console import command, confirm, hint, note, user
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.search_records import ExperimentView
+
+_LIVE = ("queued", "running", "paused")
+
+
+@command
+def pause(args: Namespace) -> None:
+    """Let the trials of an experiment hold no slots until it is activated."""
+    from airflow_provider_dtrain.engine.recovery import pause_unfollowed
+
+    hook, number = _hook(), args.experiment_id
+    asked = hook.store.request_pause_experiment(number, user())
+    note(
+        f"Experiment {number}: {_trials(asked)} paused or asked to give slots back, and none of it starts. What runs "
+        "writes a checkpoint first."
+    )
+    _instead_of_the_dead(hook, number, pause_unfollowed)
+    hint(f"airflow dtrain experiment activate {number}")
+
+
+@command
+def activate(args: Namespace) -> None:
+    """Let the paused trials of an experiment go on."""
+    number = args.experiment_id
+    found = _hook().store.activate_experiment(number, user())
+    note(f"Experiment {number} goes on: {_trials(found)} in their places in the queue.")
+    hint(f"airflow dtrain experiment describe {number}")
+
+
+@command
+def stop(args: Namespace) -> None:
+    """End an experiment with the best that it has."""
+    from airflow_provider_dtrain.engine.recovery import stop_unfollowed
+
+    hook = _hook()
+    view = hook.store.experiment(args.experiment_id)
+    if _is_over(view) or not _agreed(args, f"Stop experiment {_named(view)} and keep the best of its trials?"):
+        return
+    asked = hook.store.request_stop(user(), experiment_id=view.experiment_id)
+    note(f"Experiment {view.experiment_id}: {_trials(asked)} asked to end. What runs writes a checkpoint first.")
+    _instead_of_the_dead(hook, view.experiment_id, stop_unfollowed)
+    hint(f"airflow dtrain experiment describe {view.experiment_id}")
+
+
+@command
+def kill(args: Namespace) -> None:
+    """End all trials of an experiment: on every host, and in the queue."""
+    from airflow_provider_dtrain.engine.recovery import kill_unfollowed
+
+    hook = _hook()
+    view = hook.store.experiment(args.experiment_id)
+    if _is_over(view) or not _agreed(args, f"Kill experiment {_named(view)}? What runs is lost since its checkpoint."):
+        return
+    asked = hook.store.request_kill_experiment(view.experiment_id, user())
+    note(f"Experiment {view.experiment_id}: {_trials(asked)} killed within seconds.")
+    _instead_of_the_dead(hook, view.experiment_id, kill_unfollowed)
+    hint(f"airflow dtrain experiment describe {view.experiment_id}")
+
+
+@command
+def stop_trial(args: Namespace) -> None:
+    """End a trial with what it has."""
+    from airflow_provider_dtrain.engine.recovery import stop_unfollowed
+
+    hook = _hook()
+    trial = hook.store.trial(args.trial_id)
+    if trial.state not in _LIVE:
+        note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
+        return
+    hook.store.request_stop(user(), trial_id=trial.trial_id)
+    note(f"Trial {trial.trial_id} is asked to end with what it has; if it runs, it writes a checkpoint first.")
+    if stop_unfollowed(hook, trial.trial_id):
+        note("It was ended by this command: the process that followed it is gone.")
+    hint(f"airflow dtrain trial describe {trial.trial_id}")
+
+
+def _hook() -> DtrainHook:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return DtrainHook()
+
+
+def _is_over(view: ExperimentView) -> bool:
+    live = sum(view.trials.get(state, 0) for state in _LIVE)
+    if view.state != "running" and not live:
+        note(f"Experiment {view.experiment_id} has ended already: {view.state}.")
+        return True
+    return False
+
+
+def _agreed(args: Namespace, question: str) -> bool:
+    agreed = confirm(question, yes=args.yes)
+    if not agreed:
+        note("Nothing was changed.")
+    return agreed
+
+
+def _named(view: ExperimentView) -> str:
+    states = ", ".join(f"{number} {state}" for state, number in sorted(view.trials.items()))
+    return f"{view.experiment_id} '{view.name}' ({states or 'no trial yet'})"
+
+
+def _trials(number: int) -> str:
+    return "1 trial" if number == 1 else f"{number} trials"
+
+
+def _instead_of_the_dead(hook: DtrainHook, experiment_id: int, act: Callable[[DtrainHook, int], bool]) -> None:
+    """Do for trials whose follower is gone what it would have done."""
+    live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state in _LIVE]
+    done = [one.trial_id for one in live if act(hook, one.trial_id)]
+    if done:
+        note(f"Done by this command, because the processes that followed them are gone: trials {done}.")
