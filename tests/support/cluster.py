@@ -51,8 +51,6 @@ class Cluster:
         }
         self.airflow = Standalone(home, dags, connections)
         self.commands = ForkingCli(home, self.airflow.environment)
-        #: Name of an early run -> its DAG and its id.
-        self.early: dict[str, tuple[str, str]] = {}
 
     def start(self) -> None:
         """Start Airflow and register the hosts."""
@@ -75,27 +73,11 @@ class Cluster:
         """Return what a command lists."""
         return list(self.cli(*arguments, "-o", "json").json)
 
-    # -- DAG runs ------------------------------------------------------------------------------
-    def start_early(self, name: str, dag_id: str, conf: dict[str, Any]) -> None:
-        """Start a DAG run for a test that comes later: they wait for each other, not one by one for Airflow."""
-        self.early[name] = dag_id, self.airflow.trigger(dag_id, conf)
-
-    def ended(self, name: str) -> tuple[str, str]:
-        """Return state and id of an early DAG run that has ended."""
-        dag_id, run_id = self.early[name]
-        return self.airflow.wait(dag_id, run_id, timeout_s=RUN_TIMEOUT_S), run_id
-
-    def all_early_ended(self) -> None:
-        """Return when no early run holds or wants a slot any more."""
-        for name in self.early:
-            self.ended(name)
-
     def run(self, dag_id: str, conf: dict[str, Any], *, timeout_s: float = RUN_TIMEOUT_S) -> tuple[str, str]:
         """Return state and id of a finished DAG run."""
         run_id = self.airflow.trigger(dag_id, conf)
         return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s), run_id
 
-    # -- what is there -------------------------------------------------------------------------
     def processes(self, pattern: str) -> list[str]:
         """Return the command lines of all hosts' processes that match."""
         found = []
@@ -118,13 +100,9 @@ class Cluster:
         described = self.cli("trial", "describe", str(self.trials(run_id)[0]), "-o", "json").json
         return str(described["watcher"])
 
-    def taken(self, run_id: str | None = None) -> list[dict[str, Any]]:
-        """Return the slots that somebody has: trials of a DAG run, or anybody."""
-        slots = [slot for slot in self.rows("slots", "list") if slot["state"] == "held" or slot.get("trial")]
-        if run_id is None:
-            return slots
-        mine = self.trials(run_id)
-        return [slot for slot in slots if slot.get("trial") in mine]
+    def taken(self) -> list[dict[str, Any]]:
+        """Return the slots that a trial or a held gang has."""
+        return [slot for slot in self.rows("slots", "list") if slot["state"] == "held" or slot.get("trial")]
 
     def waiting(self) -> list[dict[str, Any]]:
         """Return the gangs that wait in the queue."""
