@@ -14,16 +14,14 @@ import asyncio
 import contextlib
 import logging
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engine_worlds import World, load_words  # noqa: E402
+from engine_worlds import World, add_host_options, load_words, world_of  # noqa: E402
 
 from airflow_provider_dtrain.engine.attempt import AttemptRunner  # noqa: E402
-from tests.netns import NamespaceHosts, missing  # noqa: E402
 
 #: A rank, a child in a session of its own, and two orphans further down.
 PROCESSES_PER_RANK = 4
@@ -93,29 +91,18 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--ranks-per-host", type=int, default=2)
-    parser.add_argument("--local", action="store_true", help="this machine, without namespaces")
+    add_host_options(parser)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    local, slots = options.local or missing() is not None, options.ranks_per_host
-    count = 1 if local else options.hosts
-    with contextlib.ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        world = World(home)
-        if local:
-            world.add_this_machine(slots)
-        else:
-            world.add_namespace_hosts(stack.enter_context(NamespaceHosts(count=count, slots=slots)), slots)
-        stack.callback(world.hook.links.close_all)
+    with world_of(options) as (world, slots, hosts):
         took: list[float] = []
         survivors: list[int] = []
         # Interrupted, it shows what it has measured.
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(measure(world, options.rounds, count * slots, took, survivors))
+            asyncio.run(measure(world, options.rounds, slots, took, survivors))
     took.sort()
-    processes = count * slots * PROCESSES_PER_RANK
-    print(f"kill of {processes} processes on {count} {'local host' if local else 'namespace hosts'} ({load_words()})")
+    processes = slots * PROCESSES_PER_RANK
+    print(f"kill of {processes} processes on {hosts} ({load_words()})")
     print(f"{'rounds':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7} {'survivors':>10}   goal: p99 <= 2 s, 0 survivors")
     p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(len(took) * 0.99))]
     print(f"{len(took):7} {p50:7.3f} {p99:7.3f} {took[-1]:7.3f} {sum(survivors):10}")

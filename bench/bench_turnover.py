@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import sys
-import tempfile
 from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engine_worlds import World, load_words  # noqa: E402
+from engine_worlds import World, add_host_options, load_words, world_of  # noqa: E402
 
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts  # noqa: E402
-from tests.netns import NamespaceHosts, missing  # noqa: E402
 
 ENTRYPOINT = ["bash", "-c", "date +%s.%N; exec sleep 0.3"]
 
@@ -64,23 +61,14 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--ranks-per-host", type=int, default=2)
-    parser.add_argument("--local", action="store_true", help="this machine, without namespaces")
+    add_host_options(parser)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    local, slots = options.local or missing() is not None, options.ranks_per_host
-    count = 1 if local else options.hosts
-    with contextlib.ExitStack() as stack:
-        world = World(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        if local:
-            world.add_this_machine(slots)
-        else:
-            world.add_namespace_hosts(stack.enter_context(NamespaceHosts(count=count, slots=slots)), slots)
-        stack.callback(world.hook.links.close_all)
-        figures = turnovers(world, asyncio.run(carry_all(world, options.trials, count * slots)))
-    print(f"{len(figures)} turnovers of {count * slots} slots on {count} {'local' if local else 'SSH'} hosts, "
-          f"{options.trials} trials in one queue ({load_words()})")  # fmt: skip
+    with world_of(options) as (world, slots, hosts):
+        figures = turnovers(world, asyncio.run(carry_all(world, options.trials, slots)))
+    print(
+        f"{len(figures)} turnovers of {slots} slots on {hosts}, {options.trials} trials in one queue ({load_words()})"
+    )
     print(f"{'from the release to':<28} {'median s':>9} {'p95 s':>7} {'max s':>7}")
     for name, values in zip(("the next grant", "its last rank's first line"), zip(*figures, strict=True), strict=True):
         ordered = sorted(values)

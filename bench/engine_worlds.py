@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from airflow_provider_dtrain.hooks.settings import settings  # noqa: E402
 from airflow_provider_dtrain.hosts.local import LocalTransport  # noqa: E402
 from airflow_provider_dtrain.hosts.remote import HostAddress  # noqa: E402
 from airflow_provider_dtrain.store.records import Ticket, TrialKey  # noqa: E402
-from tests.netns import NamespaceHosts  # noqa: E402
+from tests.netns import NamespaceHosts, missing  # noqa: E402
 
 POOL = "bench"
 LOG = logging.getLogger("bench")
@@ -98,3 +102,25 @@ class World:
 def load_words() -> str:
     """Return how busy the machine is, for the head of a table."""
     return f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
+
+
+def add_host_options(parser: argparse.ArgumentParser) -> None:
+    """Add how many hosts a benchmark runs on, and which."""
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--ranks-per-host", type=int, default=2)
+    parser.add_argument("--local", action="store_true", help="this machine, without namespaces")
+
+
+@contextlib.contextmanager
+def world_of(options: argparse.Namespace) -> Iterator[tuple[World, int, str]]:
+    """Give a world with the hosts of :func:`add_host_options`, the number of its slots, and its hosts in words."""
+    local, slots = options.local or missing() is not None, options.ranks_per_host
+    count = 1 if local else options.hosts
+    with contextlib.ExitStack() as stack:
+        world = World(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        if local:
+            world.add_this_machine(slots)
+        else:
+            world.add_namespace_hosts(stack.enter_context(NamespaceHosts(count=count, slots=slots)), slots)
+        stack.callback(world.hook.links.close_all)
+        yield world, count * slots, f"{count} {'local host' if local else 'namespace hosts over SSH'}"

@@ -8,17 +8,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.hosts.remote import HostAddress
 from airflow_provider_dtrain.store.records import AttemptView, TrialView
 from airflow_provider_dtrain.store.repository import Store
 from tests.faults.processes import Checker, Holder, stat_of
 from tests.faults.verdict import violations
 from tests.netns import NamespaceHosts
+from tests.netns.transport import ssh_to
 from tests.support.standalone import Standalone, wait_until
 
 #: Longer than Airflow needs to see that a worker has died (60 s here), on a machine with much else to do.
@@ -247,3 +250,56 @@ def tree(pids: list[int]) -> list[int]:
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found
+
+
+class Registered(Protocol):
+    """What has hosts and a store."""
+
+    @property
+    def hosts(self) -> NamespaceHosts: ...
+
+    @property
+    def hook(self) -> DtrainHook: ...
+
+
+def register(stage: Registered) -> None:
+    """Register the hosts under their own names."""
+    for host in stage.hosts:
+        address = HostAddress(
+            name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
+            make_transport=lambda host=host: ssh_to(host),
+        )  # fmt: skip
+        link = stage.hook.links.get(address)
+        record = host_record_from_facts(
+            host.name, pool="gpus", conn_id=host.name.replace("-", "_"), facts=link.call("probe").result(120),
+            hello=link.hello, slots="cpu:2", remote_dir=".dtrain", python=sys.executable,
+        )  # fmt: skip
+        stage.hook.store.add_host(record)
+    stage.hook.links.close_all()
+
+
+@contextlib.contextmanager
+def staged(kind: type[AnyStage], home: Path, dags: Path, **more: str) -> Iterator[AnyStage]:
+    """Give an Airflow with three registered hosts.
+
+    :param more: further variables of its environment
+    """
+    with NamespaceHosts(count=3, slots=2) as hosts:
+        variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
+        variables |= {
+            "AIRFLOW__DTRAIN__ORPHAN_TIMEOUT": str(ORPHAN_TIMEOUT_S),
+            # A scheduler looks for the tasks of a dead one each five minutes.
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        }
+        stage = kind(Standalone(home, dags, variables | more), hosts)
+        try:
+            stage.airflow.start()
+            register(stage)
+            yield stage
+        finally:
+            stage.close()
+            stage.airflow.stop()
+
+
+AnyStage = TypeVar("AnyStage", bound=Stage)

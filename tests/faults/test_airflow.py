@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
-from airflow_provider_dtrain.hosts.remote import HostAddress
-from tests.faults.stage import ORPHAN_TIMEOUT_S, Stage
-from tests.netns import NamespaceHosts, missing
-from tests.netns.transport import ssh_to
-from tests.support.standalone import Standalone
+from tests.faults.stage import Stage, staged
+from tests.netns import missing
 
 pytestmark = [
     pytest.mark.netns,
@@ -33,42 +28,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
     shutil.copytree(HERE / "dags", dags, dirs_exist_ok=True)
     shutil.copytree(HERE / "code", dags / "code")
-    with NamespaceHosts(count=3, slots=2) as hosts:
-        variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
-        variables |= {
-            "AIRFLOW__DTRAIN__ORPHAN_TIMEOUT": str(ORPHAN_TIMEOUT_S),
-            "AIRFLOW__DTRAIN__KILL_GRACE_S": "2",
-            # A scheduler looks for the tasks of a dead one each five minutes.
-            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-        }
-        stage = Stage(Standalone(home, dags, variables), hosts)
-        try:
-            stage.airflow.start()
-            register(stage)
-            yield stage
-        finally:
-            stage.close()
-            stage.airflow.stop()
+    with staged(Stage, home, dags, AIRFLOW__DTRAIN__KILL_GRACE_S="2") as stage:
+        yield stage
 
 
 @pytest.fixture(autouse=True)
 def all_parts(stage: Stage) -> None:
     stage.restart_dead_parts()
-
-
-def register(stage: Stage) -> None:
-    for host in stage.hosts:
-        address = HostAddress(
-            name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
-            make_transport=lambda host=host: ssh_to(host),
-        )  # fmt: skip
-        link = stage.hook.links.get(address)
-        record = host_record_from_facts(
-            host.name, pool="gpus", conn_id=host.name.replace("-", "_"), facts=link.call("probe").result(120),
-            hello=link.hello, slots="cpu:2", remote_dir=".dtrain", python=sys.executable,
-        )  # fmt: skip
-        stage.store.add_host(record)
-    stage.hook.links.close_all()
 
 
 @pytest.mark.parametrize("new_state", ["failed", "success"])

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.store.records import TrialView
-from tests.faults.stage import ORPHAN_TIMEOUT_S, Stage
-from tests.faults.test_airflow import register
-from tests.netns import NamespaceHosts, missing
-from tests.support.standalone import Standalone
+from tests.faults.stage import Stage, staged
+from tests.netns import missing
 
 pytestmark = [
     pytest.mark.netns,
@@ -89,21 +87,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchStage]:
     (dags / "code").mkdir()
     shutil.copy(HERE / "dags" / "searches.py", dags)
     shutil.copy(HERE.parent / "jobs" / "code" / "rungs.py", dags / "code")
-    with NamespaceHosts(count=3, slots=2) as hosts:
-        variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
-        variables |= {
-            "AIRFLOW__DTRAIN__ORPHAN_TIMEOUT": str(ORPHAN_TIMEOUT_S),
-            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-        }
-        stage = SearchStage(Standalone(home, dags, variables), hosts)
-        try:
-            stage.airflow.start()
-            register(stage)
-            yield stage
-        finally:
-            stage.close()
-            stage.airflow.stop()
+    with staged(SearchStage, home, dags) as stage:
+        yield stage
 
 
 @pytest.mark.parametrize("part", ["triggerer", "scheduler", "api-server"])

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.repository import Store
-from tests.faults.test_airflow import register
+from tests.faults.stage import register
 from tests.netns import NamespaceHosts, missing
 from tests.support.forking_cli import Done, ForkingCli
 from tests.support.standalone import Standalone, wait_until
@@ -105,7 +105,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         try:
             airflow.start()
             world = World(airflow, hosts)
-            register(world)  # type: ignore[arg-type]
+            register(world)
             yield world
             world.commands.close()
             world.store.close()

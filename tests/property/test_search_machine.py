@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
 import shutil
 import tempfile
 from collections import Counter
 
 import sqlalchemy as sa
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,15 +14,15 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from airflow_provider_dtrain.core.asha import Decision, Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
 from airflow_provider_dtrain.store.records import Ticket
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.repository import Store
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
+from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
 
 #: Bracket -> rungs of it; all end at the same length.
 BRACKETS = {0: 3, 1: 2}
@@ -37,21 +33,6 @@ SOMETIMES = st.sampled_from([False, False, False, True])
 METRICS = st.sampled_from([1.0, 2.0, 2.0, 3.0, 5.0, -1.0, float("nan"), float("inf"), None])
 #: What the run did, so that a run that did nothing cannot pass.
 SEEN: Counter[str] = Counter()
-EXAMPLES, STEPS = int(os.environ.get("DTRAIN_MACHINE_EXAMPLES", "20")), 30
-FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-@functools.cache
-def empty_store() -> str:
-    """Return the path of a migrated store, made once."""
-    folder = tempfile.mkdtemp(prefix="dtrain-search-", dir=FOLDER)
-    atexit.register(shutil.rmtree, folder)
-    migrate(f"sqlite:///{folder}/s.db")
-    return f"{folder}/s.db"
-
-
-class Crash(Exception):
-    """The process died before its commit."""
 
 
 class Model(Rungs):
@@ -233,20 +214,5 @@ class SearchMachine(RuleBasedStateMachine):
 
 
 def test_decisions_are_those_of_the_rule_whatever_happens() -> None:
-    SEEN.clear()
     needed = ["asked", "crash", "stale", "revived", "errored", "killed", "retry", "clear", "asked though cleared"]
-    # What few histories have not come to, more of them do.
-    for examples in (EXAMPLES, 2 * EXAMPLES, 4 * EXAMPLES):
-        run_state_machine_as_test(
-            SearchMachine,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=STEPS,
-                deadline=None,
-                derandomize=EXAMPLES <= 20,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-        if all(SEEN[what] for what in needed):
-            return
-    assert [what for what in needed if not SEEN[what]] == [], SEEN
+    run_until_seen(SearchMachine, SEEN, needed, examples=20, steps=30)

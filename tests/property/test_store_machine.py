@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import itertools
-import os
 import shutil
 import tempfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
-from hypothesis import HealthCheck, event, settings
+from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.repository import Store
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, trials
+from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
 
 SIZES = {"h1": 4, "h2": 4, "h3": 2}
 HOLDS = {"granted", "starting", "running", "stopping", "expired"}
@@ -30,25 +28,7 @@ STATES = st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
 WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt", "yield_gang")
 #: What the run did, so that a run that did nothing cannot pass.
 SEEN: Counter[str] = Counter()
-
-
-#: How many histories of how many steps; ``python -m bench.soak_steps`` takes many more.
-EXAMPLES, STEPS = int(os.environ.get("DTRAIN_MACHINE_EXAMPLES", "25")), 40
-#: Memory, where there is some: what is tested is the order of things, not the disk.
-FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-@functools.cache
-def empty_store() -> str:
-    """Return the path of a migrated store, made once."""
-    folder = tempfile.mkdtemp(prefix="dtrain-machine-", dir=FOLDER)
-    atexit.register(shutil.rmtree, folder)
-    migrate(f"sqlite:///{folder}/s.db")
-    return f"{folder}/s.db"
-
-
-class Crash(Exception):
-    """The process died before its commit."""
+STEPS = 40
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -382,21 +362,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def test_no_slot_is_given_out_twice() -> None:
-    SEEN.clear()
     needed = ["granted", *(f"{method} current" for method in WRITES), "pause", "activate",
               "preempted", "claim True", "host removed"]  # fmt: skip
-    # What few histories have not come to, more of them do.
-    for examples in (EXAMPLES, 2 * EXAMPLES, 4 * EXAMPLES):
-        run_state_machine_as_test(
-            StoreMachine,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=STEPS,
-                deadline=None,
-                derandomize=EXAMPLES <= 25,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-        if all(SEEN[what] for what in needed):
-            return
-    assert [what for what in needed if not SEEN[what]] == [], SEEN
+    run_until_seen(StoreMachine, SEEN, needed, examples=25, steps=STEPS)
