@@ -290,7 +290,6 @@ def staged(kind: type[AnyStage], home: Path, dags: Path, **more: str) -> Iterato
             "AIRFLOW__DTRAIN__ORPHAN_TIMEOUT": str(ORPHAN_TIMEOUT_S),
             # A scheduler looks for the tasks of a dead one each five minutes.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
         stage = kind(Standalone(home, dags, variables | more), hosts)
         try:

@@ -100,8 +100,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         shutil.copytree(folder, dags, dirs_exist_ok=True)
     with NamespaceHosts(count=2, slots=2) as hosts:
         variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
-        # The 5 s that a worker waits for an answer are too few on a machine with much else to do.
-        airflow = Standalone(home, dags, {**variables, "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60"})
+        airflow = Standalone(home, dags, variables)
         try:
             airflow.start()
             world = World(airflow, hosts)

@@ -81,6 +81,8 @@ class Standalone:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            # The 5 s that a worker waits for an answer are too few on a machine with much else to do.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
 
     # -- life ----------------------------------------------------------------------------------
