@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import FAILURE, NotNowError, UsageError, command, hint, note, show_one, user
-from airflow_provider_dtrain.errors import ConfigError, Problem
+from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records import Config
     from airflow_provider_dtrain.store.repository import Store
     from airflow_provider_dtrain.store.search_records import ExperimentView
@@ -41,7 +43,10 @@ def init(args: Namespace) -> None:
         path.write_text(DAG_FILE)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
+    if folder.resolve() == Path(conf.get("core", "dags_folder")).resolve():
+        note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
+    else:
+        note(f"Wrote {path}. It is for a folder that Airflow reads DAGs from.")
     hint("airflow dtrain experiment create CONFIG")
 
 
@@ -54,50 +59,90 @@ def create(args: Namespace) -> int:
     _ready(args.dag)
     stored, code = _stored(hook, args)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
-    run_id = _trigger(args.dag, conf)
-    name = stored.document.get("name") or args.dag
-    show_one(args, {"experiment": name, "dag": args.dag, "dag_run": run_id, "config_id": stored.config_id})
-    if args.follow:
-        return _follow(hook.store, args.dag, run_id)
-    hint("airflow dtrain experiment list")
-    return 0
+    row = {
+        "name": stored.document["name"], "dag": args.dag, "dag_run": _trigger(args.dag, conf),
+        "config_id": stored.config_id,
+    }  # fmt: skip
+    if not args.follow:
+        show_one(args, row)
+        hint("airflow dtrain experiment list")
+        return 0
+    if args.output == "table":
+        show_one(args, row)
+    result = _follow(hook.store, args.dag, row["dag_run"])
+    found = hook.store.list_experiments(dag_id=args.dag, run_id=row["dag_run"])
+    if args.output != "table":
+        facts = ("experiment_id", "state", "trials", "metric", "best", "best_trial")
+        show_one(args, {**row, **{name: getattr(found[0], name) if found else None for name in facts}})
+    return result
 
 
 def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
     """Return the stored configuration and the digest of the stored code; nothing wrong gets any further."""
     from airflow.configuration import conf
 
-    from airflow_provider_dtrain.cli.documents import find_template, read
-    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
-    from airflow_provider_dtrain.core.search import plan
+    from airflow_provider_dtrain.cli.documents import assemble, find_template, read
+    from airflow_provider_dtrain.cli.search import warn
+    from airflow_provider_dtrain.core.config import refuse_unsupported
+    from airflow_provider_dtrain.core.search import outline, plan
     from airflow_provider_dtrain.engine.submission import put_code, render
 
     source = read(args.config, what="configuration")
-    # A template given here is named from where the person is, one in the document from the document's folder.
-    template = find_template(hook, args.template, Path.cwd())
-    stored = render(hook, source.document, template, source.folder)
-    config = ExperimentConfig.model_validate(dict(stored.document))
-    refuse_unsupported(config, stored.origins)
+    effective, pool = assemble(hook, source, args.template)
+    config = effective.config
+    refuse_unsupported(config, effective.origins)
+    # The same as its task would say it, before there is one.
     plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
+    warn(config, outline(config).trials)
     folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
     if not folder.is_dir():
         what = "MODEL_DIR" if args.model_dir else "model_dir"
         raise ConfigError([Problem(path=what, message=f"there is no folder {folder}")], source=source.name)
-    return stored, put_code(hook.store, folder)
+    _refuse_what_never_fits(hook, config, pool)
+    # A template given here is named from where the person is, one in the document from the document's folder.
+    template = find_template(hook, args.template, Path.cwd())
+    name = config.name or (Path(args.config).stem if args.config != "-" else args.dag)
+    return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
+
+
+def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: str) -> None:
+    """Raise when the hosts of the pool can never run a trial, unless it is to wait for others.
+
+    :raises UnplaceableError: says why
+    """
+    from airflow_provider_dtrain.cli.explain import placed
+    from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
+
+    hook.ensure_local()
+    wanted = config.resources
+    request = GangRequest(
+        "config", slots=wanted.slots_per_trial, priority=wanted.priority, is_single_host=wanted.is_single_host
+    )
+    found = placed(hook.store, pool, request)
+    if isinstance(found, Unplaceable) and found.never and config.on_unplaceable == "fail":
+        raise UnplaceableError(found.reason)
 
 
 def _ready(dag_id: str) -> None:
     """Raise when Airflow would not run the DAG now.
 
     :raises NotNowError: it does not know it, or it is paused
+    :raises UsageError: it is some other DAG
     """
     from airflow.models.dag import DagModel
+    from airflow.models.serialized_dag import SerializedDagModel
 
     model = DagModel.get_dagmodel(dag_id)
     if model is None or model.is_stale:
         raise NotNowError(
             f"Airflow knows no DAG {dag_id}. Write it: airflow dtrain init; and let Airflow read it: "
             "airflow dags reserialize"
+        )
+    known = SerializedDagModel.get_dag(dag_id)
+    if known is None or not {"config", "payload"} <= set(known.params):
+        raise UsageError(
+            f"The DAG {dag_id} does not run what it is given: it was not made by experiment_dag(). See "
+            "airflow dtrain init"
         )
     if model.is_paused:
         raise NotNowError(f"The DAG {dag_id} is paused. Let it run: airflow dags unpause {dag_id}")
@@ -124,9 +169,18 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
         note(f"Experiment {view.experiment_id} succeeded.")
         hint(f"airflow dtrain trial describe {view.best_trial or ''}".rstrip())
     else:
-        note(f"Experiment {view.experiment_id} failed: see the task experiment.best of the DAG run {run_id}.")
+        note(f"Experiment {view.experiment_id} failed. {_cause(store, view)}")
         hint(f"airflow dtrain trial list --experiment {view.experiment_id}")
     return 0 if state == "success" else FAILURE
+
+
+def _cause(store: Store, view: ExperimentView) -> str:
+    """Return why an experiment failed, as far as its trials say it."""
+    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
+    first = next((one for one in trials if one.failure), None)
+    if first is None or first.failure is None:
+        return f"The log of the task experiment.best of the DAG run {view.run_id} says why."
+    return f"Trial {first.trial_id}: {first.failure.get('message')}"
 
 
 def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, ExperimentView | None]]:
@@ -137,7 +191,7 @@ def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, Expe
         found = store.list_experiments(dag_id=dag_id, run_id=run_id)
         view, over = (found[0] if found else None), state in ("success", "failed")
         now = f"{state} {_line(view) if view else ''}"
-        if now != last or over:
+        if now != last:
             yield state, view
         last = now
         if over:

@@ -24,7 +24,11 @@ def list_experiments(args: Namespace) -> None:
     rows = [_row(view) for view in found]
     if args.output == "table":
         rows = [_short(view) for view in found]
-    show(args, rows, empty="No experiments yet. A task with TrialOperator makes one.")
+    show(
+        args,
+        rows,
+        empty="No experiments. A task with TrialOperator makes one, or: airflow dtrain experiment create",
+    )
     if found:
         hint(f"airflow dtrain experiment describe {found[0].experiment_id}")
 
@@ -34,8 +38,14 @@ def describe(args: Namespace) -> None:
     """Show an experiment with its share of the queue."""
     store = _store()
     view = _compared(store, store.experiment(args.experiment_id))
-    more = {"weight": view.weight, "max_slots": view.max_slots, "wish": view.wish, "wished_by": view.wished_by}
-    show_one(args, {**_row(view), **more}, with_empty=False)
+    best = store.trial(view.best_trial).hparams if view.best_trial is not None else None
+    share = {
+        "weight": view.weight,
+        "max_slots": view.max_slots,
+        "wish": view.wish,
+        "wished_by": view.wished_by,
+    }
+    show_one(args, {**_row(view), "best_hyperparameters": best, **share}, with_empty=False)
     if view.best_trial is not None:
         hint(f"airflow dtrain trial describe {view.best_trial}")
     else:
@@ -103,7 +113,7 @@ def _row(view: ExperimentView) -> dict[str, Any]:
         "dag": view.dag_id,
         "dag_run": view.run_id,
         "method": view.method,
-        "state": view.state,
+        "state": _state(view),
         "trials": dict(sorted(view.trials.items())),
         "metric": view.metric,
         "smaller_is_better": view.smaller_is_better if view.metric is not None else None,
@@ -114,6 +124,15 @@ def _row(view: ExperimentView) -> dict[str, Any]:
     }
 
 
+def _state(view: ExperimentView) -> str:
+    """Return the state, and what a person wants of an experiment that has not ended."""
+    if view.state != "running" or view.wish is None:
+        return view.state
+    if view.wish == "pause":
+        return "running, pauses" if view.trials.get("running") else "paused"
+    return "running, stops" if view.wish == "stop" else "running, is killed"
+
+
 def _short(view: ExperimentView) -> dict[str, Any]:
     """Return what fits a terminal."""
     return {
@@ -121,7 +140,7 @@ def _short(view: ExperimentView) -> dict[str, Any]:
         "name": view.name,
         "dag": view.dag_id,
         "method": view.method,
-        "state": view.state,
+        "state": _state(view),
         "trials": ", ".join(f"{number} {state}" for state, number in sorted(view.trials.items())),
         "best": None if view.best is None else f"{view.metric} {view.best:.6g} (trial {view.best_trial})",
         "created": short_time(view.created_at),

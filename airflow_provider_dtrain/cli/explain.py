@@ -48,7 +48,7 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
         priority=resources.priority,
         is_single_host=resources.is_single_host,
     )
-    found = _placed(hook.store, pool, request)
+    found = placed(hook.store, pool, request)
     tasks = [task for task in hook.store.tasks() if task.pool == pool and task.state == "waiting"]
     ahead = sum(task.priority <= request.priority for task in tasks)
     row = {"request": source.name, "pool": pool, "slots": request.slots, **_verdict(found, ahead)}
@@ -57,7 +57,8 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
     return row, FAILURE if found.never else NOT_NOW
 
 
-def _placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
+def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
+    """Return where a request would be placed now, or why not."""
     from airflow_provider_dtrain.core.placement import place
 
     options = store.get_pool(pool).options
@@ -133,7 +134,7 @@ def _reason(store: Store, view: AttemptView) -> str | None:
         return view.reason or (view.failure or {}).get("message")
     from airflow_provider_dtrain.core.resources import GangRequest, Placement
 
-    found = _placed(store, view.pool, GangRequest(str(view.allocation_id), slots=view.slots, priority=view.priority))
+    found = placed(store, view.pool, GangRequest(str(view.allocation_id), slots=view.slots, priority=view.priority))
     if isinstance(found, Placement):
         return "free slots suffice; the next scheduling pass decides"
     return found.reason

@@ -85,7 +85,7 @@ def trial(group: str) -> GroupCommand:
             action("trials", "pause", "Let a trial give its slots back; it keeps its place", a.TRIAL, a.YES),
             action("trials", "activate", "Let a paused trial go on", a.TRIAL),
             action("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
-            action("wishes", "stop", "End a trial with what it has: a success", a.TRIAL, function="stop_trial"),
+            action("wishes", "stop", "End a trial with what it has: a success", a.TRIAL, a.YES, function="stop_trial"),
             action("trials", "kill", "End a trial: on every host, or in the queue", a.TRIAL, a.YES),
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,8 @@ from airflow_provider_dtrain.core.search import Outline, TrialSpec, outline, pla
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+    from airflow_provider_dtrain.core.config import ExperimentConfig
 
 #: Used when neither the command nor the configuration names a seed; a run draws its own then.
 _SEED: Final = 0
@@ -29,12 +32,25 @@ def preview(args: Namespace) -> None:
     given = config.reproducibility.experiment_seed if args.seed is None else args.seed
     seed = _SEED if given is None else given
     shape = outline(config)
+    warn(config, shape.trials)
     first = list(itertools.islice(plan(config, seed), args.trials))
     if args.output != "table":
         dump(args.output, _document(shape, first, seed=seed, slots=config.resources.slots_per_trial, pool=pool))
         return
     _show(args, shape, first, seed=seed, drawn=given is None, slots=config.resources.slots_per_trial, pool=pool)
     hint(f"airflow dtrain explain {args.config}")
+
+
+def warn(config: ExperimentConfig, trials: int) -> None:
+    """Say what is allowed and still looks like a slip."""
+    from airflow.configuration import conf
+
+    from airflow_provider_dtrain.core.search_space import suspicious
+
+    for warning in suspicious(config.hyperparameters):
+        note(f"Warning: {warning}")
+    if trials > (most := conf.getint("core", "max_map_length")):
+        note(f"Warning: {trials} trials; Airflow maps at most {most} tasks. Raise [core] max_map_length, or lower it")
 
 
 def _hook() -> Any:
@@ -113,4 +129,4 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _short(value: Any) -> str:
-    return "none" if value is None else cell(value)
+    return json.dumps(value) if isinstance(value, Mapping | list) or value is None else cell(value)

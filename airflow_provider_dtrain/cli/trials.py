@@ -41,12 +41,14 @@ ENDED = ("completed", "stopped", "errored", "killed")
 def list_trials(args: Namespace) -> None:
     """List trials, latest first."""
     store = _store()
+    if args.experiment is not None:
+        store.experiment(args.experiment)
     found = store.list_trials(experiment_id=args.experiment, state=args.state, limit=args.limit)
     trials = sorted(found, key=lambda trial: -trial.trial_id)
     gangs = {task.trial_id: task for task in store.tasks() if task.trial_id is not None}
     make = _listed if args.output != "table" else _short if args.experiment is None else _of_experiment
     rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
-    show(args, rows, empty="No trials yet. A task with TrialOperator makes one.")
+    show(args, rows, empty="No trials. A task with TrialOperator makes one.")
     if trials:
         hint(f"airflow dtrain trial describe {trials[0].trial_id}")
 
@@ -258,14 +260,16 @@ def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, 
 def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
     """Return what compares the trials of one experiment."""
     row, result = _short(store, trial, task), trial.result or {}
+    space = store.get_config(trial.config_id).document.get("hyperparameters")
+    failure = str((trial.failure or {}).get("message") or "").partition("\n")[0]
     return {
         "trial": trial.trial_id,
-        "hyperparameters": trial_name(trial.number, trial.hparams),
+        "hyperparameters": trial_name(trial.number, trial.hparams, space),
         "state": row["state"],
         "metric": result.get("metric"),
         "steps": result.get("steps"),
         "ended": row["ended"],
-        "reason": row["reason"],
+        "reason": row["reason"] or failure or None,
     }
 
 

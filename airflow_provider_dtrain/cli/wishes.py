@@ -24,8 +24,8 @@ def pause(args: Namespace) -> None:
     hook, number = _hook(), args.experiment_id
     asked = hook.store.request_pause_experiment(number, user())
     note(
-        f"Experiment {number}: {_trials(asked)} paused or asked to give slots back, and none of it starts. What runs "
-        "writes a checkpoint first."
+        f"Experiment {number}: {_trials(asked)} paused or asked to give slots back, and none starts. What runs is "
+        "asked for a checkpoint first; without one a trial begins anew when it goes on."
     )
     _instead_of_the_dead(hook, number, pause_unfollowed)
     hint(f"airflow dtrain experiment activate {number}")
@@ -36,7 +36,7 @@ def activate(args: Namespace) -> None:
     """Let the paused trials of an experiment go on."""
     number = args.experiment_id
     found = _hook().store.activate_experiment(number, user())
-    note(f"Experiment {number} goes on: {_trials(found)} in their places in the queue.")
+    note(f"Experiment {number} goes on: {_trials(found)} back in the queue.")
     hint(f"airflow dtrain experiment describe {number}")
 
 
@@ -79,6 +79,8 @@ def stop_trial(args: Namespace) -> None:
     trial = hook.store.trial(args.trial_id)
     if trial.state not in _LIVE:
         note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
+        return
+    if not _agreed(args, f"Stop trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?"):
         return
     hook.store.request_stop(user(), trial_id=trial.trial_id)
     note(f"Trial {trial.trial_id} is asked to end with what it has; if it runs, it writes a checkpoint first.")

@@ -56,7 +56,7 @@ async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> 
     reason = await _invalid_hp(rt, view, end)
     if reason is not None:
         return InvalidHPError(
-            f"The training code refused its hyperparameters: {reason}\nThe trial is not started again. "
+            f"The training code refused its hyperparameters: {reason}\nWith these it is not started again. "
             f"hyperparameters: {dict(view.hparams)}"
         )
     error = finishing.cause(end)

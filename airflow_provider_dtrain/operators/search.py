@@ -69,8 +69,9 @@ class PlanTrialsOperator(BaseOperator):
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():
+            hook = DtrainHook()
             trials = plan_search(
-                DtrainHook(),
+                hook,
                 trial_key(context),
                 self.config,
                 self.template,
@@ -79,7 +80,8 @@ class PlanTrialsOperator(BaseOperator):
                 payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
             )
-        self.log.info("Search %d: %d trials", trials[0]["search_id"], len(trials))
+            experiment_id = hook.store.search(trials[0]["search_id"]).experiment_id
+        self.log.info("Experiment %d: %d trials", experiment_id, len(trials))
         return trials
 
 
@@ -131,7 +133,10 @@ class SelectBestTrialOperator(BaseOperator):
                 raise SearchFailedError("There is no plan: the task that plans the trials has not succeeded.")
             selection = select_best(DtrainHook().store, int(self.plan[0]["search_id"]))
         result = selection.result
-        self.log.info("Best trial %d (number %d): %s", result["trial_id"], result["number"], result["metric"])
+        self.log.info(
+            "Best trial %d (number %d): metric %s with %s",
+            result["trial_id"], result["number"], result["metric"], result["hparams"],
+        )  # fmt: skip
         if selection.is_new_best:
             self._announce(context, selection)
         else:

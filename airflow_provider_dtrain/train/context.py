@@ -156,6 +156,7 @@ class Context(Ending):
         :param max_batches: length of an epoch in batches; default: the whole data set
         :param options: of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``pin_memory``
         """
+        self._progress.has_loader = True
         return Loader(
             dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
             size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,

@@ -36,6 +36,8 @@ class Progress:
     in_epochs: bool = False
     #: True in the last epoch of ``ctx.epochs``.
     last_epoch: bool = False
+    #: ``ctx.loader`` was used; else nobody knows where in an epoch the training is.
+    has_loader: bool = False
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch; positions restored for it stay valid."""

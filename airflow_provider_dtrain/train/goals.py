@@ -113,6 +113,11 @@ class Goal:
 
 
 def epochs_done(progress: Progress) -> int:
-    """Return the complete epochs: the current one counts when every pass through its data is finished."""
+    """Return the complete epochs: the current one counts when every pass through its data is finished.
+
+    Without ``ctx.loader`` it counts from its first validation on, which most programs have at its end.
+    """
+    if progress.in_epochs and not progress.has_loader:
+        return progress.epoch + 1
     whole = bool(progress.passes) and all(item.finished for item in progress.passes)
     return progress.epoch + (1 if whole else 0)

@@ -180,9 +180,14 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
     world.until(lambda: world.commands.run("dags", "details", "dtrain_experiment").code == 0, "the DAG", 180)
     bad = world.commands.run("dtrain", "e", "create", str(tmp_path / "bad.yaml"))
     assert (bad.code, "hyperparameters.lr.count: missing" in bad.err) == (1, True)
+    other = world.commands.run("dtrain", "e", "create", str(tmp_path / "good.yaml"), "--dag", "job_searches")
+    assert (other.code, "not made by experiment_dag()" in other.err) == (2, True)
+    (tmp_path / "large.yaml").write_text(grid(0.3).replace("slots_per_trial: 1", "slots_per_trial: 64"))
+    large = world.commands.run("dtrain", "e", "create", str(tmp_path / "large.yaml"))
+    assert (large.code, "64 slots can never be had" in large.err) == (1, True)
     assert world.runs("dtrain_experiment") == []
     followed = world.cli("experiment", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
-    assert followed.json["experiment"] == "by-hand"
+    assert (followed.json["name"], followed.json["best"], followed.json["state"]) == ("by-hand", 0.3, "completed")
     assert "3 completed; best score 0.3" in followed.err
     (view,) = world.store.list_experiments(dag_id="dtrain_experiment")
     assert "hyperparameters:" in world.cli("e", "config", str(view.experiment_id)).out

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_dtrain.train.data import Loader, Progress, permutation, rank_batches, validation_loader
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.goals import epochs_done
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -139,3 +140,14 @@ def test_loading_data_draws_nothing_from_the_global_generator():
     list(loader(Progress()))
     list(validation_loader(list(range(5)), rank=0, size=1, per_slot=2, options={}))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_counts_when_its_pass_has_ended_and_without_a_loader_from_its_first_validation_on():
+    with_loader, without = Progress(has_loader=True), Progress()
+    for progress in (with_loader, without):
+        progress.begin_epoch(0)
+    assert (epochs_done(with_loader), epochs_done(without)) == (0, 1)
+    with_loader.begin_pass().finished = True
+    assert epochs_done(with_loader) == 1
+    without.begin_epoch(1)
+    assert epochs_done(without) == 2
