@@ -116,7 +116,7 @@ def test_a_dag_that_is_deleted_while_its_tasks_wait_and_run_leaves_nothing_behin
 
 
 def test_two_dag_runs_that_fight_for_the_last_slot_both_get_it(stage: Stage) -> None:
-    runs = [stage.start("deferred", slots=slots, until=60) for slots in (5, 2, 6)]
+    runs = [stage.start("deferred", slots=slots, until=60) for slots in (4, 2, 2)]
     trials = [stage.trial_of(run_id).trial_id for run_id in runs]
     for run_id in runs:
         stage.ends(run_id, "success")
