@@ -95,7 +95,7 @@ class TriggerProcess:
         self.kill()
         assert self.parent.stdin
         self.parent.stdin.close()
-        self.parent.wait(20)
+        self.parent.wait(120)
 
 
 class World:

@@ -134,7 +134,7 @@ def test_a_rank_that_raises_fails_the_task_with_its_traceback(cluster: Cluster) 
     state, run_id = cluster.run("job", ranks(4, "fail 3"))
     assert state == "failed"
     log = cluster.airflow.log("job", run_id, "train")
-    assert "Rank 3 on gpus-" in log
+    assert "Rank 3 on host 'gpus-" in log
     assert "ValueError: rank 3 cannot go on" in log
     assert "in <module>" in log
     assert cluster.processes("ranks.py") == []
