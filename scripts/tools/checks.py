@@ -47,7 +47,7 @@ TOOLS = (
 
 
 #: The tests under a real scheduler, and the name of their check.
-SCHEDULER_TESTS = "tests/integration/test_main_job.py"
+SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test_search_dags.py")
 BESIDE = "pytest, under a scheduler"
 
 
@@ -114,8 +114,8 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool) -> dict[
     if not further:
         # They wait for Airflow most of the time: the others run beside them.
         tests = {
-            BESIDE: [*module, "pytest", SCHEDULER_TESTS],
-            "pytest": [*module, "pytest", *together, f"--ignore={SCHEDULER_TESTS}"],
+            BESIDE: [*module, "pytest", *SCHEDULER_TESTS],
+            "pytest": [*module, "pytest", *together, *(f"--ignore={path}" for path in SCHEDULER_TESTS)],
         }
     if only_tests:
         return tests
