@@ -21,6 +21,8 @@ from airflow_provider_dtrain.errors import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from airflow_provider_dtrain.engine.following import GangFollower
     from airflow_provider_dtrain.hosts.remote import Frame, HostLink
 
@@ -104,6 +106,18 @@ class HostFollower:
         on_progress = functools.partial(self.gang.watchdog.take, self.host)
         future = link.subscribe(self.run_name, offsets, sink, logs="rank0", on_progress=on_progress)
         try:
+            await self._subscribed(future)
+        except BaseException:
+            # A link outlives many runs: whoever goes takes his sink along.
+            if link.alive:
+                link.unsubscribe(self.run_name, sink)
+            raise
+        self.gang.deciding.linked(self.host)
+        return link
+
+    async def _subscribed(self, future: Future[dict[str, Any]]) -> None:
+        """Wait for the host's answer, and note that it answers again."""
+        try:
             async with asyncio.timeout(SUBSCRIBE_S):
                 await asyncio.wrap_future(future)
         except TimeoutError:
@@ -114,8 +128,6 @@ class HostFollower:
         if self.is_shown_away:
             await self.rt.note_host(self.host, "ready")
         self.unreachable_since, self.wait_s, self.is_shown_away = None, RECONNECT_FIRST_S, False
-        self.gang.deciding.linked(self.host)
-        return link
 
     async def _consume(self, link: HostLink) -> None:
         until = time.monotonic() + RESTARTED_READ_S
