@@ -18,6 +18,11 @@ from airflow_provider_dtrain.operators.trial import TrialOperator
 TIMES = Path(os.environ.get("BENCH_MAPPED_TIMES", os.devnull))
 #: As long as a trigger of the provider waits before its first event.
 WAIT = timedelta(seconds=12)
+#: As large as a trial's.
+RESULT = {
+    "experiment_id": 1, "trial_id": 1, "state": "completed", "metric": 0.5, "metrics": {"score": 0.5}, "best_step": 1,
+    "steps": 1, "rung": None, "checkpoint": None, "hosts": {"local": []},
+}  # fmt: skip
 CONFIG = """
 name: noop
 entrypoint: python searched.py score
@@ -55,15 +60,20 @@ class TimedTrial(TrialOperator):
 
 
 class Waits(BaseOperator):
+    """What Airflow does for a trial too: templated fields, a name, a deferral, a result as XCom."""
+
+    template_fields = TrialOperator.template_fields
+    template_fields_renderers = TrialOperator.template_fields_renderers
+
     def __init__(self, *, trial: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.trial = trial
+        self.trial, self.config, self.template, self.allocation = trial, None, None, None
 
     def execute(self, context: Any) -> None:
         self.defer(trigger=TimeDeltaTrigger(WAIT), method_name="done")
 
-    def done(self, context: Any, event: Any = None) -> None:
-        pass
+    def done(self, context: Any, event: Any = None) -> dict[str, Any]:
+        return dict(RESULT)
 
 
 with DAG("bench_trials", schedule=None, params={"count": 1}):
@@ -73,7 +83,8 @@ with DAG("bench_trials", schedule=None, params={"count": 1}):
 with DAG("bench_waits", schedule=None, params={"count": 1}):
 
     @task
-    def numbers(params: Any = None) -> list[dict[str, int]]:
-        return [{"number": number} for number in range(int(params["count"]))]
+    def numbers(params: Any = None) -> list[dict[str, Any]]:
+        count = int(params["count"])
+        return [{"search_id": 1, "number": n, "hparams": {"lr": 0.5}, "name": f"{n} | lr=0.5"} for n in range(count)]
 
-    Waits.partial(task_id="trial", retries=3).expand(trial=numbers())
+    Waits.partial(task_id="trial", retries=3, map_index_template="{{ task.trial.name }}").expand(trial=numbers())

@@ -93,7 +93,7 @@ def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
     refuse_unsupported(config, effective.origins)
     # The same as its task would say it, before there is one.
     plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
-    warn(config, outline(config).trials)
+    warn(config, outline(config))
     folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
     if not folder.is_dir():
         what = "MODEL_DIR" if args.model_dir else "model_dir"

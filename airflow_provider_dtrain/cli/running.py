@@ -31,7 +31,7 @@ def experiment(group: str) -> GroupCommand:
             action("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
             action("experiments", "describe", "Show an experiment", a.EXPERIMENT),
             action("experiments", "config", "Print its effective configuration, secrets masked", a.EXPERIMENT),
-            action("wishes", "pause", "Let its trials give their slots back; they keep their places", a.EXPERIMENT),
+            action("wishes", "pause", "Let its trials give slots back; they keep their places", a.EXPERIMENT, a.YES),
             action("wishes", "activate", "Let its paused trials go on", a.EXPERIMENT),
             action("wishes", "stop", "End it with the best that it has: a success", a.EXPERIMENT, a.YES),
             action("wishes", "kill", "End all its trials, on every host and in the queue", a.EXPERIMENT, a.YES),

@@ -32,7 +32,7 @@ def preview(args: Namespace) -> None:
     given = config.reproducibility.experiment_seed if args.seed is None else args.seed
     seed = _SEED if given is None else given
     shape = outline(config)
-    warn(config, shape.trials)
+    warn(config, shape)
     first = list(itertools.islice(plan(config, seed), args.trials))
     if args.output != "table":
         dump(args.output, _document(shape, first, seed=seed, slots=config.resources.slots_per_trial, pool=pool))
@@ -41,15 +41,15 @@ def preview(args: Namespace) -> None:
     hint(f"airflow dtrain explain {args.config}")
 
 
-def warn(config: ExperimentConfig, trials: int) -> None:
+def warn(config: ExperimentConfig, shape: Outline) -> None:
     """Say what is allowed and still looks like a slip."""
     from airflow.configuration import conf
 
-    from airflow_provider_dtrain.core.search_space import suspicious
+    from airflow_provider_dtrain.core.slips import slips
 
-    for warning in suspicious(config.hyperparameters):
+    for warning in slips(config, shape):
         note(f"Warning: {warning}")
-    if trials > (most := conf.getint("core", "max_map_length")):
+    if (trials := shape.trials) > (most := conf.getint("core", "max_map_length")):
         note(f"Warning: {trials} trials; Airflow maps at most {most} tasks. Raise [core] max_map_length, or lower it")
 
 

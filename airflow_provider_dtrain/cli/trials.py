@@ -128,7 +128,7 @@ def checkpoints(args: Namespace) -> None:
 @command
 def kill(args: Namespace) -> None:
     """End a trial: on every host, or in the queue."""
-    from airflow_provider_dtrain.engine.recovery import kill_unfollowed
+    from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = _store()
@@ -154,12 +154,12 @@ def kill(args: Namespace) -> None:
 @command
 def pause(args: Namespace) -> None:
     """Let a trial hold no slots until it is activated."""
-    from airflow_provider_dtrain.engine.recovery import pause_unfollowed
+    from airflow_provider_dtrain.engine.unfollowed import pause_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = _store()
     trial = store.trial(args.trial_id)
-    saves, words = _at_a_stop(store, trial)
+    saves, words = at_a_stop(store, trial)
     if not saves and not confirm(f"Trial {trial.trial_id} {words}. Pause it?", yes=args.yes):
         note("Nothing was changed.")
         return
@@ -173,7 +173,7 @@ def pause(args: Namespace) -> None:
     hint(f"airflow dtrain trial activate {trial.trial_id}")
 
 
-def _at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
+def at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
     """Return whether what a trial has done is kept when it is asked to stop, and what becomes of it in words."""
     if store.attempt(trial.attempt_id).state not in ("starting", "running"):
         return True, "goes on where it was"
@@ -235,11 +235,26 @@ def _row(trial: TrialView) -> dict[str, Any]:
         "dag_run": trial.key.run_id,
         "hyperparameters": trial.hparams,
         "state": trial.state,
+        "replaced": _replaced(trial),
         "metric": (trial.result or {}).get("metric"),
         "attempts": trial.attempts,
         "created": trial.created_at,
         "ended": trial.ended_at,
     }
+
+
+def _replaced(trial: TrialView) -> str | None:
+    """Return why a trial of a search does not count any more."""
+    if trial.is_of_older_plan:
+        return "its experiment was planned anew"
+    return "its task was cleared" if trial.is_cleared else None
+
+
+def _end_words(trial: TrialView) -> str | None:
+    """Return why a trial has ended before its time; None when it has not."""
+    if trial.state == "stopped":
+        return f"stopped by {trial.stop_requested_by or 'the searcher'}"
+    return str((trial.failure or {}).get("message") or "").partition("\n")[0] or None
 
 
 def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
@@ -261,15 +276,14 @@ def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dic
     """Return what compares the trials of one experiment."""
     row, result = _short(store, trial, task), trial.result or {}
     space = store.get_config(trial.config_id).document.get("hyperparameters")
-    failure = str((trial.failure or {}).get("message") or "").partition("\n")[0]
     return {
         "trial": trial.trial_id,
         "hyperparameters": trial_name(trial.number, trial.hparams, space),
         "state": row["state"],
-        "metric": result.get("metric"),
+        "metric": result.get("metric", trial.best_metric),
         "steps": result.get("steps"),
         "ended": row["ended"],
-        "reason": row["reason"] or failure or None,
+        "reason": row["reason"],
     }
 
 
@@ -285,7 +299,7 @@ def _short(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, A
         "state": state,
         "created": short_time(trial.created_at),
         "ended": short_time(trial.ended_at),
-        "reason": row["reason"],
+        "reason": row["reason"] or row["replaced"] or _end_words(trial),
     }
 
 

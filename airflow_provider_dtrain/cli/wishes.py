@@ -19,13 +19,16 @@ _LIVE = ("queued", "running", "paused")
 @command
 def pause(args: Namespace) -> None:
     """Let the trials of an experiment hold no slots until it is activated."""
-    from airflow_provider_dtrain.engine.recovery import pause_unfollowed
+    from airflow_provider_dtrain.engine.unfollowed import pause_unfollowed
 
     hook, number = _hook(), args.experiment_id
+    lose = _without_checkpoint(hook, number)
+    if lose and not _agreed(args, f"Trials {lose} have no checkpoint and may begin anew. Pause experiment {number}?"):
+        return
     asked = hook.store.request_pause_experiment(number, user())
     note(
         f"Experiment {number}: {_trials(asked)} paused or asked to give slots back, and none starts. What runs is "
-        "asked for a checkpoint first; without one a trial begins anew when it goes on."
+        "asked for a checkpoint first."
     )
     _instead_of_the_dead(hook, number, pause_unfollowed)
     hint(f"airflow dtrain experiment activate {number}")
@@ -43,7 +46,7 @@ def activate(args: Namespace) -> None:
 @command
 def stop(args: Namespace) -> None:
     """End an experiment with the best that it has."""
-    from airflow_provider_dtrain.engine.recovery import stop_unfollowed
+    from airflow_provider_dtrain.engine.unfollowed import stop_unfollowed
 
     hook = _hook()
     view = hook.store.experiment(args.experiment_id)
@@ -58,7 +61,7 @@ def stop(args: Namespace) -> None:
 @command
 def kill(args: Namespace) -> None:
     """End all trials of an experiment: on every host, and in the queue."""
-    from airflow_provider_dtrain.engine.recovery import kill_unfollowed
+    from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed
 
     hook = _hook()
     view = hook.store.experiment(args.experiment_id)
@@ -73,7 +76,7 @@ def kill(args: Namespace) -> None:
 @command
 def stop_trial(args: Namespace) -> None:
     """End a trial with what it has."""
-    from airflow_provider_dtrain.engine.recovery import stop_unfollowed
+    from airflow_provider_dtrain.engine.unfollowed import stop_unfollowed
 
     hook = _hook()
     trial = hook.store.trial(args.trial_id)
@@ -87,6 +90,14 @@ def stop_trial(args: Namespace) -> None:
     if stop_unfollowed(hook, trial.trial_id):
         note("It was ended by this command: the process that followed it is gone.")
     hint(f"airflow dtrain trial describe {trial.trial_id}")
+
+
+def _without_checkpoint(hook: DtrainHook, experiment_id: int) -> list[int]:
+    """Return the trials that lose what they have done when they are paused, as far as the store knows."""
+    from airflow_provider_dtrain.cli.trials import at_a_stop
+
+    live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state == "running"]
+    return sorted(one.trial_id for one in live if not at_a_stop(hook.store, one)[0])
 
 
 def _hook() -> DtrainHook:

@@ -104,21 +104,6 @@ def _refuse(problems: list[Problem]) -> None:
         raise ConfigError(problems)
 
 
-def suspicious(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return what is valid and looks like a slip: the ends of a ``log`` given as values instead of exponents."""
-    found = []
-    for path, leaf in leaves(hyperparameters):
-        if not isinstance(leaf, Mapping) or leaf.get("type") != "log":
-            continue
-        low, high, base = leaf["minval"], leaf["maxval"], leaf.get("base", LOG_BASE)
-        if low > 0 and high <= 1 and not (float(low).is_integer() and float(high).is_integer()):
-            ends = f"{base**low:.4g} to {base**high:.4g}"
-            found.append(
-                f"{path}: minval and maxval are exponents, so this is {ends}; 0.001 to 0.1 is written -3 and -1"
-            )
-    return found
-
-
 def check_space(group: Mapping[str, Any]) -> list[Problem]:
     """Return everything that is wrong with the leaves of a space."""
     problems: list[Problem] = []

@@ -15,7 +15,7 @@ _PLAIN: Final = (1e-2, 1e5)
 
 
 def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Mapping[str, Any] | None = None) -> str:
-    """Return e.g. ``3 | lr=3e-4 bs=256``: at most 200 characters.
+    """Return e.g. ``3 | lr=3e-4 bs=256``, or ``trial 3`` where nothing differs: at most 200 characters.
 
     :param number: of the trial; None leaves it out
     :param hparams: its values, nested; None = not drawn yet
@@ -28,6 +28,8 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
         last = [path.rpartition(".")[2] for path, _ in values]
         names = [name if last.count(name) == 1 else path for name, (path, _) in zip(last, values, strict=True)]
         words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
+    if not words:
+        return "" if number is None else f"trial {number}"
     name = " | ".join(filter(None, ["" if number is None else str(number), words]))
     return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
 

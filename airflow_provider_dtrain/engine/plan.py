@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
     if view.payload is not None:
         digest = view.payload
         archives["payloads"] = Archive(digest=digest, content=lambda: store.get_payload(digest))
-    needed = needed_modules(config.command, store.get_payload(view.payload)) if view.payload else ()
+    needed = _needed(store, tuple(config.command), view.payload) if view.payload else ()
     own = _restart_from(store, view)
     return Job(
         store_id=store.store_id,
@@ -231,6 +232,12 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         rungs=_rungs(store, view),
         timeout_s=timeout_s,
     )
+
+
+@lru_cache(maxsize=64)
+def _needed(store: Store, command: tuple[str, ...], digest: str) -> tuple[str, ...]:
+    # The trials of a search share command and code.
+    return needed_modules(command, store.get_payload(digest))
 
 
 def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import socket
 import time
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.runtime import Runtime
@@ -105,12 +105,12 @@ class Look:
                 return []
 
     async def _look_at(self, store: Store, host: str) -> list[str]:
-        await look_at_host(_runtime(self.hook, store), host)
+        await look_at_host(runtime_of(self.hook, store), host)
         return []
 
     async def _probe(self, store: Store, host: str) -> list[str]:
         """Show a host as ready again when it answers."""
-        rt = _runtime(self.hook, store)
+        rt = runtime_of(self.hook, store)
         link = await rt.link(host)
         facts = await rt.call(host, "probe")
         hello = link.hello
@@ -135,7 +135,7 @@ class Look:
                 freed = await self._look_after(store, view)
         for host in freed:
             # It answered: its slots are of use again at once.
-            await _runtime(self.hook, store).note_host(host, "ready")
+            await runtime_of(self.hook, store).note_host(host, "ready")
         return freed
 
     @contextlib.asynccontextmanager
@@ -159,7 +159,7 @@ class Look:
 
     async def _take(self, store: Store, view: AttemptView) -> Runtime:
         watch = await in_thread(store.watch, view.attempt_id, watcher=RECOVERY)
-        return _runtime(self.hook, store, view.attempt_id, watch, trial_id=view.trial_id)
+        return runtime_of(self.hook, store, view.attempt_id, watch, trial_id=view.trial_id)
 
     async def _look_after(self, store: Store, view: AttemptView) -> list[str]:
         """Look at a silent attempt; what lives goes on, and its host ends it after orphan_timeout."""
@@ -170,7 +170,7 @@ class Look:
         if any(state == "alive" for state in states.values()):
             return []
         is_silent = any(isinstance(state, HostError) for state in states.values())
-        if is_silent and await _runtime(self.hook, store).is_held():
+        if is_silent and await runtime_of(self.hook, store).is_held():
             return []
         lost = self._lost(view, states)
         if lost is None:
@@ -182,7 +182,7 @@ class Look:
     async def _state_of(self, store: Store, view: AttemptView, host: str) -> str | HostError:
         """Return ``alive``, ``started`` (and over), ``over`` (before a rank started), ``absent``, or why not known."""
         try:
-            told = await _runtime(self.hook, store).call(host, "status")
+            told = await runtime_of(self.hook, store).call(host, "status")
         except HostError as error:
             return error
         run = (told.get("runs") or {}).get(view.run)
@@ -196,7 +196,7 @@ class Look:
     def _lost(self, view: AttemptView, states: Mapping[str, str | HostError]) -> dict[str, HostError] | None:
         """Return the hosts from which nothing comes any more; None while one may still have live ranks."""
         lost: dict[str, HostError] = {}
-        limit_s = _runtime(self.hook, self.hook.store).gone_after_s
+        limit_s = runtime_of(self.hook, self.hook.store).gone_after_s
         for host, state in states.items():
             if state == "absent":
                 lost[host] = HostLostError(host, f"Host '{host}' has no trace of run {view.run} any more.")
@@ -251,9 +251,14 @@ def _sighting(view: AttemptView) -> tuple[int, int, Any]:
     return view.attempt_id, view.watch, view.renewed_at
 
 
-def _runtime(
+def runtime_of(
     hook: DtrainHook, store: Store, attempt_id: int = 0, watch: int = 0, *, trial_id: int | None = None
 ) -> Runtime:
+    """Return what carries an attempt on in place of its follower.
+
+    :param watch: that was taken under the name of recovery
+    :param trial_id: whose lines are logged; None = of no trial
+    """
     named = log if trial_id is None else OfTrial(log, {"trial_id": trial_id})
     rt = Runtime(hook, store, attempt_id, watch, TaskLog(named, None), watcher=RECOVERY)
     rt.connect_timeout_s = CONNECT_S
@@ -354,50 +359,3 @@ class Recovery:
         if self._is_user:
             self._is_user = False
             self._shared.users -= 1
-
-
-# -- commands ------------------------------------------------------------------------------------
-def kill_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
-    """Kill a trial whose follower was silent for a minute; return False when somebody follows it. Blocks.
-
-    Slots of hosts that do not answer stay taken until they do.
-    """
-    return asyncio.run(_instead(hook, trial_id, "kill"))
-
-
-def pause_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
-    """See the ranks of a trial stop whose follower was silent for a minute; return False when somebody follows it.
-
-    Blocks until they have written their checkpoint. The wish for the pause is in the store already.
-    """
-    return asyncio.run(_instead(hook, trial_id, "pause"))
-
-
-def stop_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
-    """End a trial whose follower was silent for a minute with what it has; return False when somebody follows it.
-
-    Blocks until its ranks have written their checkpoint. The wish for the stop is in the store already.
-    """
-    return asyncio.run(_instead(hook, trial_id, "stop"))
-
-
-async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause", "stop"]) -> bool:
-    from airflow_provider_dtrain.engine.attempt import AttemptRunner
-
-    store = await in_thread(lambda: hook.store)
-    attempt_id = (await in_thread(store.trial, trial_id)).attempt_id
-    view = await in_thread(store.attempt, attempt_id)
-    if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) < LEASE_TTL_S:
-        return False
-    runs = view.state in ("running", "stopping")
-    if wish == "pause" and not runs:
-        return False
-    watch = await in_thread(store.watch, attempt_id, watcher=RECOVERY)
-    runner = AttemptRunner(_runtime(hook, store, attempt_id, watch, trial_id=trial_id))
-    if wish == "kill":
-        await runner.kill()
-    elif runs:
-        await runner.salvage({})
-    else:
-        await runner.stop()
-    return True

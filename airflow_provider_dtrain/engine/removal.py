@@ -58,11 +58,14 @@ async def find_unkept(rt: Runtime, view: AttemptView, state: State, error: Dtrai
     config = ExperimentConfig.model_validate(dict(stored.document))
     if config.checkpoint_policy != "best" or not is_done:
         return None
-    trials = await rt.db(lambda: rt.store.list_trials(experiment_id=view.experiment_id, limit=None))
-    done = {one.trial_id for one in trials if one.state in DONE} | {view.trial_id}
     checkpoints = await rt.db(rt.store.experiment_checkpoints, view.experiment_id)
     metric = config.searcher.metric
     gone = {one.checkpoint_id for one in unkept([as_saved(c, metric) for c in checkpoints], numbers_of(config))}
+    if not gone:
+        return None
+    # Only now: a search may have thousands of trials, and this runs at the end of each.
+    trials = await rt.db(lambda: rt.store.list_trials(experiment_id=view.experiment_id, limit=None))
+    done = {one.trial_id for one in trials if one.state in DONE} | {view.trial_id}
     unwanted = [c for c in checkpoints if c.checkpoint_id in gone and c.trial_id in done]
     return Unkept(config, stored.secrets, unwanted) if unwanted else None
 

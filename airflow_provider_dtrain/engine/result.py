@@ -22,10 +22,10 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
     """
     searcher = store.get_config(view.config_id).document.get("searcher") or {}
     metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
-    validations = current_branch(store.metrics(view.trial_id, "validation"))
+    reports = store.metrics(view.trial_id)
+    validations = current_branch([row for row in reports if row.group == "validation"])
     best = _best(validations, metric, smaller)
     checkpoints = [one for one in store.checkpoints(view.trial_id) if one.checkpoint_id not in without]
-    steps = [row.step for row in store.metrics(view.trial_id)]
     result = {
         "experiment_id": view.experiment_id,
         "trial_id": view.trial_id,
@@ -33,7 +33,7 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
         "metric": best.metrics.get(metric) if best and metric else None,
         "metrics": dict(best.metrics) if best else {},
         "best_step": best.step if best else None,
-        "steps": max(steps, default=0),
+        "steps": max((row.step for row in reports), default=0),
         "rung": view.rung,
         "checkpoint": checkpoint_url(best_checkpoint(checkpoints, metric, smaller) if checkpoints else None),
         "hosts": _hosts(store, view),

@@ -180,7 +180,7 @@ class Selection:
 def select_best(store: Store, search_id: int) -> Selection:
     """End a search and return its best trial. Blocks.
 
-    :raises SearchFailedError: no trial completed or was stopped; names the first cause
+    :raises SearchFailedError: no trial completed or was stopped, or a person killed the experiment; names the cause
     :raises MetricMissingError: no trial reported a finite value of the searcher's metric
     """
     search = store.search(search_id)
@@ -190,7 +190,7 @@ def select_best(store: Store, search_id: int) -> Selection:
     if missing > 0:
         counts["not started"] = missing
     end = store.end_search(search_id)
-    if not any(states[state] for state in GOOD):
+    if end.state == "killed" or not any(states[state] for state in GOOD):
         raise SearchFailedError(_why(search, counts, end.failure, end.failed_trial_id))
     best = _best(store, search)
     before = store.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
@@ -211,6 +211,11 @@ def _beats(metric: float | None, before: float | None, smaller_is_better: bool) 
 
 def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, Any] | None, failed: int | None) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    if failure is not None and failed is None and any(counts.get(state) for state in GOOD):
+        return (
+            f"{failure.get('message')} Of '{search.experiment}': {states}. Clear its killed trials to go on, or look "
+            f"at what there is: airflow dtrain experiment describe {search.experiment_id}"
+        )
     words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
     if failure is not None and failed is not None:
         return f"{words} The first that failed is trial {failed}: {failure.get('message')}"

@@ -155,15 +155,14 @@ def choose_pool(store: Store, wanted: str | None) -> str:
     """
     if wanted is not None:
         return wanted
-    pools = [pool.name for pool in store.list_pools()]
-    hosts = store.list_hosts()
-    others = sorted({host.pool for host in hosts if host.name != LOCAL_HOST})
+    others = sorted({host.pool for host in store.list_hosts() if host.name != LOCAL_HOST})
     if not others:
         return LOCAL_POOL
     if len(others) == 1:
         return others[0]
     if "default" in others:
         return "default"
+    pools = [pool.name for pool in store.list_pools()]
     raise NotFoundError(
         f"The configuration names no pool and there are several: {', '.join(sorted(pools))}. Set resources.pool."
     )

@@ -3335,6 +3335,8 @@ sys.stdout.write("\\nDTRAIN " + json.dumps({
 
 def look_for_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
     """Ask an interpreter for the versions of some modules without importing them; return also what went wrong."""
+    if python is None and not modules:
+        return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
     argv = [os.path.expanduser(python) if python else sys.executable, "-c", LOOK_FOR_MODULES]
     nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
     try:

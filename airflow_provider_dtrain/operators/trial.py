@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_dtrain.errors import ExecutionTimeoutError
+from airflow_provider_dtrain.errors import ExecutionTimeoutError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.tasks import as_airflow, dag_folder, failing_at_once, trial_key
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 #: Airflow renders it before and after the task: the name is there while the trial waits and runs.
-MAP_INDEX_TEMPLATE = "{{ task.map_index_name or ti.map_index }}"
+#: In a DAG that renders native objects a number alone would be one, and Airflow takes text only.
+MAP_INDEX_TEMPLATE = "{{ task.map_index_name or 'trial ' ~ ti.map_index }}"
 
 
 class TrialOperator(BaseOperator):
@@ -82,7 +84,6 @@ class TrialOperator(BaseOperator):
         self.allocation = allocation
         self.deferrable = deferrable
         self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
-        self._trial_id: int | None = None
         self._name: str | None = None
 
     @property
@@ -108,15 +109,16 @@ class TrialOperator(BaseOperator):
         with failing_at_once():
             hook = DtrainHook()
             ticket = self._submit(hook, key, dag_folder(context))
-            revive(hook.store, ticket)
+            if not ticket.is_new:
+                revive(hook.store, ticket)
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
-        self._trial_id = ticket.trial_id
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
         if not self.deferrable or key.map_index < 0:
             outcome = self._carry(hook, ticket.trial_id, deadline)
         if outcome is None:
             self._defer(ticket.trial_id, deadline)
+        self._learn_name(hook, ticket.trial_id)
         return self._end(outcome)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -127,7 +129,7 @@ class TrialOperator(BaseOperator):
         from airflow_provider_dtrain.engine.outcome import Outcome
 
         event = event or {}
-        self._trial_id = event.get("trial_id")
+        self._name = event.get("name")
         return self._end(Outcome.from_dict(event["outcome"]))
 
     def on_kill(self) -> None:
@@ -149,9 +151,11 @@ class TrialOperator(BaseOperator):
         return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)
 
     def _gang(self) -> HeldGang | None:
+        if self.allocation is None:
+            return None
         from airflow_provider_dtrain.engine.gangs import HeldGang
 
-        return None if self.allocation is None else HeldGang.parse(self.allocation)
+        return HeldGang.parse(self.allocation)
 
     def _planned(self, key: TrialKey) -> dict[str, Any]:
         return {"number": max(key.map_index, 0), **(self.trial or {})}
@@ -194,16 +198,15 @@ class TrialOperator(BaseOperator):
 
         self.defer(trigger=TrialTrigger(trial_id=trial_id, deadline=deadline), method_name="execute_complete")
 
-    def _learn_name(self) -> None:
+    def _learn_name(self, hook: DtrainHook, trial_id: int) -> None:
         """Look up what a trial of a search has drawn since it was planned."""
-        if self._trial_id is not None and isinstance(self.trial, Mapping) and "search_id" in self.trial:
+        if isinstance(self.trial, Mapping) and "search_id" in self.trial:
             from airflow_provider_dtrain.engine.search import drawn_name
-            from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-            self._name = drawn_name(DtrainHook().store, self._trial_id) or self._name
+            with contextlib.suppress(StoreUnavailableError):
+                self._name = drawn_name(hook.store, trial_id)
 
     def _end(self, outcome: Outcome | None) -> dict[str, Any] | None:
-        self._learn_name()
         if outcome is None or outcome.failure is None:
             return outcome.result if outcome else None
         raise as_airflow(outcome.failure.exception())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import random
 import select
 import socket
 import threading
@@ -13,22 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine import Connection
-
 from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import Base, reads
 from airflow_provider_dtrain.store.engine import gate
-from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.looks import Looks, Sign
 from airflow_provider_dtrain.store.notify import Listener, Message, can_listen
-from airflow_provider_dtrain.store.tables import allocations, pools, trials
+from airflow_provider_dtrain.store.written import Written
 
 log = logging.getLogger(__name__)
 
 #: Between two looks for all waiters when the store tells what changes; only for what it might not have told.
 LISTENING_LOOK_S = 2.0
+#: Longest time until a change that was told is looked into. Each process takes another one: the first finds what is
+#: to be granted, also for the others, who then have nothing to do.
+SPREAD_S = 0.02
+#: Between two looks at the files of a SQLite store, which tells nobody what has changed.
+PEEK_S = 0.1
+#: A grant that was told before anybody waited for it is remembered for so long.
+REMEMBER_S = 10.0
 #: A thread without waiters ends after this, and its connection with it.
 IDLE_S = 60.0
 #: Until the next try after a failed one to listen, doubled up to the second.
@@ -36,23 +39,6 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 300.0
 #: What a waiter last knew is forgotten when nobody has waited for it for so long.
 FORGET_S = 300.0
 
-_DUE = Statement(
-    sa.select(pools.c.name).where(
-        sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
-    )
-)
-_SIGNS_OF = sa.select(
-    allocations.c.id, allocations.c.state, allocations.c.unplaceable, allocations.c.paused,
-    trials.c.kill_requested_at, trials.c.pause_requested_at,
-).outerjoin(trials, trials.c.id == allocations.c.trial_id)  # fmt: skip
-_LISTED: Any = sa.func.json_each(sa.bindparam("ids", type_=sa.JSON)).table_valued("value")
-#: However many ids there are, it is one text that is compiled once.
-_SIGNS = Statement(
-    _SIGNS_OF.where(allocations.c.id.in_(sa.select(_LISTED.c.value))),
-    _SIGNS_OF.where(allocations.c.id == sa.any_(sa.bindparam("ids", type_=postgresql.ARRAY(sa.BigInteger)))),
-)
-
-Sign = tuple[Any, ...]
 _making = threading.Lock()
 
 
@@ -74,23 +60,10 @@ class _Known:
     at_s: float = field(default_factory=time.monotonic)
 
 
-class Looks(Base):
-    """The two reads behind all waiters of a process."""
-
-    @reads
-    def due_pools(self, conn: Connection, names: Sequence[str]) -> list[str]:
-        """Return those of the pools where a pass may decide something now."""
-        due = {row.name for row in fast.rows(conn, _DUE, {"now": self._now()})}
-        return [name for name in names if name in due]
-
-    @reads
-    def request_signs(self, conn: Connection, allocation_ids: Sequence[int]) -> dict[int, Sign]:
-        """Return per request all of which a change has to wake whoever waits for it."""
-        return {entry[0]: tuple(entry[1:]) for entry in fast.rows(conn, _SIGNS, {"ids": list(allocation_ids)})}
-
-
 class Changes:
     """Wakes waiters of one process: told by PostgreSQL where it can, else by looking for all of them at once.
+
+    Where it looks, it does so every ``every_s``, and within ``PEEK_S`` after a SQLite store was written.
 
     Of the waiters of a pool one is woken to run its next pass, not all of them: it finds what is to be granted
     for everybody. Nothing depends on it for correctness: a waiter also wakes by its own time-out.
@@ -106,10 +79,18 @@ class Changes:
         for end in (self._bell_in, self._bell_out):
             end.setblocking(False)
         self._closed = False
+        #: Pools that have changed, and when to look into them.
+        self._told: set[str] = set()
+        self._told_at = math.inf
+        #: What was told between somebody's look at the store and its wait: pools, and allocations with the time.
+        self._missed_pools: set[str] = set()
+        self._missed_grants: dict[int, float] = {}
         self._used_at = time.monotonic()
         self._listener: Listener | None = None
         self._retry_s, self._retry_at = RETRY_S, 0.0
         self._can_listen = can_listen(looks._engine)
+        self._written = Written(looks._engine.url)
+        self._passes: set[tuple[Any, ...]] = set()
 
     @property
     def is_of_this_process(self) -> bool:
@@ -122,13 +103,22 @@ class Changes:
         return self._listener is not None
 
     def add(self, waiter: Waiter) -> None:
-        """Wake somebody from now on, as often as something concerns it, until it is removed."""
+        """Wake somebody from now on, as often as something concerns it, until it is removed.
+
+        What was told while nobody waited wakes it at once: it may have looked just before.
+        """
         with self._lock:
             self._waiters[waiter] = None
+            is_late = waiter.pool in self._missed_pools or waiter.allocation_id in self._missed_grants
+            self._missed_pools.discard(waiter.pool)
+            if waiter.allocation_id is not None:
+                self._missed_grants.pop(waiter.allocation_id, None)
             self._used_at = time.monotonic()
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._work, name="dtrain-changes", daemon=True)
                 self._thread.start()
+        if is_late:
+            _wake([waiter])
 
     def remove(self, waiter: Waiter) -> None:
         """Wake somebody no more; repeatable."""
@@ -171,7 +161,9 @@ class Changes:
                     self._try_to_listen()
                     self._look()
                     look_at = time.monotonic() + self._look_s()
-                self._hear(look_at - time.monotonic())
+                elif time.monotonic() >= self._told_at:
+                    self._look_into_told()
+                self._hear(min(look_at, self._told_at) - time.monotonic())
         except Exception:
             log.exception("Nobody is woken any more; waiters go on by their own time-outs")
             self._leave()
@@ -230,10 +222,22 @@ class Changes:
         self._pass_on(messages)
 
     def _silence(self, timeout_s: float) -> None:
-        poll = select.poll()
+        """Sleep until the time is over or somebody rings; look at once when a pool has changed in a file."""
+        poll, until = select.poll(), time.monotonic() + timeout_s
         poll.register(self._bell_out.fileno(), select.POLLIN)
-        poll.poll(max(0.0, timeout_s) * 1000)
+        while (left := until - time.monotonic()) > 0 and not poll.poll(min(left, PEEK_S) * 1000):
+            # Less is left only when the next look is due anyway.
+            if left > PEEK_S and self._written.has_changed() and self._has_news():
+                self._look_for_grants()
         self._drain_bell()
+
+    def _has_news(self) -> bool:
+        before = self._passes
+        try:
+            self._passes = self._looks.passes()
+        except DtrainError as error:
+            log.debug("The queue could not be looked at: %s", error)
+        return self._passes != before
 
     def _drain_bell(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
@@ -244,16 +248,47 @@ class Changes:
             self._bell_in.send(b"!")
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
-        for pool in dict.fromkeys(message.pool for message in messages if not message.granted):
-            self._wake_one(pool)
-        granted = {one for message in messages for one in message.granted}
-        touched = {message.pool for message in messages}
+        changed = {message.pool for message in messages if not message.granted}
+        if changed and not self._told:
+            self._told_at = time.monotonic() + random.uniform(0, SPREAD_S)  # noqa: S311 - no secret
+        self._told |= changed
+        self._wake_concerned(
+            {one for message in messages for one in message.granted}, {message.pool for message in messages}
+        )
+
+    def _wake_concerned(self, granted: set[int], touched: set[str]) -> None:
+        """Wake those who wait for these grants, and those who want to hear of all that happens in these pools."""
         with self._lock:
             concerned = [
                 waiter for waiter in self._waiters
                 if waiter.allocation_id in granted or (waiter.allocation_id is None and waiter.pool in touched)
             ]  # fmt: skip
+            now = time.monotonic()
+            self._missed_grants = {one: at for one, at in self._missed_grants.items() if now - at < REMEMBER_S}
+            self._missed_grants |= dict.fromkeys(granted - {waiter.allocation_id for waiter in concerned}, now)
         _wake(concerned)
+
+    def _look_for_grants(self) -> None:
+        """Wake whom a pass or a grant waits for, at a price that does not grow with the number of waiters."""
+        try:
+            due, granted = self._looks.due_and_granted()
+        except DtrainError as error:
+            log.debug("The queue could not be looked at: %s", error)
+            return
+        for pool in due:
+            self._wake_one(pool)
+        self._wake_concerned(granted, due)
+
+    def _look_into_told(self) -> None:
+        """Wake one waiter of each pool that has changed, unless a pass has already seen it."""
+        names, self._told, self._told_at = sorted(self._told), set(), math.inf
+        try:
+            due = self._looks.due_pools(names)
+        except DtrainError as error:
+            log.debug("The queue could not be looked at: %s", error)
+            return
+        for pool in due:
+            self._wake_one(pool)
 
     def _look(self) -> None:
         with self._lock:
@@ -288,7 +323,9 @@ class Changes:
         """Wake the waiter of a pool that has run no pass for longest."""
         with self._lock:
             found = next((waiter for waiter in self._waiters if waiter.pool == pool), None)
-            if found is not None:
+            if found is None:
+                self._missed_pools.add(pool)
+            else:
                 # Behind the others: if it does not come to its pass, the next look wakes another one.
                 self._waiters[found] = self._waiters.pop(found)
         _wake([] if found is None else [found])

@@ -6,6 +6,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.tables import experiments
+
 #: A waiting request that was not renewed for so long is skipped; its place is kept.
 SILENT_AFTER = timedelta(seconds=60)
 
@@ -45,7 +52,15 @@ def ineligible(row: Any, now: datetime) -> dict[str, Any]:
     return {"waited_s": waited_s(row, now), "eligible_since": None}
 
 
-def paused_by(trial: Any) -> str:
-    """Return why a paused request waits, in words."""
+_WISH = Statement(sa.select(experiments.c.wish).where(experiments.c.id == sa.bindparam("experiment")))
+
+
+def paused_by(conn: Connection, trial: Any) -> str:
+    """Return why a paused request waits, in words.
+
+    :param trial: its row
+    """
     who = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
-    return f"it is paused{who}; go on with: airflow dtrain trial activate {trial.id}"
+    is_whole = fast.first(conn, _WISH, {"experiment": trial.experiment_id}).wish == "pause"
+    again = f"experiment activate {trial.experiment_id}" if is_whole else f"trial activate {trial.id}"
+    return f"it is paused{who}; go on with: airflow dtrain {again}"

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, check_name, digest_of, reads, writes
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.records import Config, Template
 from airflow_provider_dtrain.store.tables import configs, payloads, templates
 
@@ -110,10 +112,10 @@ class Documents(Base):
 
         :raises NotFoundError: there is none with this id
         """
-        row = conn.execute(sa.select(configs).where(configs.c.config_id == config_id)).one_or_none()
+        row = fast.first(conn, _CONFIG, {"config": config_id})
         if row is None:
             raise NotFoundError(f"The store has no configuration {config_id}.")
-        return _config(row)
+        return Config(**row._asdict())
 
     @writes
     def put_payload(self, conn: Connection, digest: str, content: bytes) -> None:
@@ -138,10 +140,14 @@ class Documents(Base):
 
         :raises NotFoundError: the store does not hold it
         """
-        content = conn.scalar(sa.select(payloads.c.content).where(payloads.c.digest == digest))
-        if content is None:
+        row = fast.first(conn, _PAYLOAD, {"of_digest": digest})
+        if row is None:
             raise NotFoundError(f"The store has no payload {digest}. Run the task again: it packs the code anew.")
-        return bytes(content)
+        return bytes(row.content)
+
+
+_CONFIG = Statement(sa.select(configs).where(configs.c.config_id == sa.bindparam("config")))
+_PAYLOAD = Statement(sa.select(payloads.c.content).where(payloads.c.digest == sa.bindparam("of_digest")))
 
 
 def _current(conn: Connection) -> list[Template]:

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.store.held import Held
 from airflow_provider_dtrain.store.holding import ALLOCATION
 from airflow_provider_dtrain.store.records import AttemptState, EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
-from airflow_provider_dtrain.store.search_records import ExperimentState
+from airflow_provider_dtrain.store.search_records import ExperimentState, ExperimentWish
 from airflow_provider_dtrain.store.tables import attempts, experiments, searches, trials
 
 #: How an attempt is marked when its trial ends.
@@ -29,7 +29,9 @@ ATTEMPT_END: Mapping[EndState, AttemptState] = {
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
 _LOCK_TRIAL = Statement(sa.select(trials.c.state).where(trials.c.id == _TRIAL).with_for_update())
 _EXPERIMENT_OF = sa.select(trials.c.experiment_id).where(trials.c.id == _TRIAL).scalar_subquery()
-_LOCK_EXPERIMENT_OF = Statement(sa.select(experiments.c.id).where(experiments.c.id == _EXPERIMENT_OF).with_for_update())
+_LOCK_EXPERIMENT_OF = Statement(
+    sa.select(experiments.c.id, experiments.c.wish).where(experiments.c.id == _EXPERIMENT_OF).with_for_update()
+)
 _SAME_EXPERIMENT = ("dag_id", "run_id", "name")
 _LOCK_EXPERIMENT = Statement(
     sa.select(experiments)
@@ -135,19 +137,25 @@ class Ending(Held):
     def _end_experiment(self, conn: Connection, trial_id: int) -> None:
         """End a trial's experiment with its last trial; a search has as many as it planned, or was ended."""
         # Locked, so that of two trials that end at once the second sees the first.
-        of = fast.first(conn, _LOCK_EXPERIMENT_OF, {"trial": trial_id}).id
+        of = fast.first(conn, _LOCK_EXPERIMENT_OF, {"trial": trial_id})
         newest = next(iter(fast.read(conn, (_SEARCH_OF,), {"trial": trial_id})[0]), None)
         search = None if newest is None else newest.id
         rows = fast.read(conn, (_TRIALS_BESIDE,), {"trial": trial_id, "search": search})[0]
-        state, planned = experiment_end({row.state: row.all for row in rows}), sum(row.planned for row in rows)
+        counts, planned = {row.state: row.all for row in rows}, sum(row.planned for row in rows)
+        state = experiment_end(counts, of.wish)
         is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
         if state is None or is_open or any(row.state in {"queued", "running", "paused"} for row in rows):
             return
-        fast.update(conn, experiments, of, state=state, ended_at=self._now())
+        fast.update(conn, experiments, of.id, state=state, ended_at=self._now())
 
 
-def experiment_end(trials_by_state: Mapping[str, int]) -> ExperimentState | None:
-    """Return how an experiment ends with its trials; None when none of them has ended."""
+def experiment_end(trials_by_state: Mapping[str, int], wish: ExperimentWish | None) -> ExperimentState | None:
+    """Return how an experiment ends with its trials; None when none of them has ended.
+
+    :param wish: what a person wants of it
+    """
+    if wish == "kill" and trials_by_state.get("killed"):
+        return "killed"
     if trials_by_state.get("completed") or trials_by_state.get("stopped"):
         return "completed"
     if trials_by_state.get("killed"):

@@ -27,6 +27,8 @@ from airflow_provider_dtrain.store import fast
 BUSY_TIMEOUT_S = 30
 #: Longest wait of a fork for transactions of other threads.
 FORK_WAIT_S = 10.0
+#: A statement is prepared when it was executed so often on a PostgreSQL connection, at most so many on each.
+PREPARE_AFTER, PREPARED_MAX = 5, 200
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -143,7 +145,6 @@ def _postgresql(url: URL) -> Engine:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     is_psycopg = url.drivername == "postgresql+psycopg"
-    # Behind pgbouncer a prepared statement may be looked for on another server connection.
     arguments = {"prepare_threshold": None} if is_psycopg else {}
     engine = sa.create_engine(
         url,
@@ -154,6 +155,7 @@ def _postgresql(url: URL) -> Engine:
         connect_args=arguments,
     )
     if is_psycopg:
+        event.listen(engine, "connect", _prepare_if_direct)
         event.listen(engine, "checkout", _refuse_closed)
     if fast.can_send_together(engine.dialect):
         # What was kept back travels with the COMMIT itself: at a listener of "commit" nothing is durable yet.
@@ -161,6 +163,23 @@ def _postgresql(url: URL) -> Engine:
         for name in ("do_execute", "do_executemany", "do_execute_no_params"):
             event.listen(engine, name, fast.send_first)
     return engine
+
+
+def _prepare_if_direct(connection: Any, _record: Any) -> None:
+    """Let the server keep the plans of repeated statements, unless a pooler stands in between.
+
+    A pooler (pgbouncer) may send the next statement to another server process, which does not know what the last
+    one prepared. It also gives its clients process ids of its own: by them it is known.
+    """
+    # Not through a cursor: that would begin a transaction.
+    answer = connection.pgconn.exec_(b"SELECT pg_backend_pid()")
+    if answer.get_value(0, 0) == str(connection.info.backend_pid).encode():
+        connection.prepare_threshold, connection.prepared_max = PREPARE_AFTER, PREPARED_MAX
+
+
+def is_pooled(conn: Connection) -> bool:
+    """Return whether a pooler stands between here and PostgreSQL."""
+    return getattr(conn.connection.dbapi_connection, "prepare_threshold", PREPARE_AFTER) is None
 
 
 def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
@@ -184,7 +203,8 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     deferred = connection.get_execution_options().get("dtrain_reads", False)
     # A deferred transaction that writes later can fail with SQLITE_BUSY at once, without waiting.
-    connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
+    with fast.raw(connection) as driver:
+        driver.execute("BEGIN" if deferred else "BEGIN IMMEDIATE")
 
 
 def create_sqlite_file(path: Path) -> None:

@@ -129,6 +129,7 @@ class Experiments(Wishing):
 
         :param by: who asks
         :raises NotFoundError: there is no such experiment
+        :raises ConflictError: it has ended
         """
         self._lock_pools(conn, experiment_id)
         row = self._locked_experiment(conn, experiment_id)
@@ -136,6 +137,8 @@ class Experiments(Wishing):
             self._set_wish(conn, experiment_id, None, by)
         of = (trials.c.experiment_id == experiment_id, trials.c.pause_requested_at.is_not(None))
         found = list(conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(_LIVE)).order_by(trials.c.id)))
+        if row.state != "running" and not found:
+            raise ConflictError(f"Experiment {experiment_id} is {row.state}: there is nothing to activate.")
         return sum(self._activate(conn, trial_id, by) for trial_id in found)
 
     def _wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish, by: str) -> int:

@@ -26,6 +26,16 @@ _UNSENT = "dtrain_unsent"
 FEW = 3
 
 
+#: Every statement of the store's modules.
+_known: list[Statement] = []
+
+
+def compile_all(dialect: Dialect) -> None:
+    """Compile what is known by now, so that forked processes need not."""
+    for statement in tuple(_known):
+        statement.form(dialect)
+
+
 class Statement:
     """One statement with named parameters.
 
@@ -39,6 +49,7 @@ class Statement:
     ) -> None:
         self._clause, self._postgresql, self._keeps = clause, postgresql, keeps
         self._forms: dict[str, _Form] = {}
+        _known.append(self)
 
     def form(self, dialect: Dialect) -> _Form:
         """Return the statement as a database takes it."""
@@ -68,6 +79,7 @@ class _Form:
         self._row: Any = namedtuple("Row", names, rename=True) if names else None
         self._dialect = dialect
         self._processors: list[tuple[int, Processor]] | None = None
+        self._has_rows = False
         #: By the first column: a row as the driver gave it at the last read, and what was made of it.
         self._kept: dict[Any, tuple[Any, Any]] | None = {} if keeps else None
 
@@ -83,10 +95,14 @@ class _Form:
 
     def rows(self, cursor: Any) -> list[Any]:
         """Return what a cursor of the driver has found, with values of the columns' types."""
-        if self._row is None or cursor.description is None:
-            return []
         if self._processors is None:
-            self._processors = self._find_processors(cursor.description)
+            # Asked for once: psycopg makes an object per column each time.
+            description = cursor.description if self._row is not None else None
+            self._has_rows = description is not None
+            # Last: other threads take it for the sign that both are known.
+            self._processors = self._find_processors(description) if description is not None else []
+        if not self._has_rows:
+            return []
         if self._kept is not None:
             return self._changed_rows(cursor)
         make = self._row._make if not self._processors else self._made
@@ -94,7 +110,10 @@ class _Form:
 
     def _changed_rows(self, cursor: Any) -> list[Any]:
         before, kept = self._kept or {}, {}
-        for raw in cursor.fetchall():
+        found = cursor.fetchall()
+        if not found:
+            return []
+        for raw in found:
             old = before.get(raw[0])
             kept[raw[0]] = old if old is not None and old[0] == raw else (raw, self._made(raw))
         # Replaced as a whole: other threads read it.
@@ -131,7 +150,7 @@ def read(conn: Connection, statements: Sequence[Statement], values: Mapping[str,
     """Return the rows of several statements, which are sent together where the driver can."""
     forms = [statement.form(conn.dialect) for statement in statements]
     cursors = _ask(conn, [(form, values) for form in forms])
-    with _driver(conn):
+    with raw(conn):
         return [form.rows(cursor) for form, cursor in zip(forms, cursors, strict=True)]
 
 
@@ -167,7 +186,7 @@ def write(conn: Connection, orders: Orders) -> None:
                 _announce(conn, None, form.text, one)
                 unsent.append((form.text, one))
         elif len(bound) > 1:
-            with _driver(conn) as driver:
+            with raw(conn) as driver:
                 cursor = driver.cursor()
                 _announce(conn, cursor, form.text, bound, many=True)
                 cursor.executemany(form.text, bound)
@@ -302,7 +321,7 @@ def _ask(conn: Connection, asked: Sequence[tuple[_Form, Mapping[str, Any]]]) -> 
     for text, values in wanted:
         _announce(conn, None, text, values)
     unsent = conn.info.get(_UNSENT)
-    with _driver(conn) as driver:
+    with raw(conn) as driver:
         if can_send_together(conn.dialect) and (unsent or len(wanted) > 1):
             cursors = _together(driver, [*(unsent or ()), *wanted])
             if unsent:
@@ -327,7 +346,7 @@ def _announce(conn: Connection, cursor: Any, text: str, values: Any, *, many: bo
 
 
 @contextmanager
-def _driver(conn: Connection) -> Iterator[Any]:
+def raw(conn: Connection) -> Iterator[Any]:
     """Yield the driver's connection; its errors become SQLAlchemy's, as everywhere in the store."""
     dialect = conn.dialect
     dbapi: Any = dialect.loaded_dbapi

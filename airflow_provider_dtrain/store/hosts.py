@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +11,9 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core import lifecycle
 from airflow_provider_dtrain.core.resources import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import bump, check_name, lock_pool, reads, writes
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.held import gang_words
 from airflow_provider_dtrain.store.holding import Holding, held_rows
 from airflow_provider_dtrain.store.pools import Pools
@@ -75,7 +77,7 @@ class Hosts(Pools, Holding):
 
         :raises NotFoundError: no such host; lists those that exist
         """
-        found = _records(conn, hosts.c.name == name)
+        found = _as_records(*fast.read(conn, (_HOST, _SLOTS), {"host_name": name}))
         if not found:
             raise _no_host(conn, name)
         return found[0]
@@ -86,7 +88,9 @@ class Hosts(Pools, Holding):
 
         :param pool: only those of this pool
         """
-        return _records(conn, sa.true() if pool is None else hosts.c.pool == pool)
+        if pool is None:
+            return _as_records(*fast.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
+        return _records(conn, hosts.c.pool == pool)
 
     @writes
     def update_host_facts(
@@ -286,11 +290,21 @@ def _kept(record: SlotRecord, old: Row[Any] | None) -> SlotRecord:
     )  # fmt: skip
 
 
+_HOSTS: sa.Select[Any] = sa.select(hosts).order_by(hosts.c.name)
+_THEIR_SLOTS: sa.Select[Any] = (
+    sa.select(slots).join(hosts, hosts.c.name == slots.c.host).order_by(slots.c.host, slots.c.slot)
+)
+_HOST, _SLOTS = (Statement(query.where(hosts.c.name == sa.bindparam("host_name"))) for query in (_HOSTS, _THEIR_SLOTS))
+_ALL_HOSTS, _ALL_SLOTS = Statement(_HOSTS), Statement(_THEIR_SLOTS)
+
+
 def _records(conn: Connection, where: sa.ColumnElement[bool]) -> list[HostRecord]:
-    rows = conn.execute(sa.select(hosts).where(where).order_by(hosts.c.name)).all()
+    return _as_records(conn.execute(_HOSTS.where(where)).all(), conn.execute(_THEIR_SLOTS.where(where)))
+
+
+def _as_records(rows: Sequence[Row[Any]], of_slots: Iterable[Row[Any]]) -> list[HostRecord]:
     of: dict[str, list[SlotRecord]] = {row.name: [] for row in rows}
-    query = sa.select(slots).join(hosts, hosts.c.name == slots.c.host).where(where).order_by(slots.c.host, slots.c.slot)
-    for slot in conn.execute(query):
+    for slot in of_slots:
         of[slot.host].append(
             SlotRecord(
                 index=slot.slot, device=slot.device, device_name=slot.device_name, memory_bytes=slot.memory_bytes,

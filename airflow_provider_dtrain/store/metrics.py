@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, bump, reads, writes
 from airflow_provider_dtrain.store.engine import restore_floats
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
 from airflow_provider_dtrain.store.tables import allocations, attempts, checkpoints, metrics, trials
 from airflow_provider_dtrain.store.views import run_name, store_mark
@@ -32,16 +34,13 @@ class Metrics(Base):
         :param group: None = both
         :param rank: reports of this rank; None = of all ranks
         """
-        where = [metrics.c.trial_id == trial_id]
-        where += [metrics.c.metric_group == group] if group is not None else []
-        where += [metrics.c.rank == rank] if rank is not None else []
-        query = sa.select(metrics, attempts.c.number).join(attempts, attempts.c.id == metrics.c.attempt_id)
+        query = _metrics_query(group is not None, rank is not None)
         return [
             MetricRow(
                 step=row.step, group=row.metric_group, metrics=restore_floats(row.metrics), epoch=row.epoch, at=row.at,
                 attempt=row.number, rank=row.rank,
             )
-            for row in conn.execute(query.where(*where).order_by(metrics.c.step, metrics.c.id))
+            for row in fast.rows(conn, query, {"trial": trial_id, "group": group, "of_rank": rank})
         ]  # fmt: skip
 
     @reads
@@ -50,8 +49,7 @@ class Metrics(Base):
 
         :param removed: also those that are gone
         """
-        where = [checkpoints.c.trial_id == trial_id]
-        return _checkpoint_views(conn, *where, *([] if removed else [_IS_THERE]))
+        return _as_checkpoints(fast.rows(conn, _EVER_SAVED if removed else _SAVED, {"trial": trial_id}))
 
     @reads
     def experiment_checkpoints(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
@@ -86,8 +84,29 @@ class Metrics(Base):
 _IS_THERE = sa.or_(checkpoints.c.removed_at.is_(None), checkpoints.c.copy_url.is_not(None))
 
 
+@cache
+def _metrics_query(has_group: bool, has_rank: bool) -> Statement:
+    where = [metrics.c.trial_id == sa.bindparam("trial")]
+    where += [metrics.c.metric_group == sa.bindparam("group")] if has_group else []
+    where += [metrics.c.rank == sa.bindparam("of_rank")] if has_rank else []
+    query = sa.select(metrics, attempts.c.number).join(attempts, attempts.c.id == metrics.c.attempt_id)
+    return Statement(query.where(*where).order_by(metrics.c.step, metrics.c.id))
+
+
+_CHECKPOINTS: sa.Select[Any] = (
+    sa.select(checkpoints, attempts.c.number)
+    .join(attempts, attempts.c.id == checkpoints.c.attempt_id)
+    .order_by(checkpoints.c.id)
+)
+_EVER_SAVED = Statement(_CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial")))
+_SAVED = Statement(_CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial"), _IS_THERE))
+
+
 def _checkpoint_views(conn: Connection, *where: sa.ColumnElement[bool]) -> list[CheckpointView]:
-    query = sa.select(checkpoints, attempts.c.number).join(attempts, attempts.c.id == checkpoints.c.attempt_id)
+    return _as_checkpoints(conn.execute(_CHECKPOINTS.where(*where)))
+
+
+def _as_checkpoints(rows: Iterable[Row[Any]]) -> list[CheckpointView]:
     names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url", "removed_at")
     return [
         CheckpointView(
@@ -96,7 +115,7 @@ def _checkpoint_views(conn: Connection, *where: sa.ColumnElement[bool]) -> list[
             attempt=row.number,
             metrics=restore_floats(row.metrics),
         )
-        for row in conn.execute(query.where(*where).order_by(checkpoints.c.id))
+        for row in rows
     ]
 
 

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.store.counting import NOTHING_KEPT, waited_s
 from airflow_provider_dtrain.store.engine import UtcDateTime
 from airflow_provider_dtrain.store.fast import Orders, Statement
 from airflow_provider_dtrain.store.notify import TELL
-from airflow_provider_dtrain.store.passing import NOTES, Situation
+from airflow_provider_dtrain.store.passing import ENTRIES, HOSTS, NOTES, Situation
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, counters, pools
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
@@ -27,18 +27,26 @@ LOOK = Statement(
         pools.c.name == _POOL
     )
 )
-_DUE = (
-    sa.select(*(pools.c[field.name] for field in fields(PoolOptions)))
-    .where(pools.c.name == _POOL)
-    .where(sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now")))
+_IS_DUE = sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
+_LOCKED = sa.select(*(pools.c[field.name] for field in fields(PoolOptions)), _IS_DUE.label("is_due")).where(
+    pools.c.name == _POOL
 )
-LOCK = Statement(_DUE)
 #: Passes of all processes exclude each other by a lock of their own, so that one does not wait for another one,
 #: but does for whoever changes the pool.
 _IS_ALONE = sa.func.pg_try_advisory_xact_lock(
     sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), " dtrain ", pools.c.name), 0)
 )
-TRY_LOCK = Statement(_DUE.where(_IS_ALONE).with_for_update())
+_TURN = "dtrain.turn"
+#: Said of the transaction that passes, in words of the server.
+_HAS_TURN = sa.func.set_config(_TURN, "taken", True)
+#: Else nothing is read: who comes second would only burden the server that the first one waits for.
+_IF_TURN = sa.func.current_setting(_TURN, True) == "taken"
+#: The pool, locked, without a row when another process passes; then the situation, as ``SITUATION``.
+OPENING = (
+    Statement(_LOCKED, postgresql=_LOCKED.add_columns(_HAS_TURN).where(_IS_ALONE).with_for_update()),
+    Statement(ENTRIES, postgresql=ENTRIES.where(_IF_TURN), keeps=True),
+    Statement(HOSTS, postgresql=HOSTS.where(_IF_TURN)),
+)
 GRANT = Statement(
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))

@@ -66,7 +66,7 @@ _HELD: sa.Label[str] = (
     .label("holds")
 )
 #: Everything of a pool that waits or holds slots.
-_ENTRIES: sa.Select[Any] = (
+ENTRIES: sa.Select[Any] = (
     sa.select(
         *(allocations.c[name] for name in (
             "id", "trial_id", "slots", "priority", "is_single_host", "on_unplaceable", "state", "sequence", "reason",
@@ -87,7 +87,7 @@ _ENTRIES: sa.Select[Any] = (
     .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE)
 )  # fmt: skip
 #: One row per host, and one more for each further slot of it that cannot be used.
-_HOSTS: sa.Select[Any] = (
+HOSTS: sa.Select[Any] = (
     sa.select(hosts.c.name, hosts.c.slot_count, hosts.c.state, slots.c.slot, slots.c.enabled)
     .outerjoin(
         slots,
@@ -96,7 +96,7 @@ _HOSTS: sa.Select[Any] = (
     .where(hosts.c.pool == sa.bindparam("pool_name"))
 )
 #: What a pass reads, after the lock of the pool.
-SITUATION = (Statement(_ENTRIES, keeps=True), Statement(_HOSTS))
+SITUATION = (Statement(ENTRIES, keeps=True), Statement(HOSTS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,12 +35,11 @@ from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.holding import ALLOCATION, ALLOCATION_OF_ATTEMPT, HOSTS_OF_ATTEMPT, held_rows
 from airflow_provider_dtrain.store.notify import granted_messages
 from airflow_provider_dtrain.store.orders import (
-    LOCK,
     LOOK,
+    OPENING,
     PASSED,
     PREEMPT,
     TELL_GRANTED,
-    TRY_LOCK,
     grants,
     noted,
     raise_token,
@@ -69,8 +68,8 @@ from airflow_provider_dtrain.store.tables import (
 from airflow_provider_dtrain.store.turns import Turn, take_turn
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
-#: How often a caller tries to pass when another process passes just then.
-TURNS = 2
+#: How often a caller looks that had the turn and did not pass.
+TURNS = 5
 #: An exclusion that leaves no host that could serve the trial lapses after this.
 EXCLUDED_FOR = timedelta(minutes=10)
 _TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial")))
@@ -113,6 +112,8 @@ class Queue(Ending):
                 turn.leave()
             if found is not None:
                 return found
+            if not turn.has_refused:
+                return result
         return result
 
     def _look(self, pool: str) -> tuple[bool, int]:
@@ -130,15 +131,18 @@ class Queue(Ending):
     def _pass(self, conn: Connection, pool: str, turn: Turn) -> PassResult | None:
         """Run a pass; return None when none is due any more, or another process runs one."""
         try:
-            return self._passed(conn, pool)
+            return self._passed(conn, pool, turn)
         finally:
             turn.leave()
 
-    def _passed(self, conn: Connection, pool: str) -> PassResult | None:
+    def _passed(self, conn: Connection, pool: str, turn: Turn) -> PassResult | None:
         now, values = self._now(), {"pool_name": pool}
-        lock = LOCK if conn.dialect.name == "sqlite" else TRY_LOCK
-        locked, *rows = fast.read(conn, (lock, *SITUATION), {**values, "now": now})
+        locked, *rows = fast.read(conn, OPENING, {**values, "now": now})
         if not locked:
+            return None
+        if not locked[0].is_due:
+            # Whoever met this lock meanwhile has left, and counts on a pass.
+            turn.has_refused = True
             return None
         options = options_of(locked[0])
         found = situation(rows, options, now)
@@ -277,7 +281,7 @@ class Queue(Ending):
         bump(conn, row.pool)
         return fast.insert(
             conn, allocations, **values, state="waiting", renewed_at=now,
-            reason=paused_by(trial) if is_paused else reason, held_s=held_s(row, until),
+            reason=paused_by(conn, trial) if is_paused else reason, held_s=held_s(row, until),
             waited_s=waited_s(row, until), paused=is_paused, eligible_since=None if is_paused else now,
         )  # fmt: skip
 

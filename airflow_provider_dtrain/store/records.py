@@ -197,6 +197,8 @@ class Ticket:
     attempt_id: int
     attempt_number: int
     allocation_id: int
+    #: False: they were there before.
+    is_new: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

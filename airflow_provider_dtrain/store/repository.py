@@ -12,11 +12,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.store import schema
+from airflow_provider_dtrain.store import fast, schema
 from airflow_provider_dtrain.store.base import reads
 from airflow_provider_dtrain.store.changes import Watching
 from airflow_provider_dtrain.store.documents import Documents
-from airflow_provider_dtrain.store.engine import create_sqlite_file, file_system_of, make_engine, parse_url, utcnow
+from airflow_provider_dtrain.store.engine import (
+    create_sqlite_file,
+    file_system_of,
+    is_pooled,
+    make_engine,
+    parse_url,
+    utcnow,
+)
 from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.explaining import Explaining
@@ -29,7 +36,7 @@ from airflow_provider_dtrain.store.recovering import Recovering
 from airflow_provider_dtrain.store.retention import Retention
 from airflow_provider_dtrain.store.schema import migrate
 from airflow_provider_dtrain.store.search import Searches
-from airflow_provider_dtrain.store.tables import meta
+from airflow_provider_dtrain.store.views import STORE_ID
 
 __all__ = ["Store", "migrate"]
 
@@ -79,10 +86,10 @@ class Store(
 
     @reads
     def _store_id(self, conn: Connection) -> str:
-        found = conn.scalar(sa.select(meta.c.value).where(meta.c.key == "store_id"))
-        if found is None:
+        row = fast.first(conn, STORE_ID, {})
+        if row is None:
             raise StoreError("The store has no identity: its migration was cut off. Run: airflow dtrain db migrate")
-        return str(found)
+        return str(row.value)
 
     def check(self) -> list[Check]:
         """Return what is right and wrong with the store, for people."""
@@ -114,7 +121,9 @@ class Store(
         commit = str(conn.scalar(sa.text("SHOW synchronous_commit")))
         version = str(conn.scalar(sa.text("SHOW server_version")))
         message = f"{commit}; off would let a crash undo a grant"
+        through = "through a pooler; the store works, a direct one costs less" if is_pooled(conn) else "direct"
         return [
             Check(name="server", ok=True, message=version),
+            Check(name="connection", ok=True, message=through),
             Check(name="synchronous_commit", ok=commit not in {"off", "local"}, message=message),
         ]

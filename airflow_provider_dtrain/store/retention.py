@@ -15,7 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, reads, writes
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.tables import (
     allocation_slots,
     allocations,
@@ -211,8 +213,12 @@ class Retention(Base):
     @writes
     def use_payload(self, conn: Connection, digest: str) -> bool:
         """Return whether the store holds this user code; if so, keep it as if it had come just now."""
-        query = payloads.update().where(payloads.c.digest == digest).values(created_at=self._now())
-        return conn.execute(query).rowcount > 0
+        return fast.count(conn, _USE, {"of_digest": digest, "now": self._now()}) > 0
+
+
+_USE = Statement(
+    payloads.update().where(payloads.c.digest == sa.bindparam("of_digest")).values(created_at=sa.bindparam("now"))
+)
 
 
 def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import guard, reads, writes
 from airflow_provider_dtrain.store.ending import Ending, experiment_end
+from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.records import TrialKey, TrialView
 from airflow_provider_dtrain.store.search_records import (
     ExperimentState,
@@ -27,6 +29,8 @@ from airflow_provider_dtrain.store.views import key_of, trial_views
 SUCCESSES = ("completed", "stopped")
 _COUNTED = sa.select(trials.c.state, sa.func.count().label("all")).group_by(trials.c.state)
 _NOBODY_CAME = {"error": "UserError", "kind": "user", "message": "No trial of the experiment was started."}
+
+_KILLED = {"error": "TrialKilledError", "kind": "user"}
 
 
 class Searches(Ending):
@@ -80,7 +84,8 @@ class Searches(Ending):
 
         :raises NotFoundError: there is none with this id
         """
-        return _require(_search_view(conn, searches.c.id == search_id), search_id)
+        row = fast.first(conn, _SEARCH, {"search": search_id})
+        return _require(None if row is None else _as_view(row), search_id)
 
     @reads
     def search_of(self, conn: Connection, trial_id: int) -> SearchView | None:
@@ -91,7 +96,7 @@ class Searches(Ending):
     @reads
     def decisions(self, conn: Connection, trial_id: int) -> list[RungEntry]:
         """Return what a trial was told, lowest rung first."""
-        return _entries(conn, rung_entries.c.trial_id == trial_id, rung_entries.c.decision.is_not(None))
+        return _as_entries(fast.rows(conn, _DECISIONS, {"trial": trial_id}))
 
     @reads
     def rung_entries(self, conn: Connection, search_id: int) -> list[RungEntry]:
@@ -99,7 +104,7 @@ class Searches(Ending):
 
         Entries that are equal come in the order in which they were written.
         """
-        return _entries(conn, rung_entries.c.search_id == search_id)
+        return _as_entries(conn.execute(_ENTRIES.where(rung_entries.c.search_id == search_id)))
 
     @writes
     def set_hparams(self, conn: Connection, attempt_id: int, watch: int, hparams: Mapping[str, Any], draw: int) -> None:
@@ -183,18 +188,22 @@ class Searches(Ending):
         if of is None:
             raise _no_search(search_id)
         now = self._now()
-        conn.execute(sa.select(experiments.c.id).where(experiments.c.id == of).with_for_update())
+        locked = sa.select(experiments.c.wish, experiments.c.wished_by).where(experiments.c.id == of)
+        experiment = conn.execute(locked.with_for_update()).one()
         is_open = (searches.c.id == search_id, searches.c.ended_at.is_(None))
         conn.execute(searches.update().where(*is_open).values(ended_at=now))
         own = (trials.c.search_id == search_id, trials.c.cleared_at.is_(None))
         counted = conn.execute(_COUNTED.where(*own))
         counts: dict[str, int] = {row.state: row.all for row in counted}
-        state: ExperimentState = experiment_end(counts) or "errored"
+        state: ExperimentState = experiment_end(counts, experiment.wish) or "errored"
         newest = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == of).scalar_subquery()
         where = (experiments.c.id == of, newest == search_id)
         conn.execute(experiments.update().where(*where).values(state=state, ended_at=now))
         if state == "completed":
             return SearchEnd(state=state, failure=None, failed_trial_id=None, trials=counts)
+        if state == "killed" and experiment.wish == "kill":
+            killed = {**_KILLED, "message": f"The experiment was killed by {experiment.wished_by}."}
+            return SearchEnd(state=state, failure=killed, failed_trial_id=None, trials=counts)
         first = sa.select(trials.c.id, trials.c.failure).where(*own, trials.c.failure.is_not(None))
         row = conn.execute(first.order_by(trials.c.ended_at, trials.c.id).limit(1)).one_or_none()
         failure = _NOBODY_CAME if row is None and not counts else getattr(row, "failure", None)
@@ -210,13 +219,18 @@ def _is_key(key: TrialKey) -> sa.ColumnElement[bool]:
     return sa.and_(*(searches.c[name] == value for name, value in vars_of(key).items()))
 
 
+_SEARCHES: sa.Select[Any] = sa.select(searches, experiments.c.name.label("experiment")).join(
+    experiments, experiments.c.id == searches.c.experiment_id
+)
+_SEARCH = Statement(_SEARCHES.where(searches.c.id == sa.bindparam("search")))
+
+
 def _search_view(conn: Connection, where: sa.ColumnElement[bool]) -> SearchView | None:
-    query = sa.select(searches, experiments.c.name.label("experiment")).join(
-        experiments, experiments.c.id == searches.c.experiment_id
-    )
-    row = conn.execute(query.where(where)).one_or_none()
-    if row is None:
-        return None
+    row = conn.execute(_SEARCHES.where(where)).one_or_none()
+    return None if row is None else _as_view(row)
+
+
+def _as_view(row: Row[Any]) -> SearchView:
     names = (
         "experiment_id", "experiment", "generation", "method", "metric", "smaller_is_better", "divisor", "seed",
         "max_trials", "max_concurrent_trials", "config_id", "created_at", "ended_at",
@@ -235,16 +249,27 @@ def _no_search(search_id: int) -> NotFoundError:
     return NotFoundError(f"There is no search {search_id}. See: airflow dtrain experiment list")
 
 
-def _entries(conn: Connection, *where: sa.ColumnElement[bool]) -> list[RungEntry]:
-    of = rung_entries.c
-    joined = rung_entries.join(trials, trials.c.id == of.trial_id).join(attempts, attempts.c.id == of.attempt_id)
-    query = sa.select(rung_entries, trials.c.number, attempts.c.number.label("attempt")).select_from(joined)
+_ENTRIES: sa.Select[Any] = (
+    sa.select(rung_entries, trials.c.number, attempts.c.number.label("attempt"))
+    .select_from(
+        rung_entries.join(trials, trials.c.id == rung_entries.c.trial_id).join(
+            attempts, attempts.c.id == rung_entries.c.attempt_id
+        )
+    )
+    .order_by(rung_entries.c.bracket, rung_entries.c.rung, rung_entries.c.rank_value, rung_entries.c.id)
+)
+_DECISIONS = Statement(
+    _ENTRIES.where(rung_entries.c.trial_id == sa.bindparam("trial"), rung_entries.c.decision.is_not(None))
+)
+
+
+def _as_entries(rows: Iterable[Row[Any]]) -> list[RungEntry]:
     names = ("trial_id", "bracket", "rung", "units", "metric", "decision", "is_error", "attempt", "at")
     return [
         RungEntry(
             trial_number=row.number, has_left=row.left_at is not None, **{name: getattr(row, name) for name in names}
         )
-        for row in conn.execute(query.where(*where).order_by(of.bracket, of.rung, of.rank_value, of.id))
+        for row in rows
     ]
 
 

@@ -113,7 +113,7 @@ class HistoryRow:
 class SearchEnd:
     """How a search ended."""
 
-    #: ``completed`` when at least one trial completed or was stopped.
+    #: ``completed`` when at least one trial completed or was stopped, unless the experiment was killed.
     state: ExperimentState
     #: Failure of the trial that failed first; None when the search completed.
     failure: Mapping[str, Any] | None

@@ -31,3 +31,5 @@ class Judged(InSearch):
     best_step: int | None = None
     #: True: a newer trial of its task instance stands in its place.
     is_cleared: bool = False
+    #: True: its experiment was planned anew, and this trial belongs to an earlier plan.
+    is_of_older_plan: bool = False

@@ -36,6 +36,7 @@ from airflow_provider_dtrain.store.views import (
     heard_at,
     key_of,
     placements,
+    trial_view,
     trial_views,
     waits_because,
 )
@@ -62,7 +63,7 @@ class Trials(Ending):
         _refuse_unplaceable(conn, submission, pool)
         experiment = self._experiment(conn, submission)
         trial_id = self._trial(conn, submission, experiment)
-        allocation_id = self._request(conn, submission, trial_id)
+        allocation_id = self._request(conn, submission, trial_id, is_paused=experiment.wish == "pause")
         attempt_id = _inserted(
             conn, attempts, trial_id=trial_id, number=1, allocation_id=allocation_id, state="waiting",
             created_at=self._now(), renewed_at=self._now(),
@@ -71,7 +72,7 @@ class Trials(Ending):
         self._clear_older(conn, submission, trial_id)
         return Ticket(
             experiment_id=experiment.id, trial_id=trial_id, attempt_id=attempt_id, attempt_number=1,
-            allocation_id=allocation_id,
+            allocation_id=allocation_id, is_new=True,
         )  # fmt: skip
 
     def _experiment(self, conn: Connection, submission: TrialSubmission) -> Row[Any]:
@@ -94,23 +95,22 @@ class Trials(Ending):
 
     def _clear_older(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> None:
         """Let a trial stand in the place of those that its task instance had in this search before it was cleared."""
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        same = [trials.c[name] == getattr(submission.key, name) for name in names]
-        same += [trials.c.search_id.is_not_distinct_from(submission.search_id), trials.c.cleared_at.is_(None)]
-        now = self._now()
-        query = trials.update().where(*same, trials.c.id != trial_id).values(cleared_at=now)
-        older = list(conn.scalars(query.returning(trials.c.id)))
+        of, now = {f"of_{name}": getattr(submission.key, name) for name in _TASK}, self._now()
+        asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
+        older = [row.id for row in fast.rows(conn, _CLEAR, asked)]
         if older and submission.search_id is not None:
             leave(conn, submission.search_id, older, now)
 
-    def _request(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> int:
+    def _request(self, conn: Connection, submission: TrialSubmission, trial_id: int, *, is_paused: bool) -> int:
+        reason = None
+        if is_paused:
+            reason = paused_by(conn, conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one())
         names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
         values = {name: getattr(submission, name) for name in names}
-        now, trial = self._now(), conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one()
-        is_paused = trial.state == "paused"
+        now = self._now()
         allocation_id = _inserted(
             conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
-            eligible_since=None if is_paused else now, paused=is_paused, reason=paused_by(trial) if is_paused else "",
+            eligible_since=now if reason is None else None, paused=reason is not None, reason=reason or "",
         )  # fmt: skip
         fast.update(conn, allocations, allocation_id, sequence=allocation_id)
         return allocation_id
@@ -140,10 +140,10 @@ class Trials(Ending):
 
         :raises NotFoundError: there is none with this id
         """
-        found = trial_views(conn, trials.c.id == trial_id)
-        if not found:
+        found = trial_view(conn, trial_id)
+        if found is None:
             raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
-        return found[0]
+        return found
 
     @reads
     def list_trials(
@@ -231,7 +231,8 @@ def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
     return ticket
 
 
-_KEY = ("dag_id", "run_id", "task_id", "map_index", "max_tries")
+_TASK = ("dag_id", "run_id", "task_id", "map_index")
+_KEY = (*_TASK, "max_tries")
 _NEWEST_OF = Statement(
     sa.select(trials.c.experiment_id, attempts.c.trial_id, attempts.c.id, attempts.c.number, attempts.c.allocation_id)
     .join(attempts, attempts.c.trial_id == trials.c.id)
@@ -240,6 +241,19 @@ _NEWEST_OF = Statement(
     .limit(1)
 )
 _CONFIG = Statement(sa.select(configs.c.config_id).where(configs.c.config_id == sa.bindparam("config")))
+_SEARCH = Statement(sa.select(searches.c.id).where(searches.c.id == sa.bindparam("search")))
+_PAYLOAD = Statement(sa.select(payloads.c.digest).where(payloads.c.digest == sa.bindparam("of_digest")))
+_CLEAR = Statement(
+    trials.update()
+    .where(
+        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _TASK),
+        trials.c.search_id.is_not_distinct_from(sa.bindparam("of_search")),
+        trials.c.cleared_at.is_(None),
+        trials.c.id != sa.bindparam("newest"),
+    )
+    .values(cleared_at=sa.bindparam("now"))
+    .returning(trials.c.id)
+)
 
 
 def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
@@ -257,14 +271,10 @@ def _check(conn: Connection, submission: TrialSubmission) -> None:
         raise UserError(f"{submission.slots} slots at priority {submission.priority}: slots >= 0, priority 1 to 99.")
     if fast.first(conn, _CONFIG, {"config": submission.config_id}) is None:
         raise NotFoundError(f"The store has no configuration {submission.config_id}.")
-    if submission.search_id is not None:
-        planned = sa.select(searches.c.id).where(searches.c.id == submission.search_id)
-        if conn.scalar(planned) is None:
-            raise NotFoundError(f"The store has no search {submission.search_id}.")
-    if submission.payload is not None:
-        known = sa.select(payloads.c.digest).where(payloads.c.digest == submission.payload)
-        if conn.scalar(known) is None:
-            raise NotFoundError(f"The store has no payload {submission.payload}. Put it before the trial.")
+    if submission.search_id is not None and fast.first(conn, _SEARCH, {"search": submission.search_id}) is None:
+        raise NotFoundError(f"The store has no search {submission.search_id}.")
+    if submission.payload is not None and fast.first(conn, _PAYLOAD, {"of_digest": submission.payload}) is None:
+        raise NotFoundError(f"The store has no payload {submission.payload}. Put it before the trial.")
 
 
 def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Row[Any]) -> None:

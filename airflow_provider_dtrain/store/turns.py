@@ -11,7 +11,7 @@ from contextlib import contextmanager
 WRITE_WAIT_S = 30.0
 
 _lock = threading.Lock()
-_taken: set[tuple[str, str]] = set()
+_taken: dict[tuple[str, str], Turn] = {}
 _writers: dict[str, threading.Lock] = {}
 
 
@@ -24,12 +24,14 @@ class Turn:
 
     def __init__(self, key: tuple[str, str]) -> None:
         self._key: tuple[str, str] | None = key
+        #: Whether somebody was sent away because of this turn. If no pass came of it, look again: nobody else does.
+        self.has_refused = False
 
     def leave(self) -> None:
         """Let the next one pass. Repeatable."""
         with _lock:
             if self._key is not None:
-                _taken.discard(self._key)
+                _taken.pop(self._key, None)
             self._key = None
 
 
@@ -37,10 +39,12 @@ def take_turn(store: str, pool: str) -> Turn | None:
     """Return the turn, None while another thread has it."""
     key = (store, pool)
     with _lock:
-        if key in _taken:
+        other = _taken.get(key)
+        if other is not None:
+            other.has_refused = True
             return None
-        _taken.add(key)
-    return Turn(key)
+        turn = _taken[key] = Turn(key)
+    return turn
 
 
 @contextmanager

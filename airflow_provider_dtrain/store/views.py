@@ -21,6 +21,7 @@ from airflow_provider_dtrain.store.tables import (
     gangs,
     meta,
     rung_entries,
+    searches,
     trials,
 )
 
@@ -67,12 +68,12 @@ def run_name(store: str, trial_id: int, number: int, token: int) -> str:
     return f"{store}-t{trial_id}.{number}.{token}"
 
 
-_STORE_ID = Statement(sa.select(meta.c.value).where(meta.c.key == "store_id"))
+STORE_ID = Statement(sa.select(meta.c.value).where(meta.c.key == "store_id"))
 
 
 def store_mark(conn: Connection) -> str:
     """Return the first 8 hex digits of the store's id."""
-    return str(fast.first(conn, _STORE_ID, {}).value)[:8]
+    return str(fast.first(conn, STORE_ID, {}).value)[:8]
 
 
 def key_of(row: Row[Any]) -> TrialKey:
@@ -110,7 +111,7 @@ _GRANT = Statement(
 
 def attempt_view(conn: Connection, attempt_id: int) -> AttemptView | None:
     """Return an attempt, None when there is none with this id."""
-    found, grant, [store] = fast.read(conn, (_VIEW, _GRANT, _STORE_ID), {"attempt": attempt_id})
+    found, grant, [store] = fast.read(conn, (_VIEW, _GRANT, STORE_ID), {"attempt": attempt_id})
     if not found:
         return None
     placed: _Placed = {}
@@ -242,22 +243,32 @@ def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[Row[Any
 
 def trial_views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[TrialView]:
     """Return the trials that fit, newest first."""
-    latest = (
-        sa.select(
-            attempts.c.trial_id, sa.func.count().label("attempts"), sa.func.max(attempts.c.id).label("attempt_id")
-        )
-        .group_by(attempts.c.trial_id)
-        .subquery()
+    return [_trial_view(row) for row in conn.execute(_TRIALS.where(where).limit(limit))]
+
+
+def _of_its_attempts(name: str, value: sa.ColumnElement[Any]) -> sa.Label[Any]:
+    # Of each trial alone: a database would group the attempts of all trials before it looks for one.
+    return sa.select(value).where(attempts.c.trial_id == trials.c.id).scalar_subquery().label(name)
+
+
+_TRIALS: sa.Select[Any] = (
+    sa.select(
+        trials, experiments.c.name.label("experiment"), HIGHEST_RUNG,
+        _of_its_attempts("attempts", sa.func.count()), _of_its_attempts("attempt_id", sa.func.max(attempts.c.id)),
+        sa.exists()
+        .where(searches.c.experiment_id == trials.c.experiment_id, searches.c.id > trials.c.search_id)
+        .label("is_of_older_plan"),
     )
-    query = (
-        sa.select(trials, experiments.c.name.label("experiment"), latest.c.attempts, latest.c.attempt_id, HIGHEST_RUNG)
-        .join(experiments, experiments.c.id == trials.c.experiment_id)
-        .join(latest, latest.c.trial_id == trials.c.id)
-        .where(where)
-        .order_by(trials.c.id.desc())
-        .limit(limit)
-    )
-    return [_trial_view(row) for row in conn.execute(query)]
+    .join(experiments, experiments.c.id == trials.c.experiment_id)
+    .order_by(trials.c.id.desc())
+)  # fmt: skip
+_TRIAL = Statement(_TRIALS.where(trials.c.id == sa.bindparam("trial")))
+
+
+def trial_view(conn: Connection, trial_id: int) -> TrialView | None:
+    """Return a trial, None when there is none with this id."""
+    row = fast.first(conn, _TRIAL, {"trial": trial_id})
+    return None if row is None else _trial_view(row)
 
 
 def _trial_view(row: Row[Any]) -> TrialView:
@@ -266,7 +277,7 @@ def _trial_view(row: Row[Any]) -> TrialView:
         for name in (
             "number", "experiment_id", "experiment", "state", "config_id", "hparams", "seed", "restarts",
             "max_restarts", "attempts", "attempt_id", "kill_requested_by", "failure", "result", "created_at",
-            "ended_at", "best_metric", "best_step", "stop_requested_by", *IN_SEARCH_NAMES,
+            "ended_at", "best_metric", "best_step", "stop_requested_by", "is_of_older_plan", *IN_SEARCH_NAMES,
         )
     }  # fmt: skip
     return TrialView(trial_id=row.id, key=key_of(row), is_cleared=row.cleared_at is not None, **same)

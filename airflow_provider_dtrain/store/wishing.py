@@ -209,7 +209,7 @@ class Wishing(Ending):
         return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
 
     def _pause_request(self, conn: Connection, trial: Row[Any], row: Row[Any]) -> None:
-        values = {**ineligible(row, self._now()), **NOTHING_KEPT, "paused": True, "reason": paused_by(trial)}
+        values = {**ineligible(row, self._now()), **NOTHING_KEPT, "paused": True, "reason": paused_by(conn, trial)}
         conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
         if trial.state != "paused":
             self._set_trial(conn, trial.id, "paused")

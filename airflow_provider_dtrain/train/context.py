@@ -192,6 +192,7 @@ class Context(Ending):
             self._progress.last_epoch = epoch == count - 1
             self._schedules.begin_epoch(epoch)
             yield epoch
+            self._progress.is_whole = self._progress.is_whole or not self._left_early
         self._progress.in_epochs = self._progress.last_epoch = False
 
     def backward(self, loss: Any) -> None:
@@ -284,6 +285,8 @@ class Context(Ending):
             values = self._reporter.numbers(step, metrics)
         safe = self._reporter.json_safe(values)
         self._validated = step, safe
+        # A loop of its own that was told to leave may have left in the middle of the epoch.
+        self._progress.is_whole = self._progress.in_epochs and not self._left_early
         telling.say_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
         position = self._position(step, batch)

@@ -38,12 +38,14 @@ class Progress:
     last_epoch: bool = False
     #: ``ctx.loader`` was used; else nobody knows where in an epoch the training is.
     has_loader: bool = False
+    #: Without ``ctx.loader``: the current epoch counts as done, since it has validated or its loop body has ended.
+    is_whole: bool = False
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch; positions restored for it stay valid."""
         if epoch != self.epoch:
             self.restored = []
-        self.epoch, self.passes, self.in_epochs = epoch, [], True
+        self.epoch, self.passes, self.in_epochs, self.is_whole = epoch, [], True, False
 
     def begin_pass(self) -> Pass:
         """Return the next pass, at its restored position if there is one.
@@ -60,6 +62,8 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """Return the position as plain numbers."""
+        if self.is_whole and not self.has_loader:
+            return {"epoch": self.epoch + 1, "passes": []}
         pending = self.restored[len(self.passes) :]
         passes = [[p.samples, p.finished] for p in [*self.passes, *pending]]
         return {"epoch": self.epoch, "passes": passes}

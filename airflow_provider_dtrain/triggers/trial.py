@@ -13,6 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
 from airflow_provider_dtrain.engine.runtime import Runtime, take_over
+from airflow_provider_dtrain.engine.search import drawn_name
 from airflow_provider_dtrain.engine.tasklog import TaskLog
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
@@ -61,7 +62,8 @@ class TrialTrigger(BaseTrigger):
                 await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
-        yield TriggerEvent({"outcome": outcome.to_dict(), "trial_id": self.trial_id})  # type: ignore[no-untyped-call]
+        name = await self._drawn_name()
+        yield TriggerEvent({"outcome": outcome.to_dict(), "name": name})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """End the gang on every host, unless the trial only moved to another follower.
@@ -84,6 +86,13 @@ class TrialTrigger(BaseTrigger):
         hook = await in_thread(DtrainHook)
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         return await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
+
+    async def _drawn_name(self) -> str | None:
+        """Return the name of a trial that has drawn since it was planned: the worker that ends it asks no store."""
+        assert self._runtime is not None
+        with contextlib.suppress(StoreUnavailableError):
+            return await in_thread(drawn_name, self._runtime.store, self.trial_id)
+        return None
 
     async def _until_alone(self) -> None:
         """Return when the other process has ended the trial, or follows it no more.

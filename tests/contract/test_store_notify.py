@@ -119,6 +119,48 @@ def test_a_blocking_wait_returns_with_the_change_or_without_it(real):
     assert mine.changes().wait("gpus", PATIENCE_S, every_s=0.05) is True
 
 
+@pytest.fixture
+def written(tmp_path):
+    """Two stores in one SQLite file, of which nobody is told anything."""
+    url = f"sqlite:///{tmp_path}/dtrain.db"
+    stores = [Store.open(url), Store.open(url)]
+    yield stores
+    for store in stores:
+        store.close()
+
+
+def test_a_change_in_a_file_is_seen_long_before_the_next_look(written):
+    mine, other = written
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    ticket = submitted(other, 0, 2)
+    sleeper = Sleeper(mine.changes(), allocation_id=ticket.allocation_id, every_s=PATIENCE_S * 2)
+    # The one look that a new thread begins with is over: from here on only the file can tell.
+    assert sleeper.wakes()
+    sleeper.sleeps_again()
+    assert other.schedule("gpus").granted == (ticket.allocation_id,)
+    assert sleeper.wakes()
+
+
+def test_a_write_that_concerns_no_pool_makes_nobody_look(written, monkeypatch):
+    mine, other = written
+    other.add_host(host("a", 2))
+    mine.schedule("gpus")
+    sleeper = Sleeper(mine.changes(), every_s=PATIENCE_S * 2)
+    other.set_pool("gpus", reservations=5)
+    assert sleeper.wakes()
+    mine.schedule("gpus")
+    until(lambda: mine.changes()._passes == mine.changes()._looks.passes())
+    looks, news = [], []
+    monkeypatch.setattr(mine.changes(), "_look_for_grants", lambda: looks.append(1))
+    has_news = mine.changes()._has_news
+    monkeypatch.setattr(mine.changes(), "_has_news", lambda: news.append(has_news()) or news[-1])
+    other.put_config({"entrypoint": "true"}, origins={})
+    until(lambda: news)
+    assert not any(news)
+    assert looks == []
+
+
 def test_of_many_waiters_one_is_woken_for_a_pass_and_those_that_were_granted(told):
     mine, other = told
     other.add_host(host("a", 8))
@@ -200,6 +242,24 @@ def test_a_lost_connection_is_looked_over_and_opened_again(told, monkeypatch):
     other.set_pool("gpus", reservations=5)
     assert sleeper.wakes()
     until(lambda: mine.changes().is_told and mine.changes()._listener is not first)
+
+
+def test_what_was_told_just_before_somebody_waits_wakes_it_at_once(told):
+    """Between the look at the store and the wait there is a moment; what is told then must not be lost."""
+    mine, other = told
+    other.add_host(host("a", 2))
+    other.add_host(host("b", 2, pool="elsewhere"))
+    mine.schedule("gpus")
+    mine.schedule("elsewhere")
+    Sleeper(mine.changes(), pool="elsewhere")
+    until(lambda: mine.changes().is_told)
+    ticket = submitted(other, 0, 2)
+    until(lambda: "gpus" in mine.changes()._missed_pools)
+    first, second = Sleeper(mine.changes()), Sleeper(mine.changes())
+    assert (first.count, second.count) == (1, 0)
+    assert other.schedule("gpus").granted == (ticket.allocation_id,)
+    until(lambda: ticket.allocation_id in mine.changes()._missed_grants)
+    assert [Sleeper(mine.changes(), allocation_id=ticket.allocation_id).count for _ in range(2)] == [1, 0]
 
 
 def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, monkeypatch):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import bump, lock_pool
-from airflow_provider_dtrain.store.orders import TRY_LOCK
+from airflow_provider_dtrain.store.orders import OPENING
 from airflow_provider_dtrain.store.repository import Store
 from airflow_provider_dtrain.store.turns import take_turn
 from tests.contract.store_world import host
@@ -26,9 +26,24 @@ def _host(store):
 def test_a_pass_leaves_at_once_while_another_thread_passes(store, submit):
     ticket = submit()
     turn = take_turn(str(store._engine.url), "gpus")
+    assert not turn.has_refused
     assert store.schedule("gpus").granted == ()
+    assert turn.has_refused
     turn.leave()
     turn.leave()
+    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+
+
+def test_whoever_had_the_turn_for_nothing_looks_again_for_those_it_sent_away(store, submit, monkeypatch):
+    """It met another process that passed; meanwhile its own thread-mate came with a change and was sent away."""
+    ticket = submit()
+    passed = store._passed
+
+    def met_another(conn, pool, turn):
+        monkeypatch.setattr(store, "_passed", passed)
+        assert take_turn(str(store._engine.url), "gpus") is None
+
+    monkeypatch.setattr(store, "_passed", met_another)
     assert store.schedule("gpus").granted == (ticket.allocation_id,)
 
 
@@ -47,8 +62,12 @@ def test_a_pass_leaves_at_once_while_another_process_passes(store, submit, url, 
     ticket = submit()
     another = Store.open(url, clock=clock)
     with another._engine.begin() as connection:
-        [[_]] = fast.read(connection, (TRY_LOCK,), {"pool_name": "gpus", "now": clock.now})
+        values = {"pool_name": "gpus", "now": clock.now}
+        assert all(fast.read(connection, OPENING, values))
         assert store.schedule("gpus").granted == ()
+        with store._engine.begin() as connection_of_second:
+            # It does not even read what it may not decide about.
+            assert fast.read(connection_of_second, OPENING, values) == [[], [], []]
     another.close()
     assert store.schedule("gpus").granted == (ticket.allocation_id,)
 

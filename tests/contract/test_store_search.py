@@ -254,6 +254,21 @@ def test_a_search_without_a_success_names_the_failure_that_came_first(search, cl
     assert search.store.end_search(search.view.search_id).state == "killed"
 
 
+def test_a_killed_experiment_has_failed_whatever_some_trials_reached(search):
+    search.plan(max_trials=2)
+    first, second = search.start(0), search.start(1)
+    search.end(first)
+    search.store.request_kill_experiment(search.view.experiment_id, "ann")
+    search.end(second, "killed")
+    assert state_of(search) == "killed"
+    end = search.store.end_search(search.view.search_id)
+    assert (end.state, end.trials) == ("killed", {"completed": 1, "killed": 1})
+    assert end.failure["message"] == "The experiment was killed by ann."
+    # Whoever clears the killed trial wants the experiment again.
+    search.end(search.start(1, max_tries=1))
+    assert search.store.end_search(search.view.search_id).state == "completed"
+
+
 def test_a_search_of_which_no_trial_was_started_failed(search):
     search.plan()
     end = search.store.end_search(search.view.search_id)

@@ -118,7 +118,7 @@ def test_a_paused_experiment_starts_nothing_until_it_is_activated(search):
     assert states(search) == ["running", "paused", "paused"]
     assert store.schedule("gpus").granted == ()
     for ticket in (waits, late):
-        reason = f"it is paused by ann; go on with: airflow dtrain trial activate {ticket.trial_id}"
+        reason = f"it is paused by ann; go on with: airflow dtrain experiment activate {experiment}"
         assert store.attempt(ticket.attempt_id).reason == reason
     assert store.request_pause_experiment(experiment, "bob") == 0
     assert store.activate_experiment(experiment, "ann") == 3
@@ -130,10 +130,12 @@ def test_a_paused_experiment_starts_nothing_until_it_is_activated(search):
     assert states(search)[3] == "queued"
 
 
-def test_an_experiment_that_has_ended_cannot_be_paused(search):
+def test_an_experiment_that_has_ended_is_neither_paused_nor_activated(search):
     search.store.end_search(search.view.search_id)
     with pytest.raises(ConflictError, match="is errored: there is nothing to pause"):
         search.store.request_pause_experiment(search.view.experiment_id, "ann")
+    with pytest.raises(ConflictError, match="is errored: there is nothing to activate"):
+        search.store.activate_experiment(search.view.experiment_id, "ann")
 
 
 # -- how many run at one time ---------------------------------------------------------------------------

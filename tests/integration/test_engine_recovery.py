@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine import attempt, recovery, removal
-from airflow_provider_dtrain.engine.recovery import kill_unfollowed, pause_unfollowed, recover
+from airflow_provider_dtrain.engine.recovery import recover
 from airflow_provider_dtrain.engine.renewal import Renewer
+from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed, pause_unfollowed
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records import AttemptView, Ticket
 from airflow_provider_dtrain.store.tables import allocations, attempts

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.search_space import sample
 from airflow_provider_dtrain.core.watchdog import RankReport, judge
 from airflow_provider_dtrain.engine import deciding
 from airflow_provider_dtrain.engine.plan import load_job
-from airflow_provider_dtrain.engine.recovery import stop_unfollowed
+from airflow_provider_dtrain.engine.unfollowed import stop_unfollowed
 from airflow_provider_dtrain.store.records import Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import preempt, until

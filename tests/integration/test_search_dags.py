@@ -158,6 +158,10 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
     assert best["experiment_id"] == experiment_id
     assert world.store.search(best["search_id"]).generation == 2
     assert len(world.store.history(best["search_id"])) == 3
+    listed = world.cli("trial", "list", "--experiment", str(experiment_id), "-o", "json").json
+    replaced = {one["trial"]: one["replaced"] for one in listed}
+    assert [replaced.pop(one.trial_id) for one in world.store.history(best["search_id"])] == [None] * 3
+    assert set(replaced.values()) == {"its experiment was planned anew"}
 
 
 def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
@@ -198,7 +202,7 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
 def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(world: World) -> None:
     run_id = world.airflow.trigger("job_searches", {"config": grid(0.3, "waits")})
     first, second = world.until(lambda: _running(world, run_id), "a trial of each experiment")
-    world.cli("experiment", "pause", str(first))
+    world.cli("experiment", "pause", str(first), "--yes")
     world.until(lambda: _states(world, first) == {"paused": 3}, "that nothing of it runs or waits")
     world.cli("experiment", "activate", str(first))
     world.until(lambda: _states(world, first) == {"running": 1, "queued": 2}, "that it goes on")

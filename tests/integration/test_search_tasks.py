@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import AssetAlias
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_provider_dtrain.assets import best_alias, best_asset
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -277,6 +278,19 @@ def test_a_search_that_cannot_begin_fails_in_its_plan(hook: DtrainHook, change: 
     assert hook.store.list_experiments() == [], "nothing has begun"
 
 
+def test_a_killed_experiment_has_no_best_trial_although_some_completed(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config({**RANDOM, "max_trials": 2}))
+    run.trial(plan[0])
+    (view,) = hook.store.list_experiments()
+    hook.store.request_kill_experiment(view.experiment_id, "ann")
+    with pytest.raises(AirflowFailException, match="killed by ann"):
+        run.trial(plan[1])
+    with pytest.raises(AirflowFailException, match=r"killed by ann\. Of 'searched': 1 completed, 1 killed"):
+        run.best(plan)
+    assert hook.store.experiment(view.experiment_id).state == "killed"
+
+
 def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: DtrainHook) -> None:
     pytest.importorskip("optuna")
     run = Run()
@@ -289,6 +303,26 @@ def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: Dt
     drawn = hook.store.trial(result["trial_id"])
     assert drawn.is_drawn
     assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g}"
+
+
+def test_the_event_of_a_deferred_trial_brings_its_name(hook: DtrainHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.EARLIEST_EVENT_S", 0.0)
+    run = Run()
+    plan = run.plan(config({**RANDOM, "name": "optuna", "max_trials": 1}))
+    task, last = (TrialOperator(task_id="trial", trial=plan[0], deferrable=True) for _ in range(2))
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(run.context("trial", 0))
+
+    async def fired() -> Any:
+        return [event.payload async for event in deferred.value.trigger.run()]
+
+    [event] = asyncio.run(fired())
+    monkeypatch.setattr(DtrainHook, "store", property(lambda _: pytest.fail("the worker that ends a trial asks")))
+    result = last.execute_complete(run.context("trial", 0), json.loads(json.dumps(event)))
+    assert result is not None
+    assert result["state"] == "completed"
+    assert last.map_index_name.startswith("0 | lr=0.")
 
 
 def test_an_asset_of_any_name_has_an_address() -> None:

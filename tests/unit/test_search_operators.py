@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,6 +92,7 @@ def test_only_mapped_trials_are_named_after_their_hyperparameters() -> None:
         ({"number": 3, "hparams": {"lr": 0.1}, "search_id": 1, "name": "3 | lr=0.1"}, "3 | lr=0.1"),
         ({"number": 3, "hparams": {"lr": 3e-4, "bs": 256}}, "3 | bs=256 lr=3e-4"),
         ({"hparams": {"lr": 1.0}}, "lr=1"),
+        ({"number": 0, "hparams": {}, "name": "trial 0"}, "trial 0"),
         (None, ""),
     ],
 )
@@ -119,3 +121,14 @@ def test_values_of_one_name_in_two_groups_keep_their_groups() -> None:
 
 def test_a_name_fits_into_the_column_of_airflow() -> None:
     assert len(trial_name(0, {f"name{number}": "x" * 100 for number in range(100)})) == MAX_CHARS
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize("trial", [None, {"number": 0, "hparams": {}}, {"number": 3, "hparams": {"lr": 0.1}}])
+def test_the_name_of_a_mapped_task_is_text_in_every_dag(is_native: bool, trial: dict[str, Any] | None) -> None:
+    task = TrialOperator(task_id="trial", config={}, trial=trial)
+    dag = DAG("any", schedule=None, render_template_as_native_obj=is_native)
+    template = dag.get_template_env().from_string(MAP_INDEX_TEMPLATE)
+    name = template.render(task=task, ti=SimpleNamespace(map_index=3))
+    assert isinstance(name, str), "Airflow asks for its length"
+    assert name in {"trial 3", "3 | lr=0.1"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search_space import check_space, grid, grid_size, sample, suspicious
+from airflow_provider_dtrain.core.search_space import check_space, grid, grid_size, sample
 from airflow_provider_dtrain.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -239,8 +239,3 @@ def interpreter(version: str) -> str | None:
         if done.returncode == 0 and done.stdout.strip() == version:
             return candidate
     return None
-
-
-@pytest.mark.parametrize(("low", "high", "is_slip"), [(1e-5, 0.1, True), (-5, -1, False), (0, 1, False), (1, 3, False)])
-def test_values_instead_of_exponents_are_noticed(low: float, high: float, is_slip: bool) -> None:
-    assert bool(suspicious({"net": {"lr": {"type": "log", "minval": low, "maxval": high}}})) is is_slip

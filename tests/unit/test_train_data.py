@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train.data import Loader, Progress, permutation, rank_batches, validation_loader
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.goals import epochs_done
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
@@ -133,8 +134,6 @@ def test_validation_gives_each_sample_to_exactly_one_rank():
 
 
 def test_loading_data_draws_nothing_from_the_global_generator():
-    import torch
-
     torch.manual_seed(1)
     before = torch.get_rng_state()
     list(loader(Progress()))
@@ -151,3 +150,61 @@ def test_an_epoch_counts_when_its_pass_has_ended_and_without_a_loader_from_its_f
     assert epochs_done(with_loader) == 1
     without.begin_epoch(1)
     assert epochs_done(without) == 2
+
+
+def test_without_a_loader_a_checkpoint_after_the_validation_begins_the_next_epoch(tmp_path):
+    def run(epochs, *, saves_first=False, breaks=False):
+        """Return the epochs that a script with data of its own trains, each of two steps."""
+        done = []
+        with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
+            model = torch.nn.Linear(2, 2)
+            model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            step = ctx.restore()
+            for epoch in ctx.epochs(epochs):
+                done.append(epoch)
+                for _ in range(2):
+                    ctx.backward(model(torch.ones(1, 2)).sum())
+                    ctx.step(optimizer)
+                    step += 1
+                if saves_first:
+                    ctx.save_checkpoint(step)
+                    if breaks:
+                        break
+                ctx.report_validation(step, {"loss": 1.0})
+                if not saves_first:
+                    ctx.save_checkpoint(step)
+            if not breaks:
+                ctx.save_checkpoint(step)
+        return done
+
+    assert run(2) == [0, 1]
+    assert run(4) == [2, 3]
+    assert run(4) == [], "everything is done"
+    assert run(6, saves_first=True, breaks=True) == [4]
+    assert run(6) == [4, 5], "nobody knows whether the epoch was whole"
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_loop_of_its_own_that_was_told_to_leave_takes_its_epoch_again(tmp_path, looks):
+    """Nobody knows how far it came; whoever never looks has finished it."""
+    with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
+        model = torch.nn.Linear(2, 2)
+        model, _ = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in ctx.epochs(3):
+            ctx._stop = True
+            if looks:
+                assert ctx.stop_requested
+            ctx.report_validation(1, {"loss": 1.0})
+            ctx.save_checkpoint(1)
+    with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
+        model = torch.nn.Linear(2, 2)
+        model, _ = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        ctx.restore()
+        assert list(ctx.epochs(3)) == ([0, 1, 2] if looks else [1, 2])
+
+
+def test_a_stop_that_comes_in_the_last_epoch_cuts_nothing_off(tmp_path):
+    with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
+        for _ in ctx.epochs(2):
+            ctx._stop = ctx._progress.last_epoch
+        assert not ctx._left_early, "the trial has ended by itself"

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
 from airflow_provider_dtrain.core.config.problems import problems_of
+from airflow_provider_dtrain.core.config.search_rules import missing_length
 from airflow_provider_dtrain.core.config.sections import (
     DEFAULT_LOG_POLICIES,
     AnyPeriod,
@@ -174,7 +175,8 @@ class ExperimentConfig(Section):
             return super().model_validate(document), []
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            return None, problems_of(errors, cls, partial=partial)
+            found = problems_of(errors, cls, partial=partial)
+            return None, found if partial else [*found, *missing_length(document)]
 
     @property
     def trial_class(self) -> str | None:

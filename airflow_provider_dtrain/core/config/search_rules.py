@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.asha import brackets, floor_log
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
@@ -14,6 +14,9 @@ from airflow_provider_dtrain.errors import Problem
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
     from airflow_provider_dtrain.core.config.unions import Searcher
+
+#: Searchers that compare trials at lengths.
+HALVING = ("async_halving", "adaptive_asha")
 
 
 def length_of(searcher: Searcher) -> tuple[str, int] | None:
@@ -29,6 +32,23 @@ def length_of(searcher: Searcher) -> tuple[str, int] | None:
     return None
 
 
+def missing_length(document: Mapping[str, Any]) -> list[Problem]:
+    """Return that a halving method says no length, of a document in which other things are wrong.
+
+    :param document: plain, without tags
+    """
+    searcher = document.get("searcher")
+    if not isinstance(searcher, Mapping) or searcher.get("name") not in HALVING:
+        return []
+    if searcher.get("max_length") is not None or searcher.get("max_time") is not None:
+        return []
+    return [Problem(path="searcher.max_length", message=_needs_length(str(searcher["name"])))]
+
+
+def _needs_length(who: str) -> str:
+    return f"missing; {who} requires it, or max_time and time_metric"
+
+
 def search_problems(config: ExperimentConfig) -> list[Problem]:
     """Return what is missing or contradictory in searcher and hyperparameters.
 
@@ -40,10 +60,10 @@ def search_problems(config: ExperimentConfig) -> list[Problem]:
 def _limits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     searcher = config.searcher
     has_limit = searcher.max_length is not None or searcher.max_time is not None
-    if searcher.name in ("async_halving", "adaptive_asha") and not has_limit:
-        yield "searcher.max_length", f"missing; {searcher.name} requires it, or max_time and time_metric"
+    if searcher.name in HALVING and not has_limit:
+        yield "searcher.max_length", _needs_length(searcher.name)
     elif config.trial_class is not None and not has_limit:
-        yield "searcher.max_length", "missing; a trial class requires it, or max_time and time_metric"
+        yield "searcher.max_length", _needs_length("a trial class")
     if searcher.max_time is not None and searcher.time_metric is None:
         yield "searcher.time_metric", "missing; max_time requires it"
     length = length_of(searcher)

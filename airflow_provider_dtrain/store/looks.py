@@ -1,0 +1,65 @@
+"""The reads behind everybody who waits: few, small, and the same for all waiters of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.base import Base, reads
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.tables import allocations, pools, trials
+
+Sign = tuple[Any, ...]
+
+_PASSES = Statement(sa.select(pools.c.name, pools.c.version, pools.c.passed_version))
+_DUE = Statement(
+    sa.select(pools.c.name).where(
+        sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
+    )
+)
+_GRANTED = Statement(
+    sa.select(allocations.c.id).join(
+        pools, sa.and_(pools.c.name == allocations.c.pool, allocations.c.state == sa.literal_column("'granted'"))
+    )
+)
+_SIGNS_OF = sa.select(
+    allocations.c.id, allocations.c.state, allocations.c.unplaceable, allocations.c.paused,
+    trials.c.kill_requested_at, trials.c.pause_requested_at,
+).outerjoin(trials, trials.c.id == allocations.c.trial_id)  # fmt: skip
+_LISTED: Any = sa.func.json_each(sa.bindparam("ids", type_=sa.JSON)).table_valued("value")
+#: However many ids there are, it is one text that is compiled once.
+_SIGNS = Statement(
+    _SIGNS_OF.where(allocations.c.id.in_(sa.select(_LISTED.c.value))),
+    _SIGNS_OF.where(allocations.c.id == sa.any_(sa.bindparam("ids", type_=postgresql.ARRAY(sa.BigInteger)))),
+)
+
+
+class Looks(Base):
+    """The reads behind all waiters of a process."""
+
+    @reads
+    def passes(self, conn: Connection) -> set[tuple[Any, ...]]:
+        """Return what differs once a pool has changed or a pass has run."""
+        return {tuple(row) for row in fast.rows(conn, _PASSES, {})}
+
+    @reads
+    def due_pools(self, conn: Connection, names: Sequence[str]) -> list[str]:
+        """Return those of the pools where a pass may decide something now."""
+        due = {row.name for row in fast.rows(conn, _DUE, {"now": self._now()})}
+        return [name for name in names if name in due]
+
+    @reads
+    def due_and_granted(self, conn: Connection) -> tuple[set[str], set[int]]:
+        """Return the pools where a pass may decide something now, and the grants that nobody has taken up."""
+        due, granted = fast.read(conn, (_DUE, _GRANTED), {"now": self._now()})
+        return {row.name for row in due}, {row.id for row in granted}
+
+    @reads
+    def request_signs(self, conn: Connection, allocation_ids: Sequence[int]) -> dict[int, Sign]:
+        """Return per request all of which a change has to wake whoever waits for it."""
+        return {entry[0]: tuple(entry[1:]) for entry in fast.rows(conn, _SIGNS, {"ids": list(allocation_ids)})}

@@ -1,0 +1,71 @@
+"""Held gangs on one host of two slots: asking for them, using them, ending their users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
+from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store
+from tests.contract.store_world import host
+
+HOLD_S = 900.0
+BAD = {"error": "RankFailedError", "kind": "user", "message": "it failed"}
+
+
+def ask(store: Store, *, slots: int = 2, max_tries: int = 0, task: str = "gang", **fields: object) -> GangView:
+    key = TrialKey(dag_id="d", run_id="r", task_id=task, max_tries=max_tries)
+    return store.submit_gang(GangSubmission(key=key, pool="gpus", slots=slots, **{"hold_for_s": HOLD_S, **fields}))
+
+
+def hold(store: Store, **fields: object) -> GangView:
+    """Ask for a gang and take it up."""
+    asked = ask(store, **fields)
+    watch = store.watch_gang(asked.allocation_id, watcher="sensor")
+    store.schedule("gpus")
+    view = store.take_up_gang(asked.allocation_id, watch)
+    assert view is not None
+    return view
+
+
+@pytest.fixture
+def world(store: Store) -> Store:
+    store.add_host(host("gpu-01", slots=2))
+    return store
+
+
+@pytest.fixture
+def use(world: Store) -> Callable[..., Ticket]:
+    """Submit a trial to a held gang: ``use(gang, task="a")``."""
+
+    def submit_one(gang: GangView, *, task: str = "train", token: int | None = None, slots: int = 2) -> Ticket:
+        config = world.put_config({"entrypoint": "python train.py"}, origins={})
+        key = TrialKey(dag_id="d", run_id="r", task_id=task)
+        submission = TrialSubmission(
+            key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=slots,
+            allocation_id=gang.allocation_id,
+        )  # fmt: skip
+        return world.submit_on_gang(submission, int(gang.token or 0) if token is None else token)
+
+    return submit_one
+
+
+def begin(store: Store, ticket: Ticket) -> int:
+    """Let an attempt use its gang and run; return its watch."""
+    watch = store.watch(ticket.attempt_id, watcher="test")
+    assert store.use_gang(ticket.attempt_id, watch)
+    store.set_plan(ticket.attempt_id, watch, {"plans": {"gpu-01": {"ranks": [{"rank": 0}, {"rank": 1}]}}})
+    store.set_running(ticket.attempt_id, watch)
+    return watch
+
+
+def end(store: Store, ticket: Ticket, watch: int, *, clear: bool = True, state: str = "completed") -> None:
+    if clear:
+        store.release(ticket.attempt_id, watch, "gpu-01", proof="clear")
+    store.end_attempt(ticket.attempt_id, watch, state=state, failure=None if state == "completed" else BAD)
+
+
+def held(store: Store) -> list[int]:
+    return [slot.index for slot in store.slots() if slot.allocation_id is not None]

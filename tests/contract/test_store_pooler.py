@@ -1,0 +1,128 @@
+"""Plans that PostgreSQL keeps: on connections of our own, never through a pooler that shares them (pgbouncer)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store, migrate
+from tests.contract.store_world import Server, host
+
+DEADLINE_S = 20.0
+ROUNDS = 12
+
+
+@pytest.fixture
+def direct(postgresql: Server) -> Iterator[Store]:
+    url = postgresql.new_database()
+    migrate(url)
+    store = Store.open(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def pooled(postgresql: Server, tmp_path: Path) -> Iterator[Store]:
+    """A store behind pgbouncer, which gives each transaction any of two connections to the server."""
+    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed")
+    name, port = f"pooled{os.getpid()}", _free_port()
+    with sa.create_engine(_url(postgresql.port), isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    folder = postgresql.folder / f"bouncer{port}"
+    folder.mkdir()
+    (folder / "users.txt").write_text('"dtrain" ""\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n{name} = host=127.0.0.1 port={postgresql.port} dbname={name} pool_size=2\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
+        f"auth_file = {folder}/users.txt\npool_mode = transaction\nlogfile = {folder}/log\n"
+    )
+    for path in (folder, *folder.iterdir()):
+        if os.getuid() == 0:
+            shutil.chown(path, "postgres", "postgres")
+    process = subprocess.Popen(
+        [*postgresql.as_user, program, "-q", str(folder / "pgbouncer.ini")], stdin=subprocess.DEVNULL, cwd="/"
+    )
+    try:
+        _until_answered(port)
+        url = _url(port, name)
+        migrate(url)
+        store = Store.open(url)
+        yield store
+        store.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _url(port: int, database: str = "postgres") -> str:
+    return f"postgresql+psycopg://dtrain@127.0.0.1:{port}/{database}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until_answered(port: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def use(store: Store, number: int) -> None:
+    """Get a gang and give it back, several times; its own pass grants it, or the one that was under way then."""
+    config = store.put_config({}, origins={}).config_id
+    key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
+    submission = TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=2, number=number)
+    ticket = store.submit_trial(submission)
+    watch = store.watch(ticket.attempt_id, watcher=f"thread {number}")
+    for _ in range(ROUNDS):
+        store.schedule("gpus")
+        deadline = time.monotonic() + DEADLINE_S
+        while store.attempt(ticket.attempt_id).allocation_state != "granted":
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        store.put_back(ticket.attempt_id, watch, "again")
+
+
+def prepared(store: Store) -> list[str]:
+    """Return what the server keeps for the connection that the pool gives next."""
+    with store._engine.connect() as connection:
+        return list(connection.scalars(sa.text("SELECT statement FROM pg_prepared_statements")))
+
+
+def connection(store: Store) -> str:
+    """Return what ``db check`` says of the way to the server."""
+    return {check.name: check.message for check in store.check()}["connection"]
+
+
+def test_the_server_keeps_the_plans_of_what_is_asked_again_and_again(direct):
+    direct.add_host(host("a", 2))
+    use(direct, 0)
+    assert any("FROM pools" in text for text in prepared(direct))
+    assert connection(direct) == "direct"
+
+
+def test_a_store_behind_a_pooler_works_and_prepares_nothing(pooled):
+    pooled.add_host(host("a", 8))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: use(pooled, number), range(4)))
+    assert prepared(pooled) == []
+    assert connection(pooled).startswith("through a pooler")
