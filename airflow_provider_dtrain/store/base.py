@@ -60,17 +60,23 @@ class Base:
 def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
     """Make a method one writing transaction; it gets the connection as its first argument.
 
-    The method may run several times, so it changes nothing but the database.
+    The method may run several times, so it changes nothing but the database. A connection that is lost before
+    COMMIT is replaced; one that is lost at COMMIT is an error, for the changes may be there.
     """
 
     @functools.wraps(method)
     def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         for attempt in range(TRIES):
+            is_done = False
             try:
                 with gate.transaction(), fast.transaction(self._writer) as conn:
-                    return method(self, conn, *args, **kwargs)
+                    result = method(self, conn, *args, **kwargs)
+                    is_done = True
+                return result
             except sa.exc.DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) not in RETRIED or attempt == TRIES - 1:
+                is_undone = _is_lost(error) and not is_done
+                may_repeat = is_undone or getattr(error.orig, "sqlstate", None) in RETRIED
+                if not may_repeat or attempt == TRIES - 1:
                     raise _store_error(error) from error
             except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
                 raise _store_error(error) from error
@@ -79,13 +85,19 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
     return cast("Callable[Concatenate[S, P], T]", transaction)
 
 
-def store_errors(work: Callable[[], T]) -> T:
-    """Return what a piece of work returns, with the database's errors as the store's; forks are held off."""
-    try:
-        with gate.transaction():
-            return work()
-    except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
-        raise _store_error(error) from error
+def reading(work: Callable[[], T]) -> T:
+    """Return what a read returns, with the database's errors as the store's; forks are held off.
+
+    :param work: run again with a new connection when its connection was lost
+    """
+    for attempt in range(TRIES):
+        try:
+            with gate.transaction():
+                return work()
+        except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
+            if not _is_lost(error) or attempt == TRIES - 1:
+                raise _store_error(error) from error
+    raise AssertionError("unreachable")
 
 
 def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
@@ -93,13 +105,18 @@ def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concat
 
     @functools.wraps(method)
     def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            with gate.transaction(), self._reader.begin() as conn:
+        def work() -> T:
+            with self._reader.begin() as conn:
                 return method(self, conn, *args, **kwargs)
-        except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
-            raise _store_error(error) from error
+
+        return reading(work)
 
     return cast("Callable[Concatenate[S, P], T]", transaction)
+
+
+def _is_lost(error: sa.exc.SQLAlchemyError) -> bool:
+    """Return whether a connection ended while it was used, and a new one may do."""
+    return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 
 
 def _store_error(error: sa.exc.SQLAlchemyError) -> StoreError:

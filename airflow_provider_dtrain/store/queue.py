@@ -18,8 +18,8 @@ from airflow_provider_dtrain.store.base import (
     guard_gang,
     lock_gang,
     lock_pool,
+    reading,
     reads,
-    store_errors,
     writes,
 )
 from airflow_provider_dtrain.store.counting import (
@@ -118,7 +118,7 @@ class Queue(Ending):
 
     def _look(self, pool: str) -> tuple[bool, int]:
         """Return whether a pass is due, and how many requests wait."""
-        found = store_errors(lambda: fast.look(self._reader, LOOK, {"pool_name": pool}))
+        found = reading(lambda: fast.look(self._reader, LOOK, {"pool_name": pool}))
         if not found:
             self._refuse_unknown(pool)
         return _is_due(found[0], self._now()), int(found[0].waiting)

@@ -118,16 +118,3 @@ def test_whatever_is_committed_before_a_pass_ends_is_looked_at_by_a_pass(store, 
 def test_the_pass_of_an_unknown_pool_is_an_error(store):
     with pytest.raises(NotFoundError, match="'nope'.*Pools: gpus"):
         store.schedule("nope")
-
-
-def test_a_connection_that_the_server_closed_is_replaced(store, submit):
-    if store._engine.dialect.name == "sqlite":
-        pytest.skip("SQLite has no server")
-    ticket = submit()
-    engine = sa.create_engine(store._engine.url)
-    with engine.begin() as connection:
-        other = sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
-                        "AND datname = current_database() AND backend_type = 'client backend'")  # fmt: skip
-        assert any(connection.scalars(other))
-    engine.dispose()
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
