@@ -1,0 +1,73 @@
+"""The second look that scripts/test takes at the few tests that failed beside others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "scripts" / "tools"
+ONCE = """
+import pathlib
+def test_once():
+    seen = pathlib.Path(__file__).with_name("seen")
+    was_here = seen.exists()
+    seen.touch()
+    assert was_here
+"""
+ALWAYS = "import pytest\n@pytest.mark.parametrize('n', range({}))\ndef test_always(n):\n    assert n < 0\n"
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch, capfd):
+    """Run the checks over one file of tests; return the exit code and what was printed."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import checks
+
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    # Its start would take longer than these tests.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    def run(text: str) -> tuple[int, str]:
+        tests = tmp_path / "test_it.py"
+        tests.write_text(text)
+        python = Path(sys.executable)
+        books = checks._books("pytest")
+        code = checks.run({"pytest": [str(python), "-m", "pytest", *books, "--import-mode=importlib", "-q"]}, python)
+        return code, capfd.readouterr().out
+
+    return run
+
+
+def test_what_passes_gets_no_second_look(look):
+    code, said = look("def test_it():\n    pass\n")
+    assert code == 0
+    assert "second look" not in said
+
+
+def test_what_fails_once_is_named_and_does_not_count(look):
+    code, said = look(ONCE)
+    assert code == 0
+    assert "second look at 1: ok" in said
+    assert "UNSTEADY, failed beside others and passed alone:\n  test_it.py::test_once" in said
+
+
+def test_what_fails_again_counts(look):
+    code, said = look(ONCE + ALWAYS.format(1))
+    assert code == 1
+    assert "second look at 2: FAILED" in said
+    assert "UNSTEADY" not in said
+    assert "Failed: pytest" in said
+
+
+def test_many_failures_get_no_second_look(look):
+    code, said = look(ALWAYS.format(4))
+    assert code == 1
+    assert "4 tests failed: too many for a second look." in said
+
+
+def test_an_error_of_the_tests_themselves_gets_no_second_look(look):
+    code, said = look("import nothing_of_that_name\n")
+    assert code != 0
+    assert "second look" not in said
