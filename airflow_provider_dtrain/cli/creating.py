@@ -110,17 +110,12 @@ def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: st
 
     :raises UnplaceableError: says why
     """
-    from airflow_provider_dtrain.cli.explain import placed
-    from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
+    from airflow_provider_dtrain.cli.explain import never_fits
 
     hook.ensure_local()
-    wanted = config.resources
-    request = GangRequest(
-        "config", slots=wanted.slots_per_trial, priority=wanted.priority, is_single_host=wanted.is_single_host
-    )
-    found = placed(hook.store, pool, request)
-    if isinstance(found, Unplaceable) and found.never and config.on_unplaceable == "fail":
-        raise UnplaceableError(found.reason)
+    reason = never_fits(hook.store, pool, config)
+    if reason and config.on_unplaceable == "fail":
+        raise UnplaceableError(reason)
 
 
 def _ready(dag_id: str) -> None:

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.cli.followers import reason_words
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, Unplaceable
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotView
@@ -35,19 +36,13 @@ def explain(args: Namespace) -> int:
 def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str, Any], int]:
     from airflow_provider_dtrain.cli.documents import assemble, read
     from airflow_provider_dtrain.core.config import refuse_unsupported
-    from airflow_provider_dtrain.core.resources import GangRequest, Placement
+    from airflow_provider_dtrain.core.resources import Placement
 
     source = read(path, what="configuration")
     effective, pool = assemble(hook, source, template)
     refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
-    resources = effective.config.resources
-    request = GangRequest(
-        "config",
-        slots=resources.slots_per_trial,
-        priority=resources.priority,
-        is_single_host=resources.is_single_host,
-    )
+    request = _request(effective.config)
     found = placed(hook.store, pool, request)
     tasks = [task for task in hook.store.tasks() if task.pool == pool and task.state == "waiting"]
     ahead = sum(task.priority <= request.priority for task in tasks)
@@ -55,6 +50,26 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
     if isinstance(found, Placement):
         return row, 0 if not ahead else NOT_NOW
     return row, FAILURE if found.never else NOT_NOW
+
+
+def never_fits(store: Store, pool: str, config: ExperimentConfig) -> str | None:
+    """Return why the hosts of a pool can never run a trial; None when they can.
+
+    :raises NotFoundError: no such pool
+    """
+    from airflow_provider_dtrain.core.resources import Unplaceable
+
+    found = placed(store, pool, _request(config))
+    return found.reason if isinstance(found, Unplaceable) and found.never else None
+
+
+def _request(config: ExperimentConfig) -> GangRequest:
+    from airflow_provider_dtrain.core.resources import GangRequest
+
+    wanted = config.resources
+    return GangRequest(
+        "config", slots=wanted.slots_per_trial, priority=wanted.priority, is_single_host=wanted.is_single_host
+    )
 
 
 def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.cli.console import cell, command, dump, hint, note, show, show_one
 from airflow_provider_dtrain.core.search import Outline, TrialSpec, outline, plan
+from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -23,9 +25,11 @@ _SEED: Final = 0
 def preview(args: Namespace) -> None:
     """Print trials, rungs, lengths and the first samples of a search; stores and runs nothing."""
     from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.cli.explain import never_fits
 
     source = read(args.config, what="configuration")
-    effective, pool = assemble(_hook(), source, args.template)
+    hook = _hook()
+    effective, pool = assemble(hook, source, args.template)
     for warning in effective.warnings:
         note(f"Warning: {warning}")
     config = effective.config
@@ -33,6 +37,10 @@ def preview(args: Namespace) -> None:
     seed = _SEED if given is None else given
     shape = outline(config)
     warn(config, shape)
+    # A pool that does not exist has been named already.
+    with contextlib.suppress(NotFoundError):
+        if reason := never_fits(hook.store, pool, config):
+            note(f"Warning: {reason}")
     first = list(itertools.islice(plan(config, seed), args.trials))
     if args.output != "table":
         dump(args.output, _document(shape, first, seed=seed, slots=config.resources.slots_per_trial, pool=pool))

@@ -97,3 +97,16 @@ def test_a_seed_that_is_no_number_is_a_usage_error(world: World) -> None:
     done = preview(world, GRID, "--seed", "x")
     assert done.code == 2
     assert "is no whole number" in done.err
+
+
+def test_slots_that_no_host_has_are_named_once_there_are_hosts(world: World) -> None:
+    wide = ADAPTIVE.replace("slots_per_trial: 4", "slots_per_trial: 4, pool: local")
+    assert "slots" not in preview(world, wide).err
+    added = world("hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"))
+    assert added.code == 0, added.err
+    done = preview(world, wide)
+    assert "Warning" not in preview(world, wide.replace("slots_per_trial: 4", "slots_per_trial: 2")).err
+    assert world("hosts", "remove", "local", "--force", "-y").code == 0
+    assert done.code == 0
+    assert "Warning: " in done.err
+    assert "4 slots" in done.err
