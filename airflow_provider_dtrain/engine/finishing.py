@@ -38,7 +38,10 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     """End everything of the attempt on its hosts; return the hosts that answered ``clear``.
 
     A host that does not answer keeps its slots in the store: nobody else gets them.
+
+    :raises StaleWatchError: another process follows the trial; nothing was sent
     """
+    await rt.prove_watch()
     hosts = list(view.held_hosts)
     if view.run is None or not hosts:
         return hosts

@@ -18,6 +18,7 @@ from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.hosts.remote import HostLink
     from airflow_provider_dtrain.store.records import AttemptView
 
 #: How often a follower looks at wishes and shows that it lives.
@@ -134,6 +135,8 @@ class GangFollower:
         self.max_runtime = max_runtime
         self.changed = asyncio.Event()
         self.checked_at = time.monotonic()
+        #: Channels that are open or were, by host.
+        self.links: dict[str, HostLink] = {}
 
     async def run(self) -> GangEnd:
         """Return when every host has ended or is lost.
@@ -152,10 +155,12 @@ class GangFollower:
             if host not in self.end.ended
         }
         self.deciding.start()
+        self.rt.on_kill = self._stop_at_once
         try:
             with self.rt.lease(self.run_name):
                 await self._until_ended(tasks)
         finally:
+            self.rt.on_kill = None
             self.give_way.close()
             self.deciding.close()
             for task in tasks.values():
@@ -189,7 +194,7 @@ class GangFollower:
         """
         if time.monotonic() - self.checked_at > CHECK_WATCH_S:
             self.checked_at = time.monotonic()
-            await self.rt.db(self.rt.store.check_watch, self.rt.attempt_id, self.rt.watch)
+            await self.rt.prove_watch()
         await self.give_way.look(running)
         self.deciding.check()
         self.end.over = self.end.over or self.watchdog.look(self.end.ended)
@@ -225,13 +230,23 @@ class GangFollower:
                 wait.cancel()
 
     async def stop(self, hosts: list[str]) -> None:
-        """Ask the hosts to end their ranks; a host that does not answer is left to the fence."""
+        """Ask the hosts to end their ranks; a host that does not answer is left to the fence.
+
+        :raises StaleWatchError: another process follows the gang
+        """
+        await self.rt.prove_watch()
         calls = [self.rt.call(host, "stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s) for host in hosts]
         for host, found in zip(hosts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(found, HostError):
                 self.rt.log.warning("Host '%s' did not take the stop: %s", host, found)
             elif isinstance(found, BaseException):
                 raise found
+
+    def _stop_at_once(self) -> None:
+        """Send the stop where a channel is open, and wait for no answer: the fence follows."""
+        for host, link in self.links.items():
+            if host not in self.end.ended and link.alive:
+                link.call("stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s)
 
     async def take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
         """Act on an event that is in the store."""

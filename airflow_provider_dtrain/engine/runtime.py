@@ -34,6 +34,8 @@ WISH_CHECK_S = 2.0
 #: Between two renewals of an attempt while no supervisor beats for it.
 RENEW_S = 15.0
 CONNECT_TIMEOUT_S = 30.0
+#: For so long after its watch was current nobody takes a follower for dead, so it may act without asking the store.
+PROVED_S = 60.0
 #: How far the clocks of a host and of the store may count a held lease differently.
 HOLD_MARGIN_S = 60.0
 
@@ -73,6 +75,10 @@ class Runtime:
         self.wishes = Wishes()
         #: time.monotonic() when this process took the attempt's grant up; None = it did not.
         self.taken_up_at: float | None = None
+        #: time.monotonic() when the watch was last known to be current.
+        self.proved_at = time.monotonic()
+        #: Called on a kill, in the loop's thread: sends what can be sent without waiting.
+        self.on_kill: Callable[[], None] | None = None
         self._killed, self._handing_over = asyncio.Event(), asyncio.Event()
         self._wishes_read_at = time.monotonic() - WISH_CHECK_S
         self._records: dict[str, HostRecord] = {}
@@ -102,8 +108,16 @@ class Runtime:
     async def retake(self, attempt_id: int) -> None:
         """Follow an attempt of the trial from now on, whoever followed it before."""
         self.watch = await self.db(self.store.watch, attempt_id, watcher=self.watcher)
-        self.attempt_id, self.taken_up_at = attempt_id, None
+        self.attempt_id, self.taken_up_at, self.proved_at = attempt_id, None, time.monotonic()
         self.wishes, self._wishes_read_at = Wishes(), time.monotonic() - WISH_CHECK_S
+
+    async def prove_watch(self) -> None:
+        """Return when this process is known to be the one that may stop and fence.
+
+        :raises StaleWatchError: another process follows the attempt
+        """
+        await self.db(self.store.check_watch, self.attempt_id, self.watch)
+        self.proved_at = time.monotonic()
 
     async def view(self) -> AttemptView:
         """Return the attempt as the store has it now."""
@@ -180,8 +194,14 @@ class Runtime:
 
     # -- wishes --------------------------------------------------------------------------------
     def kill(self) -> None:
-        """Ask the coroutine to end the gang; call it from the loop's thread."""
+        """Ask the coroutine to end the gang; call it from the loop's thread.
+
+        Hosts with an open channel are told at once, whether or not the store answers: Airflow may end this process
+        within seconds. Not after a long silence, though: another process may follow the gang by then.
+        """
         self._killed.set()
+        if self.on_kill is not None and time.monotonic() - self.proved_at <= PROVED_S:
+            self.on_kill()
 
     def hand_over(self) -> None:
         """Ask the coroutine to stop following; call it from the loop's thread."""

@@ -112,6 +112,7 @@ class HostFollower:
             if link.alive:
                 link.unsubscribe(self.run_name, sink)
             raise
+        self.gang.links[self.host] = link
         self.gang.deciding.linked(self.host)
         return link
 

@@ -74,13 +74,21 @@ class TrialTrigger(BaseTrigger):
         await asyncio.shield(in_background(self._kill()))
 
     async def _kill(self) -> None:
-        if self._fired or await is_deferred(self):
+        if self._fired or await self._is_wanted():
             return
         try:
             runtime = self._runtime or await self._take_over()
             await AttemptRunner(runtime).kill()
         except (StaleWatchError, Superseded):
             self.log.info("Another process follows this trial now; nothing to kill here")
+
+    async def _is_wanted(self) -> bool:
+        """Return whether another triggerer goes on, or may: who knows nothing leaves the gang to its lease."""
+        try:
+            return await is_deferred(self)
+        except Exception as error:  # whatever Airflow's client raises
+            self.log.warning("Airflow does not say what became of the task (%s): its gang is left to its lease", error)
+            return True
 
     async def _take_over(self) -> Runtime:
         hook = await in_thread(DtrainHook)
