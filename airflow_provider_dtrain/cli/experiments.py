@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import UsageError, command, dump, hint, short_time, show, show_one, user
+from airflow_provider_dtrain.cli.console import UsageError, command, dump, hint, note, short_time, show, show_one, user
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -70,9 +70,14 @@ def set_experiment(args: Namespace) -> None:
     """Change priority, weight or cap of an experiment, for its waiting and running gangs."""
     if args.priority is None and args.weight is None and args.max_slots is None:
         raise UsageError("Nothing to set. Give --priority, --weight or --max-slots.")
-    _store().set_experiment(
+    store = _store()
+    store.set_experiment(
         args.experiment_id, weight=args.weight, max_slots=args.max_slots, priority=args.priority, by=user()
     )
+    if args.max_slots:
+        waiting = [one for one in store.tasks() if one.experiment_id == args.experiment_id and one.state == "waiting"]
+        if wider := [str(one.trial_id) for one in waiting if one.slots > args.max_slots]:
+            note(f"Warning: trials that ask for more than {args.max_slots} slots can never start: {', '.join(wider)}")
     given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
     show_one(args, {"experiment": args.experiment_id, **{k: v for k, v in given.items() if v is not None}})
     hint("airflow dtrain task list")

@@ -155,3 +155,9 @@ class Board:
             self.whole.setdefault(size, {})[name] = None
         elif before == size:
             del self.whole[size][name]
+
+
+def joined(one: Placement, more: Placement) -> Placement:
+    """Return the slots of both."""
+    names = [*one.slots, *(name for name in more.slots if name not in one.slots)]
+    return Placement({name: tuple(sorted({*one.slots.get(name, ()), *more.slots.get(name, ())})) for name in names})

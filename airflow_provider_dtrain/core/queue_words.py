@@ -64,7 +64,9 @@ class Words:
             most = waiter.party.max_gangs
             return sentences([f"{beside} of {most} trials of the experiment run (max_concurrent_trials)"])
         used, cap = self.state.shares.in_use(waiter), waiter.party.max_slots
-        return sentences([f"its experiment has {used} of at most {cap} slots, and it needs {waiter.shape.slots}"])
+        fact = f"its experiment has {used} of at most {cap} slots, and it needs {waiter.shape.slots}"
+        never = cap is not None and waiter.shape.slots > cap
+        return sentences([fact, *(["it can never start below that cap: raise max_slots"] if never else [])])
 
     def _coming(self, waiter: Waiter, claim: Placement) -> str:
         fact = f"{count(claim.size, 'slot')} on {names(sorted(claim.slots))} are coming for it: {waiter.kept.size} free"

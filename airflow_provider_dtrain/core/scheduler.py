@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.board import Board
+from airflow_provider_dtrain.core.board import Board, joined
 from airflow_provider_dtrain.core.classes import EPSILON, PROTECTED, Rank, is_overdue, level_of, min_run_s
 from airflow_provider_dtrain.core.gangs import Gang, Gangs, Reach, gang_of
 from airflow_provider_dtrain.core.lanes import Lanes, Party, Shape, Shares, Waiter
@@ -59,6 +59,8 @@ class Scheduler:
         #: Requests with reserved hosts, by the hosts.
         self.holders: dict[str, Waiter] = {}
         self.protection = Protection(sum(self.board.size.values()), options)
+        #: Group -> its waiting requests that have a cap.
+        self._with_cap: dict[str, dict[str, Waiter]] = {}
         self._possible: dict[tuple[int, bool], bool] = {}
         self._timers: list[tuple[float, int, Waiter | Gang]] = []
         self._timer_count = 0
@@ -79,6 +81,9 @@ class Scheduler:
             self.never[request.request_id] = waiter
             return
         self.waiting[request.request_id] = waiter
+        if party.has_cap:
+            self._with_cap.setdefault(party.group, {})[request.request_id] = waiter
+            self.shares.changed.add(party.group)
         if is_overdue(request.waited_s, self.options):
             self.protection.note(request.priority, _entry(request, request.slots))
         else:
@@ -137,6 +142,7 @@ class Scheduler:
     def step(self, now: float) -> Outcome:
         """Grant, claim and reserve all that may be at a moment; granted requests run from then on."""
         self.advance(now)
+        self._count_eligible()
         self.drop_senseless()
         self._forget_changes()
         grants, preemptions = Pass(self).run()
@@ -248,6 +254,8 @@ class Scheduler:
 
     def _forget(self, request_id: str) -> Waiter:
         waiter = self.waiting.pop(request_id)
+        if waiter.party.has_cap:
+            del self._with_cap[waiter.party.group][request_id]
         self.lanes.remove(waiter)
         self._unreserve(waiter)
         self._unclaim(waiter)
@@ -315,21 +323,28 @@ class Scheduler:
                 waiter = self.waiting[request_id]
                 assert waiter.claim is not None
                 more = self.board.keep(Placement({name: waiter.claim.slots[name]}))
-                waiter.kept = _joined(waiter.kept, more)
+                waiter.kept = joined(waiter.kept, more)
 
     def _count_eligible(self) -> None:
-        for waiter in self._members(self.shares.changed):
+        """Let the clocks of requests at a cap stand still; what can start for no reason of the pool protects nobody."""
+        for waiter in [one for group in sorted(self.shares.changed) for one in self._with_cap.get(group, {}).values()]:
             is_eligible = not self.shares.is_capped(waiter)
             if is_eligible != waiter.is_eligible:
                 waiter.waited_s, waiter.since = waiter.waited_at(self.now), self.now
                 waiter.is_eligible = is_eligible
-                if is_eligible and not is_overdue(waiter.waited_s, self.options):
-                    self._set_timer(self.now + self.options.max_wait_s - waiter.waited_s, waiter)
+                self._count_overdue(waiter)
         self.shares.changed.clear()
+        self._settle()
 
-    def _members(self, groups: Iterable[str]) -> Iterable[Waiter]:
-        wanted = set(groups)
-        return [w for w in self.waiting.values() if w.party.has_cap and w.party.group in wanted]
+    def _count_overdue(self, waiter: Waiter) -> None:
+        request = waiter.request
+        entry = _entry(request, request.slots)
+        if not waiter.is_eligible:
+            self.protection.drop(request.priority, entry)
+        elif is_overdue(waiter.waited_s, self.options):
+            self.protection.note(request.priority, entry)
+        else:
+            self._set_timer(self.now + self.options.max_wait_s - waiter.waited_s, waiter)
 
     # Classes and time
 
@@ -381,8 +396,3 @@ class Scheduler:
 
 def _entry(of: GangRequest | Gang, slots: int) -> Overdue:
     return Overdue(of.sequence, of.request_id, slots)
-
-
-def _joined(one: Placement, more: Placement) -> Placement:
-    names = [*one.slots, *(name for name in more.slots if name not in one.slots)]
-    return Placement({name: tuple(sorted({*one.slots.get(name, ()), *more.slots.get(name, ())})) for name in names})

@@ -134,6 +134,8 @@ def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store
     assert done == {"experiment": int(experiment), "priority": 3, "weight": 2.5, "max_slots": 8}
     why = world("explain", str(ticket.trial_id), "-o", "json").json
     assert (why["priority"], why["weight"], why["max_slots"]) == (3, 2.5, 8)
+    narrow = world("experiment", "set", experiment, "--max-slots", "2")
+    assert f"trials that ask for more than 2 slots can never start: {ticket.trial_id}" in narrow.err
     assert world.rows("experiment", "set", experiment, "--max-slots", "0")["max_slots"] == 0
     assert world("explain", str(ticket.trial_id), "-o", "json").json["max_slots"] is None
     ended(store, ticket)

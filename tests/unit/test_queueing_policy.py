@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
 from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduler import Scheduler
 
 HOUR = 3600.0
 SLICES = PoolOptions(preemption="slices")
@@ -283,6 +284,38 @@ def test_a_group_at_its_cap_does_not_start_and_its_waiting_does_not_count():
     assert granted(decision) == ["3", "2"]
     assert decision.ineligible == {"1": "Its experiment has 8 of at most 8 slots, and it needs 8."}
     assert decision.expected["1"].words == "not known; its experiment is at max_slots"
+
+
+def test_a_request_wider_than_its_cap_waits_for_nothing_and_says_so():
+    decision = run_pass([Host("a", 8)], [request(1, 8, group="e", max_slots=2)], SLICES)
+    assert decision.ineligible == {
+        "1": "Its experiment has 0 of at most 2 slots, and it needs 8. It can never start below that cap: raise "
+        "max_slots."
+    }
+    assert decision.next_due_s is None
+
+
+def test_a_request_at_its_cap_takes_no_protection_from_others():
+    running = [gang("g", "a", range(8), sequence=9), gang("h", "b", range(8), sequence=9)]
+    late = {"held_s": 10 * HOUR, "waited_s": 40 * HOUR}
+    capped, real = request(1, 16, group="e", max_slots=8, **late), request(2, 16, **late)
+    decision = run_pass(hosts_for(running, "a", "b"), [capped, real], SLICES, running)
+    assert dict(decision.preemptions) == {"g": "2", "h": "2"}
+    assert list(decision.ineligible) == ["1"]
+
+
+def test_protection_comes_back_with_the_slots_of_the_cap():
+    running = [gang("g", "a", range(8), group="e"), gang("h", "b", range(8))]
+    waiting = GangRequest("1", 8, sequence=1, group="e", max_slots=8, held_s=10 * HOUR, waited_s=40 * HOUR)
+    options = replace(SLICES, preemption="off")
+    scheduler = Scheduler(hosts_for(running, "a", "b"), options, running)
+    scheduler.submit(waiting)
+    scheduler.step(0.0)
+    assert not scheduler.protection.covers(waiting.priority, "1")
+    scheduler.end("g")
+    scheduler.board.take(Placement({"a": tuple(range(8))}))
+    scheduler.step(60.0)
+    assert scheduler.protection.covers(waiting.priority, "1")
 
 
 def test_slots_that_are_coming_count_against_the_cap():
