@@ -36,8 +36,9 @@ class NaiveQueue:
             self.held[gang.group] += gang.placement.size
             self.started[gang.crowd] += 1
         self.waiting = {request.request_id: request for request in requests if self.is_possible(request)}
-        self.protected = self.find_protected(list(self.waiting.values()), list(running))
         self.claims: dict[str, Placement] = {}
+        able = [request for request in self.waiting.values() if not self.is_capped(request)]
+        self.protected = self.find_protected(able, list(running))
         self.reserved: dict[str, tuple[str, ...]] = {}
         self.ending = {gang.request_id for gang in running if gang.is_ending}
         self.grants: list[tuple[str, Placement]] = []

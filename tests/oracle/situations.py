@@ -14,6 +14,7 @@ WAITED = st.sampled_from([0.0, 0.0, HOUR, 36 * HOUR, 50 * HOUR])
 PRIORITIES = st.sampled_from([42, 42, 42, 10])
 #: A crowd lies inside one group.
 PARTIES = st.sampled_from([("", ""), ("a", ""), ("b", ""), ("a", "s"), ("b", "t"), ("b", "u")])
+CAPS = st.sampled_from([None, None, 4, 8])
 MOST_GANGS = st.sampled_from([None, None, 1, 2])
 
 
@@ -40,7 +41,11 @@ def situations(draw, *, sizes=(4,), single_host=None, most_hosts=5, preemption=(
         Host(name, size, frozenset(range(size)) - frozenset(free[name]), draw(state)) for name, size in names.items()
     ]
     wanted = st.sampled_from([0, 1, 1, 2, 3, 4] if single_host else [0, 1, 1, 2, 3, 4, 8, 8, 12])
-    requests = [draw(_requests(f"r{n}", 2 * n + 1, wanted, single_host)) for n in range(draw(st.integers(0, 9)))]
+    # A cap belongs to the group or crowd: two requests of one never differ in it.
+    caps = draw(st.fixed_dictionaries({"": st.none(), "a": CAPS, "b": CAPS}))
+    most = draw(st.fixed_dictionaries({"": st.none(), "s": MOST_GANGS, "t": MOST_GANGS, "u": MOST_GANGS}))
+    number = draw(st.integers(0, 9))
+    requests = [draw(_requests(f"r{n}", wanted, single_host, caps, most)) for n in range(number)]
     options = PoolOptions(
         reservations=draw(st.integers(0, 2)),
         preemption=draw(st.sampled_from(preemption)),
@@ -74,14 +79,14 @@ def _gangs(draw, request_id, sequence, free):
 
 
 @st.composite
-def _requests(draw, request_id, sequence, wanted, single_host):
+def _requests(draw, request_id, wanted, single_host, caps, most):
     group, crowd = draw(PARTIES)
     return GangRequest(
         request_id, draw(wanted), draw(PRIORITIES),
         is_single_host=draw(st.booleans()) if single_host is None else single_host,
         excluded_hosts=frozenset(draw(st.sampled_from([(), (), (), ("h0",)]))),
         sequence=draw(st.integers(0, 20)), group=group, weight=draw(st.sampled_from([1.0, 1.0, 2.0])),
-        max_slots=draw(st.sampled_from([None, None, 4, 8])), crowd=crowd, max_gangs=draw(MOST_GANGS),
+        max_slots=caps[group], crowd=crowd, max_gangs=most[crowd],
         held_s=draw(HELD), waited_s=draw(WAITED),
         max_runtime_s=draw(st.sampled_from([None, None, 500.0, 2500.0])), is_preemptible=draw(st.booleans()),
     )  # fmt: skip
