@@ -10,6 +10,8 @@ from airflow.cli.cli_config import ActionCommand, Arg, lazy_load_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
+#: Before the id of a gang that may have no trial.
+GANG_PREFIX = "gang:"
 MAX_ID = 2**53
 
 
@@ -53,6 +55,14 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_ID:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from 0 on")
     return int(text)
+
+
+def gang(text: str) -> int:
+    """Return the id of a gang from how lists show it."""
+    number = text.removeprefix(GANG_PREFIX)
+    if number == text or not number.isascii() or not number.isdigit() or len(number) > 16 or int(number) > MAX_ID:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no gang: {GANG_PREFIX} and its id, as in task list")
+    return int(number)
 
 
 def path(text: str) -> str:
@@ -144,6 +154,7 @@ VERBOSE = Arg(("-v", "--verbose"), help="Show log messages on stderr", action="s
 HOST = Arg(("host",), help="Name of the host", type=name)
 POOL = Arg(("pool",), help="Name of the pool", type=name)
 TEMPLATE = Arg(("name",), help="Name of the template", type=name)
+GANG = Arg(("gang",), help="The gang, as in task list: gang:ID", type=gang)
 TRIAL = Arg(("trial_id",), help="Id of the trial", type=count)
 CONFIG = Arg(("config",), help="Configuration file (YAML), - for standard input")
 WITH_TEMPLATE = Arg(

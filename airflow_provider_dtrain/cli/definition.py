@@ -180,7 +180,7 @@ def _search() -> GroupCommand:
 
 
 def _others() -> tuple[GroupCommand | ActionCommand, ...]:
-    request = Arg(("request",), help="Configuration file, or id of a trial")
+    request = Arg(("request",), help="Configuration file, id of a trial, or gang:ID")
     return (
         GroupCommand(
             name="slots",
@@ -194,6 +194,7 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
             help="Gangs that wait or run",
             subcommands=(
                 _command("tasks", "list", "List gangs that wait or run, in order", a.ONLY_POOL, function="list_tasks"),
+                _command("tasks", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
             ),
         ),
         GroupCommand(

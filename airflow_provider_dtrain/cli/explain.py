@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import FAILURE, NOT_NOW, command, hint, placement_words, show_one
+from airflow_provider_dtrain.cli.arguments import GANG_PREFIX, gang
+from airflow_provider_dtrain.cli.console import (
+    FAILURE,
+    NOT_NOW,
+    UsageError,
+    command,
+    hint,
+    placement_words,
+    show_one,
+    task_name,
+)
 from airflow_provider_dtrain.cli.followers import reason_words
+from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -13,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, Unplaceable
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.explaining import QueueFacts
     from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotView
     from airflow_provider_dtrain.store.repository import Store
 
@@ -23,7 +36,12 @@ def explain(args: Namespace) -> int:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
-    if args.request.isascii() and args.request.isdigit():
+    if args.request.startswith(GANG_PREFIX):
+        try:
+            row, code = _gang(hook.store, gang(args.request))
+        except ArgumentTypeError as error:
+            raise UsageError(str(error)) from None
+    elif args.request.isascii() and args.request.isdigit():
         row, code = _trial(hook.store, int(args.request))
     else:
         row, code = _config(hook, args.request, args.template)
@@ -127,29 +145,68 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
         "position": view.position if silent is None else None,
         "expected": (view.expected or None) if silent is None else None,
         "expected_at": view.expected_at if silent is None else None,
-        "class": facts.queue_class if view.allocation_state != "released" else None,
-        "waited_s": round(facts.waited_s),
-        "held_s": round(facts.held_s),
-        "weight": facts.weight,
-        "max_slots": facts.max_slots,
-        "claimed": (placement_words(facts.claim) or None) if silent is None else None,
-        "reserved_hosts": (list(facts.reserved_hosts) or None) if silent is None else None,
+        **_queue_row(facts, silent is None),
         "paused": (view.paused or trial.state == "paused") if view.ended_at is None else None,
         "preempted_for": view.preempted_for,
         "hosts": placement_words(view.placement) or None,
         "reason": reason_words(_reason(store, view), silent, waits=waits, paused=view.paused, trial_id=trial_id),
     }
+    if view.allocation_state == "released":
+        row["class"] = None
     if view.unplaceable:
         return row, FAILURE
     return row, NOT_NOW if view.allocation_state == "waiting" else 0
 
 
+def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
+    """Explain a gang by its own id: that of a sensor has no trial yet."""
+    task = next((one for one in store.tasks() if one.allocation_id == allocation_id), None)
+    if task is None:
+        raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain task list")
+    facts, silent = store.queue_facts(allocation_id), store.silent_since(task.heard_at)
+    is_followed, waits = silent is None, task.position is not None
+    reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)
+    row = {
+        "request": f"{GANG_PREFIX}{allocation_id}",
+        "of": task.experiment,
+        "task": task_name(task.key),
+        "dag_run": task.key.run_id,
+        "trial": task.trial_id,
+        "pool": task.pool,
+        "slots": task.slots,
+        "priority": task.priority,
+        "gang": task.state,
+        "unfollowed_since": silent,
+        "position": task.position if is_followed else None,
+        "expected": (task.expected or None) if is_followed else None,
+        **_queue_row(facts, is_followed),
+        "hosts": placement_words(task.placement) or None,
+        "reason": reason_words(reason, silent, waits=waits, paused=task.paused, trial_id=task.trial_id),
+    }
+    return row, NOT_NOW if waits else 0
+
+
+def _queue_row(facts: QueueFacts, is_followed: bool) -> dict[str, Any]:
+    return {
+        "class": facts.queue_class,
+        "waited_s": round(facts.waited_s),
+        "held_s": round(facts.held_s),
+        "weight": facts.weight,
+        "max_slots": facts.max_slots,
+        "claimed": (placement_words(facts.claim) or None) if is_followed else None,
+        "reserved_hosts": (list(facts.reserved_hosts) or None) if is_followed else None,
+    }
+
+
 def _reason(store: Store, view: AttemptView) -> str | None:
     if view.allocation_state != "waiting" or view.reason:
         return view.reason or (view.failure or {}).get("message")
+    return _unpassed(store, view.pool, view.slots, view.priority)
+
+
+def _unpassed(store: Store, pool: str, slots: int, priority: int) -> str:
+    """Return what is in the way of a request that no scheduling pass has seen yet."""
     from airflow_provider_dtrain.core.resources import GangRequest, Placement
 
-    found = placed(store, view.pool, GangRequest(str(view.allocation_id), slots=view.slots, priority=view.priority))
-    if isinstance(found, Placement):
-        return "free slots suffice; the next scheduling pass decides"
-    return found.reason
+    found = placed(store, pool, GangRequest("request", slots=slots, priority=priority))
+    return "free slots suffice; the next scheduling pass decides" if isinstance(found, Placement) else found.reason

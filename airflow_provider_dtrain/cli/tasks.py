@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli.console import command, hint, placement_words, short_time, show, task_name
+from airflow_provider_dtrain.cli.arguments import GANG_PREFIX as GANG
+from airflow_provider_dtrain.cli.console import (
+    UsageError,
+    command,
+    hint,
+    placement_words,
+    short_time,
+    show,
+    show_one,
+    task_name,
+    user,
+)
 from airflow_provider_dtrain.cli.followers import reason_words, state_words
 
 if TYPE_CHECKING:
@@ -30,10 +41,23 @@ def list_tasks(args: Namespace) -> None:
         hint(f"airflow dtrain explain {trials[-1]}")
 
 
+@command
+def set_task(args: Namespace) -> None:
+    """Change the priority of a gang that waits or holds slots, that of a sensor for instance."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    if args.priority is None:
+        raise UsageError("Nothing to set. Give --priority.")
+    DtrainHook().store.set_gang_priority(args.gang, args.priority, user())
+    show_one(args, {"gang": args.gang, "priority": args.priority})
+    hint(f"airflow dtrain explain {GANG}{args.gang}")
+
+
 def _row(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
     key, waits = task.key, task.position is not None
     place = task.position if silent_since is None else None
     return {
+        "gang": task.allocation_id,
         "trial": task.trial_id,
         "experiment": task.experiment,
         "attempt": task.attempt_number,
@@ -59,7 +83,7 @@ def _short(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
     start = f"Start: {row['expected']}." if row["expected"] else ""
     why = f"{row['reason'] or ''} {start}".strip() or None
     return {
-        "trial": task.trial_id,
+        "trial": task.trial_id if task.trial_id is not None else f"{GANG}{task.allocation_id}",
         "task": row["task"],
         "slots": f"{task.slots} of {task.pool}",
         "priority": task.priority,

@@ -307,6 +307,7 @@ class EventView:
 class TaskView:
     """A gang that waits or runs; of a held gang the attempt that uses it, None while nobody does."""
 
+    allocation_id: int
     attempt_id: int | None
     attempt_number: int | None
     trial_id: int | None

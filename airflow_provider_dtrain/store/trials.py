@@ -209,7 +209,7 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
     waits = place_of is not None
     gang = gang_words(row.dag_id, row.task_id) if row.experiment is None else None
     return TaskView(
-        attempt_id=row.attempt_id, attempt_number=row.attempt_number, trial_id=row.trial_id,
+        allocation_id=row.id, attempt_id=row.attempt_id, attempt_number=row.attempt_number, trial_id=row.trial_id,
         trial_number=row.trial_number, experiment_id=row.experiment_id, experiment=gang or row.experiment,
         key=key_of(row),
         pool=row.pool, priority=row.priority, slots=row.slots, placement=placement, state=row.state,

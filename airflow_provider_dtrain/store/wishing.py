@@ -179,9 +179,28 @@ class Wishing(Ending):
         details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
         self._note(conn, by, "experiment set", f"experiment {experiment_id}", details)
 
+    @writes
+    def set_gang_priority(self, conn: Connection, allocation_id: int, priority: int, by: str = "") -> None:
+        """Change the priority of a gang that waits or holds slots.
+
+        :param priority: 1 to 99, smaller first
+        :param by: who asks
+        :raises NotFoundError: no such gang waits or holds slots
+        :raises UserError: the priority is out of range
+        """
+        _check_priority(priority)
+        own = (allocations.c.id == allocation_id, allocations.c.state.in_(LIVE_ALLOCATION))
+        pool = conn.scalar(sa.select(allocations.c.pool).where(*own))
+        if pool is not None:
+            lock_pool(conn, pool)
+            found = conn.execute(allocations.update().where(*own).values(priority=priority)).rowcount
+            bump(conn, pool)
+        if pool is None or not found:
+            raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain task list")
+        self._note(conn, by, "priority set", f"gang {allocation_id}", str(priority))
+
     def _set_priority(self, conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
-        if not 1 <= priority <= 99:
-            raise UserError(f"Priority {priority} is out of range: 1 (first) to 99.")
+        _check_priority(priority)
         self._bump_pools(conn, of_trials)
         own = sa.select(trials.c.id).where(of_trials)
         where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(LIVE_ALLOCATION))
@@ -214,6 +233,11 @@ class Wishing(Ending):
         if trial.state != "paused":
             self._set_trial(conn, trial.id, "paused")
         bump(conn, row.pool)
+
+
+def _check_priority(priority: int) -> None:
+    if not 1 <= priority <= 99:
+        raise UserError(f"Priority {priority} is out of range: 1 (first) to 99.")
 
 
 def _no_trial(trial_id: int) -> NotFoundError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.store.gang_records import GangSubmission
 from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store
 from tests.support.cli_world import World
@@ -270,3 +271,34 @@ def test_tables_fit_100_columns_and_leave_out_what_has_no_value(world: World, st
 )
 def test_values_that_make_no_sense_are_usage_errors(world: World, arguments: tuple[str, ...]) -> None:
     assert world(*arguments).code == 2
+
+
+def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, store: Store) -> None:
+    key = TrialKey(dag_id="d", run_id="r", task_id="gang")
+    asked = store.submit_gang(GangSubmission(key=key, pool="lab", slots=4, hold_for_s=900.0))
+    before = submitted(store, "before", 4)
+    store.watch_gang(asked.allocation_id, watcher="sensor")
+    store.set_priority(before.trial_id, 50)
+    name = f"gang:{asked.allocation_id}"
+    assert name in world("task", "list").out
+    assert world.rows("task", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}
+    rows = {row["gang"]: row for row in world.rows("task", "list")}
+    assert (rows[asked.allocation_id]["priority"], rows[asked.allocation_id]["trial"]) == (60, None)
+    told = world("explain", name, "-o", "json")
+    assert (told.code, told.json["task"], told.json["priority"]) == (3, "d.gang", 60)
+    assert told.json["reason"]
+    assert ("priority set", f"gang {asked.allocation_id}") in audit(store)
+    store.end_gang(asked.allocation_id, "the test is over")
+    ended(store, before)
+
+
+@pytest.mark.parametrize(("command", "code", "words"), [
+    (("explain", "gang:9999"), 1, "No gang 9999 waits or holds slots"),
+    (("explain", "gang:x"), 2, "is no gang"),
+    (("task", "set", "gang:9999", "--priority", "3"), 1, "No gang 9999 waits or holds slots"),
+    (("task", "set", "7", "--priority", "3"), 2, "is no gang"),
+    (("task", "set", "gang:7"), 2, "Nothing to set"),
+])  # fmt: skip
+def test_a_wrong_gang_is_named(world: World, command: tuple[str, ...], code: int, words: str) -> None:
+    done = world(*command)
+    assert (done.code, words in done.err) == (code, True)
