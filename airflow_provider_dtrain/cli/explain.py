@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.core.queueing import PassDecision
     from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, Unplaceable
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.explaining import QueueFacts
     from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotView
     from airflow_provider_dtrain.store.repository import Store
+
+#: The request that a configuration would make.
+_ASKED = "config"
 
 
 @command
@@ -54,20 +59,17 @@ def explain(args: Namespace) -> int:
 def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str, Any], int]:
     from airflow_provider_dtrain.cli.documents import assemble, read
     from airflow_provider_dtrain.core.config import refuse_unsupported
-    from airflow_provider_dtrain.core.resources import Placement
 
     source = read(path, what="configuration")
     effective, pool = assemble(hook, source, template)
     refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
     request = _request(effective.config)
-    found = placed(hook.store, pool, request)
-    tasks = [task for task in hook.store.tasks() if task.pool == pool and task.state == "waiting"]
-    ahead = sum(task.priority <= request.priority for task in tasks)
-    row = {"request": source.name, "pool": pool, "slots": request.slots, **_verdict(found, ahead)}
-    if isinstance(found, Placement):
-        return row, 0 if not ahead else NOT_NOW
-    return row, FAILURE if found.never else NOT_NOW
+    decision = hook.store.outlook(pool, request)
+    row = {"request": source.name, "pool": pool, "slots": request.slots, **_verdict(decision)}
+    if request.request_id in decision.unplaceable:
+        return row, FAILURE
+    return row, 0 if row["fits_now"] else NOT_NOW
 
 
 def never_fits(store: Store, pool: str, config: ExperimentConfig) -> str | None:
@@ -86,8 +88,10 @@ def _request(config: ExperimentConfig) -> GangRequest:
 
     wanted = config.resources
     return GangRequest(
-        "config", slots=wanted.slots_per_trial, priority=wanted.priority, is_single_host=wanted.is_single_host
-    )
+        _ASKED, slots=wanted.slots_per_trial, priority=wanted.priority, is_single_host=wanted.is_single_host,
+        sequence=sys.maxsize, group=_ASKED, weight=wanted.weight, max_slots=wanted.max_slots,
+        max_runtime_s=config.max_runtime, is_preemptible=bool(config.preemptible),
+    )  # fmt: skip
 
 
 def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
@@ -118,15 +122,18 @@ def _host(record: HostRecord, slots: list[SlotView]) -> Host:
     )
 
 
-def _verdict(found: Placement | Unplaceable, ahead: int) -> dict[str, Any]:
-    from airflow_provider_dtrain.core.resources import Placement
-
-    if not isinstance(found, Placement):
-        return {"fits_now": False, "fits_ever": not found.never, "hosts": None, "waiting_ahead": ahead,
-                "reason": found.reason}  # fmt: skip
-    reason = f"{ahead} waiting gang(s) of the same or a better priority come first" if ahead else "free slots suffice"
-    return {"fits_now": not ahead, "fits_ever": True, "hosts": placement_words(found.slots), "waiting_ahead": ahead,
-            "reason": reason}  # fmt: skip
+def _verdict(decision: PassDecision) -> dict[str, Any]:
+    """Return what a scheduling pass would say of the configuration, behind everything that waits."""
+    granted, never = dict(decision.grants).get(_ASKED), decision.unplaceable.get(_ASKED)
+    if granted is not None:
+        return {"fits_now": True, "fits_ever": True, "hosts": placement_words(granted.slots), "waiting_ahead": 0,
+                "expected": None, "reason": "free slots suffice"}  # fmt: skip
+    if never is not None:
+        return {"fits_now": False, "fits_ever": False, "hosts": None, "waiting_ahead": None, "expected": None,
+                "reason": never.reason}  # fmt: skip
+    expected = decision.expected.get(_ASKED)
+    return {"fits_now": False, "fits_ever": True, "hosts": None, "waiting_ahead": decision.positions[_ASKED] - 1,
+            "expected": expected.words if expected else None, "reason": decision.reasons[_ASKED]}  # fmt: skip
 
 
 def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:

@@ -12,10 +12,13 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.classes import FRESH, OVERDUE, PROTECTED, REST, YOUNG, is_overdue, level_of
 from airflow_provider_dtrain.core.protection import Overdue, protected
-from airflow_provider_dtrain.core.resources import PoolOptions
+from airflow_provider_dtrain.core.queueing import PassDecision
+from airflow_provider_dtrain.core.resources import GangRequest, PoolOptions
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, Base, reads
 from airflow_provider_dtrain.store.counting import SILENT_AFTER, held_s, waited_s
+from airflow_provider_dtrain.store.passing import SITUATION, decide, situation
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.tables import allocations, experiments, hosts, pools, trials
 
@@ -77,6 +80,18 @@ class Explaining(Base):
             max_slots=row.max_slots,
         )
 
+    @reads
+    def outlook(self, conn: Connection, pool: str, request: GangRequest) -> PassDecision:
+        """Return what a scheduling pass would decide now if there were one more request; nothing is changed.
+
+        :raises NotFoundError: no such pool
+        """
+        row = conn.execute(sa.select(pools).where(pools.c.name == pool)).one_or_none()
+        if row is None:
+            raise NotFoundError(f"There is no pool '{pool}'. See: airflow dtrain pools list")
+        rows = fast.read(conn, SITUATION, {"pool_name": pool})
+        return decide(situation(rows, options_of(row), self._now()), more=[request])
+
     def _level(self, conn: Connection, row: Row[Any]) -> int:
         now = self._now()
         pool = conn.execute(sa.select(pools).where(pools.c.name == row.pool)).one_or_none()
@@ -88,7 +103,8 @@ class Explaining(Base):
             overdue = [
                 Overdue(one.sequence, str(one.id), one.slots)
                 for one in same
-                if is_overdue(waited_s(one, one.granted_at or now), options)
+                if (one.state != "waiting" or one.eligible_since is not None)
+                and is_overdue(waited_s(one, one.granted_at or now), options)
             ]
             usable = sa.select(sa.func.coalesce(sa.func.sum(hosts.c.slot_count), 0))
             slots = conn.scalar(usable.where(hosts.c.pool == row.pool, hosts.c.state != "disabled"))

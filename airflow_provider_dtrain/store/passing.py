@@ -201,9 +201,12 @@ def _machine(
     return Host(name, count, frozenset(slot for slot, _ in taken), state, off, blocked, taken)
 
 
-def decide(found: Situation) -> PassDecision:
-    """Return what the core decides of a pool."""
-    requests = [_request(entry, found) for entry in found.heard]
+def decide(found: Situation, *, more: Sequence[GangRequest] = ()) -> PassDecision:
+    """Return what the core decides of a pool.
+
+    :param more: requests that nobody has made, to see what would become of them
+    """
+    requests = [*(_request(entry, found) for entry in found.heard), *more]
     # A gang of 0 slots is in nobody's way, but counts for its search.
     running = [_running(entry, found) for entry in found.holding if entry.id in found.held or _crowd(entry)]
     return run_pass(found.machines, requests, found.options, running)

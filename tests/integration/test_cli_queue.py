@@ -302,3 +302,27 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
 def test_a_wrong_gang_is_named(world: World, command: tuple[str, ...], code: int, words: str) -> None:
     done = world(*command)
     assert (done.code, words in done.err) == (code, True)
+
+
+def request(world: World, slots: int, priority: int = 42) -> str:
+    resources = f"{{pool: lab, slots_per_trial: {slots}, priority: {priority}}}"
+    return world.file("request.yaml", f"entrypoint: python train.py\nresources: {resources}\n")
+
+
+def test_a_configuration_is_explained_as_a_scheduling_pass_would_decide_it(world: World, store: Store) -> None:
+    running = submitted(store, "holder", 2, 90, preemptible=True)
+    watch = run(store, running)
+    store.set_pool("lab", preemption="priority", min_run_s=0.0)
+    claimer = submitted(store, "claimer", 4, 60)
+    store.schedule("lab")
+    kept = world("explain", request(world, 2, 70), "-o", "json")
+    assert (kept.code, kept.json["fits_now"], kept.json["waiting_ahead"]) == (3, False, 1)
+    assert "2 slots kept for requests that others were told to stop for" in kept.json["reason"]
+    assert kept.json["expected"].startswith("not known")
+    assert "fits_now" not in world("explain", str(claimer.trial_id), "-o", "json").json
+    store.request_pause(claimer.trial_id, by="somebody")
+    free = world("explain", request(world, 2, 70), "-o", "json")
+    assert (free.code, free.json["hosts"], free.json["waiting_ahead"]) == (0, "a:2-3", 0)
+    assert store.attempt(running.attempt_id).watch == watch, "nothing was changed"
+    store.set_pool("lab", preemption="priority", min_run_s=1800.0)
+    ended(store, running, claimer)
