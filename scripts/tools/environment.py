@@ -17,8 +17,10 @@ import borrow
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 TORCH = "torch==2.13.0"
-#: Needs PyTorch and nothing else, so it is installed alone: pip would fetch a second PyTorch for it.
+#: Installed alone. The first needs PyTorch and nothing else: pip would fetch a second PyTorch for it.
 ON_TORCH = "pytorch-optimizer"
+#: Extra -> a package that asks for far more than what is used of it.
+ALONE = {"dev": "syne-tune==0.16.0"}
 FREE_BYTES = 3 * 1024**3
 
 NETWORK_SIGNS = re.compile(
@@ -48,7 +50,7 @@ class Wanted:
 
     def stamp(self, base: Path) -> str:
         """Return the hash of everything that decides what is installed."""
-        parts = [str(ROOT), str(base), sys.version, TORCH, ON_TORCH, str(self.torch_from), *self.extras]
+        parts = [str(ROOT), str(base), sys.version, TORCH, ON_TORCH, *ALONE.values(), str(self.torch_from), *self.extras]
         digest = hashlib.sha256("\n".join(parts).encode())
         for source in (CONSTRAINTS, ROOT / "pyproject.toml"):
             digest.update(source.read_bytes())
@@ -118,7 +120,8 @@ def install(wanted: Wanted, torch: borrow.Torch | None, base: Path) -> None:
         step("installing PyTorch", [*pip, "install", *options, "-c", CONSTRAINTS, TORCH], log)
     target = f"{ROOT}[{','.join(wanted.extras)}]" if wanted.extras else str(ROOT)
     step("installing Airflow and this package", [*pip, "install", *options, "-c", CONSTRAINTS, "-e", target], log)
-    step(f"installing {ON_TORCH}", [*pip, "install", *options, "-c", CONSTRAINTS, "--no-deps", ON_TORCH], log)
+    for name in (ON_TORCH, *(ALONE[extra] for extra in wanted.extras if extra in ALONE)):
+        step(f"installing {name}", [*pip, "install", *options, "-c", CONSTRAINTS, "--no-deps", name], log)
     if torch is not None:
         borrow.link(torch, wanted.python)
 

@@ -1,8 +1,6 @@
 """Decisions beside Syne Tune's ASHA: the same curves, reported in the same order.
 
-Syne Tune is no dependency, because it asks for xgboost, and that for NVIDIA's libraries. ASHA alone needs little::
-
-    uv pip install --no-deps syne-tune && uv pip install pandas dill
+Syne Tune is installed without what it asks for (xgboost, and with it NVIDIA's libraries): ASHA needs none of that.
 
 Its rule (0.16) lets a trial go on if at most n / d entries of its rung are strictly better, n counting it; ours if
 fewer than max(1, n // d) are, the earlier of equals first. So both agree but in two places:
