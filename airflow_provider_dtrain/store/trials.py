@@ -82,6 +82,7 @@ class Trials(Ending):
     def _trial(self, conn: Connection, submission: TrialSubmission, experiment: Row[Any]) -> int:
         names = ("number", "config_id", "payload", "seed", "max_restarts", "search_id", "bracket")
         values = {name: getattr(submission, name) for name in names}
+        values.update(_sample(conn, submission))
         key, wish = submission.key, experiment.wish
         wished: dict[str, Any] = {}
         if wish is not None:
@@ -89,8 +90,7 @@ class Trials(Ending):
         return _inserted(
             conn, trials, **values, **wished, experiment_id=experiment.id, dag_id=key.dag_id, run_id=key.run_id,
             task_id=key.task_id, map_index=key.map_index, max_tries=key.max_tries,
-            state="paused" if wish == "pause" else "queued", hparams=dict(submission.hparams or {}),
-            is_drawn=submission.hparams is not None, created_at=self._now(),
+            state="paused" if wish == "pause" else "queued", created_at=self._now(),
         )  # fmt: skip
 
     def _clear_older(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> None:
@@ -254,6 +254,28 @@ _CLEAR = Statement(
     .values(cleared_at=sa.bindparam("now"))
     .returning(trials.c.id)
 )
+
+_DRAWN = Statement(
+    sa.select(trials.c.hparams, trials.c.draw)
+    .where(
+        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _TASK),
+        trials.c.search_id == sa.bindparam("of_search"),
+        trials.c.is_drawn,
+    )
+    .order_by(trials.c.id.desc())
+    .limit(1)
+)
+
+
+def _sample(conn: Connection, submission: TrialSubmission) -> dict[str, Any]:
+    """Return the sample of a new trial: the one it brings, else what its task drew before it was cleared."""
+    if submission.hparams is not None or submission.search_id is None:
+        return {"hparams": dict(submission.hparams or {}), "is_drawn": submission.hparams is not None}
+    of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
+    former = fast.first(conn, _DRAWN, {**of, "of_search": submission.search_id})
+    if former is None:
+        return {"hparams": {}, "is_drawn": False}
+    return {"hparams": former.hparams, "draw": former.draw, "is_drawn": True}
 
 
 def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:

@@ -155,6 +155,19 @@ def test_clearing_a_trial_lets_the_new_one_stand_in_its_place(search):
     assert store.best_trial(search.view.search_id) is None
 
 
+def test_a_cleared_trial_has_the_sample_that_its_task_drew_before(search):
+    store, view = search.store, search.plan(max_trials=2)
+    first, other = search.start(0, hparams=None), search.start(1, hparams=None)
+    store.set_hparams(first.attempt_id, search.watches[first.attempt_id], {"lr": 0.1}, 0)
+    store.set_hparams(first.attempt_id, search.watches[first.attempt_id], {"lr": 0.2}, 3)
+    cleared = [store.trial(search.submit(0, max_tries=tries, hparams=None).trial_id) for tries in (1, 2)]
+    assert [(one.hparams, one.draw, one.is_drawn) for one in cleared] == [({"lr": 0.2}, 3, True)] * 2
+    again = store.trial(search.submit(1, max_tries=1, hparams=None).trial_id)
+    assert (again.is_drawn, store.trial(other.trial_id).is_cleared) == (False, True), "it had drawn none"
+    assert search.plan(max_tries=1).search_id != view.search_id
+    assert not store.trial(search.submit(0, max_tries=3, hparams=None).trial_id).is_drawn, "of another plan"
+
+
 def test_the_best_of_earlier_runs_is_that_of_ended_searches_of_the_name_and_metric(search):
     store, found = search.store, []
 

@@ -305,6 +305,17 @@ def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: Dt
     assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g}"
 
 
+def test_a_cleared_trial_of_optuna_runs_again_with_what_it_drew(hook: DtrainHook) -> None:
+    pytest.importorskip("optuna")
+    run = Run()
+    plan = run.plan(config({**RANDOM, "name": "optuna"}))
+    first = [run.trial(spec) for spec in plan]
+    again = run.trial(plan[1], max_tries=1)
+    old, new = (hook.store.trial(one["trial_id"]) for one in (first[1], again))
+    assert new.trial_id != old.trial_id
+    assert (new.number, new.hparams, new.seed, new.draw) == (old.number, old.hparams, old.seed, old.draw)
+
+
 def test_the_event_of_a_deferred_trial_brings_its_name(hook: DtrainHook, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.EARLIEST_EVENT_S", 0.0)
