@@ -44,6 +44,17 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
     )
 
 
+def first_attempt(store: Store, view: AttemptView) -> int:
+    """Return the number of a trial's first attempt with the hyperparameters that it has now. Blocks."""
+    if not view.draw:
+        return 1
+    refused = [
+        one.number for one in store.trial_attempts(view.trial_id)
+        if one.failure is not None and one.failure.get("error") == "InvalidHPError"
+    ]  # fmt: skip
+    return max(refused, default=0) + 1
+
+
 def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
     """Return what is known of a search's other trials that have hyperparameters."""
     return [

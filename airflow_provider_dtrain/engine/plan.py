@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.launch import HostFacts, LaunchFacts, build_plans, rank_order
 from airflow_provider_dtrain.core.resources import Placement
 from airflow_provider_dtrain.engine.checkpoints import is_in_run_folder
+from airflow_provider_dtrain.engine.drawing import first_attempt
 from airflow_provider_dtrain.engine.needs import needed_modules
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -273,14 +274,8 @@ def _devices(store: Store, host: str) -> dict[int, str | None]:
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
     """Return the latest checkpoint of earlier attempts that the next chief can read."""
-    first = 1
-    if view.draw:
-        # Those of refused hyperparameters fit no others.
-        refused = [
-            one.number for one in store.trial_attempts(view.trial_id)
-            if one.failure is not None and one.failure.get("error") == "InvalidHPError"
-        ]  # fmt: skip
-        first = max(refused, default=0) + 1
+    # Those of refused hyperparameters fit no others.
+    first = first_attempt(store, view)
     found = [c for c in store.checkpoints(view.trial_id) if first <= c.attempt < view.number]
     usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or not is_in_run_folder(c)]
     return max(usable, key=lambda c: (c.attempt, c.step, c.checkpoint_id), default=None)

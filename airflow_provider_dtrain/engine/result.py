@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.engine.checkpoints import best_checkpoint, is_in_run_folder
+from airflow_provider_dtrain.engine.drawing import first_attempt
 from airflow_provider_dtrain.engine.outcome import plain
 
 if TYPE_CHECKING:
@@ -22,10 +23,14 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
     """
     searcher = store.get_config(view.config_id).document.get("searcher") or {}
     metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
-    reports = store.metrics(view.trial_id)
+    # What refused hyperparameters reached is no result of others.
+    first = first_attempt(store, view)
+    reports = [row for row in store.metrics(view.trial_id) if row.attempt >= first]
     validations = current_branch([row for row in reports if row.group == "validation"])
     best = _best(validations, metric, smaller)
-    checkpoints = [one for one in store.checkpoints(view.trial_id) if one.checkpoint_id not in without]
+    checkpoints = [
+        one for one in store.checkpoints(view.trial_id) if one.attempt >= first and one.checkpoint_id not in without
+    ]
     result = {
         "experiment_id": view.experiment_id,
         "trial_id": view.trial_id,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle import first_failure
 from airflow_provider_dtrain.engine import finishing
+from airflow_provider_dtrain.engine.drawing import first_attempt
 from airflow_provider_dtrain.engine.policies import apply_policies
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -81,7 +82,9 @@ async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError 
     wanted = job.config.searcher.metric
     if not wanted:
         return None
-    rows = await rt.db(rt.store.metrics, view.trial_id, "validation", rank=None)
+    first = await rt.db(first_attempt, rt.store, view)
+    found = await rt.db(rt.store.metrics, view.trial_id, "validation", rank=None)
+    rows = [row for row in found if row.attempt >= first]
     if any(wanted in row.metrics for row in rows):
         return None
     message = missing_metric(wanted, rows, await rt.db(rt.store.metrics, view.trial_id, "training", rank=None))

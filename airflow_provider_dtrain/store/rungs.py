@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.asha import LAST, advance, rank_value
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.tables import rung_entries, searches, trials
+from airflow_provider_dtrain.store.tables import attempts, rung_entries, searches, trials
 
 _MINE = rung_entries.alias("mine")
 _OF_SEARCH = searches.join(trials, trials.c.search_id == searches.c.id)
@@ -31,7 +31,7 @@ _LOCK = Statement(
     .with_for_update(of=searches, key_share=True)
 )
 _OWN = Statement(
-    sa.select(trials.c.cleared_at, rung_entries.c.rung, rung_entries.c.decision, rung_entries.c.is_error)
+    sa.select(trials.c.cleared_at, trials.c.draw, rung_entries.c.rung, rung_entries.c.decision, rung_entries.c.is_error)
     .select_from(trials.outerjoin(rung_entries, rung_entries.c.trial_id == trials.c.id))
     .where(_IS_TRIAL)
 )
@@ -80,7 +80,7 @@ def _insert(dialect: Any, *, replaces: bool) -> Any:
 _ENTER = Statement(_insert(sqlite, replaces=True), _insert(postgresql, replaces=True))
 _FAIL = Statement(_insert(sqlite, replaces=False), _insert(postgresql, replaces=False))
 _BEST = (
-    sa.select(searches.c.metric, searches.c.smaller_is_better, trials.c.best_metric)
+    sa.select(searches.c.metric, searches.c.smaller_is_better, trials.c.best_metric, trials.c.draw)
     .select_from(_OF_SEARCH)
     .where(_IS_TRIAL)
 )
@@ -119,7 +119,7 @@ def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked
     of = {"trial": attempt.trial_id, "smaller": rank_value(metric), "larger": rank_value(metric, False)}
     locked, own, first = fast.read(conn, (_LOCK, _OWN, _FIRST), of)
     place = _place(locked, own)
-    if place is None or asked < place.rung:
+    if place is None or asked < place.rung or _is_refused(conn, attempt, own[0].draw):
         return
     search, lengths = place.search, place.lengths
     value = of["smaller" if search.smaller_is_better else "larger"]
@@ -162,6 +162,16 @@ def leave(conn: Connection, search_id: int, trial_ids: Sequence[int], now: datet
     conn.execute(rung_entries.update().where(*own).values(left_at=now))
 
 
+def enter_anew(conn: Connection, trial_id: int, search_id: int | None) -> None:
+    """Forget what a trial reported with hyperparameters that were refused; what others were told stands.
+
+    Its entries are not kept beside those that follow: a trial has one in each rung.
+    """
+    conn.execute(trials.update().where(trials.c.id == trial_id).values(best_metric=None, best_step=None))
+    conn.execute(sa.select(searches.c.id).where(searches.c.id == search_id).with_for_update(key_share=True))
+    conn.execute(rung_entries.delete().where(rung_entries.c.trial_id == trial_id))
+
+
 def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping[str, Any]]) -> None:
     """Keep the best value of the searcher's metric with its trial.
 
@@ -181,8 +191,24 @@ def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping
     best = min(found, key=lambda one: sign * one[0], default=None)
     if best is None or (search.best_metric is not None and sign * best[0] >= sign * search.best_metric):
         return
+    if _is_refused(conn, attempt, search.draw):
+        return
     values = {"best_metric": best[0], "best_step": best[1] if _is_number(best[1]) else None}
-    conn.execute(trials.update().where(trials.c.id == attempt.trial_id).values(**values))
+    same = (trials.c.id == attempt.trial_id, trials.c.draw == search.draw)
+    conn.execute(trials.update().where(*same).values(**values))
+
+
+def _is_refused(conn: Connection, attempt: Row[Any], draw: int) -> bool:
+    """Return whether the hyperparameters of an attempt were refused and others drawn since: its reports come late.
+
+    :param draw: which sample the trial has now
+    """
+    if not draw:
+        return False
+    refused = sa.select(sa.func.max(attempts.c.number)).where(
+        attempts.c.trial_id == attempt.trial_id, attempts.c.failure["error"].as_string() == "InvalidHPError"
+    )
+    return bool(attempt.number <= (conn.scalar(refused) or 0))
 
 
 def _place(locked: Sequence[Any], own: Sequence[Any]) -> _Place | None:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.store.base import guard, reads, writes
 from airflow_provider_dtrain.store.ending import Ending, experiment_end
 from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.records import TrialKey, TrialView
+from airflow_provider_dtrain.store.rungs import enter_anew
 from airflow_provider_dtrain.store.search_records import (
     ExperimentState,
     HistoryRow,
@@ -110,12 +111,17 @@ class Searches(Ending):
     def set_hparams(self, conn: Connection, attempt_id: int, watch: int, hparams: Mapping[str, Any], draw: int) -> None:
         """Give a trial the hyperparameters that were drawn for it, or drawn again.
 
+        Drawn again, it begins anew: what it reported with those that were refused counts no more.
+
         :param draw: which sample of its number they are, from 0
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
         values = {"hparams": dict(hparams), "draw": draw, "is_drawn": True}
-        conn.execute(trials.update().where(trials.c.id == attempt.trial_id).values(**values))
+        own = trials.update().where(trials.c.id == attempt.trial_id).values(**values)
+        search_id = conn.scalar(own.returning(trials.c.search_id))
+        if draw:
+            enter_anew(conn, attempt.trial_id, search_id)
 
     @reads
     def history(self, conn: Connection, search_id: int) -> list[HistoryRow]:

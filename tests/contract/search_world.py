@@ -65,6 +65,16 @@ class Search:
             store.set_plan(attempt_id, watch, {"plans": plans})
             store.set_running(attempt_id, watch)
 
+    def draw_again(self, ticket: Ticket) -> Ticket:
+        """Let a trial's hyperparameters be refused and others be drawn; return the ticket of its next attempt."""
+        failure = {"error": "InvalidHPError", "kind": "user", "message": "lr is too low"}
+        draw = self.store.trial(ticket.trial_id).draw + 1
+        watch = self.watches[ticket.attempt_id]
+        again = self.store.next_attempt(ticket.attempt_id, watch, failure=failure, counted=False)
+        self.follow(again.attempt_id)
+        self.store.set_hparams(again.attempt_id, self.watches[again.attempt_id], {"lr": draw}, draw)
+        return again
+
     def ask(self, ticket: Ticket, rung: int, metric: Any, *, units: int | None = None, **more: Any) -> str | None:
         """Commit a question of rank 0; return the trial's latest decision."""
         event = {"kind": "rung", "rung": rung, "metric": metric, "step": 1, **more}

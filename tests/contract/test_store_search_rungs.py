@@ -220,6 +220,45 @@ def test_a_clear_that_goes_back_to_fewer_tries_is_a_clear_too(search):
     assert [entry.has_left for entry in search.entries()] == [True]
 
 
+# -- hyperparameters that were refused -----------------------------------------------------------------
+
+
+def test_what_refused_hyperparameters_reported_counts_no_more_and_the_trial_enters_anew(search):
+    good, refused = search.start(0), search.start(1)
+    search.validate(refused, loss=0.1)
+    assert search.ask(refused, 0, 0.1) == "continue"
+    assert search.ask(good, 0, 0.5) == "stop"
+    again = search.draw_again(refused)
+    trial = search.store.trial(refused.trial_id)
+    assert (trial.best_metric, trial.best_step, trial.rung, search.told(again)) == (None, None, None, [])
+    assert [entry.trial_number for entry in search.entries()] == [0]
+    # Its former 0.1 would have left it in the second place.
+    assert search.ask(again, 0, 0.3) == "continue"
+    search.validate(again, loss=0.3)
+    assert search.store.trial(again.trial_id).best_metric == 0.3
+    assert [(entry.metric, entry.attempt) for entry in search.entries()] == [(0.3, 2), (0.5, 1)]
+    assert search.told(good) == ["stop"]
+
+
+def test_late_reports_of_refused_hyperparameters_are_ignored_and_those_of_others_are_not(search):
+    refused = search.start(0)
+    again = search.draw_again(refused)
+    search.validate(refused, loss=0.1)
+    assert search.ask(refused, 0, 0.1) is None
+    assert (search.entries(), search.store.trial(again.trial_id).best_metric) == ([], None)
+    watch = search.watches[again.attempt_id]
+    later = search.store.next_attempt(again.attempt_id, watch, failure=FAILURE, counted=True)
+    search.validate(again, loss=0.2)
+    assert search.ask(again, 0, 0.2) == "continue"
+    assert search.store.trial(later.trial_id).best_metric == 0.2
+
+
+def test_a_trial_that_others_end_is_ranked_last_although_its_hyperparameters_were_drawn_again(search):
+    again = search.draw_again(search.start(0))
+    search.end(again, "errored", failure=FAILURE)
+    assert [(entry.is_error, entry.attempt) for entry in search.entries()] == [(True, 2)]
+
+
 # -- together -------------------------------------------------------------------------------------------
 
 

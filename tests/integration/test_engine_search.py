@@ -127,6 +127,23 @@ async def test_refused_hyperparameters_are_drawn_again_in_the_same_trial_and_cos
     assert held(engine) == []
 
 
+async def test_what_refused_hyperparameters_reached_is_no_result_of_the_trial(engine: Engine) -> None:
+    """With the metric turned around, the refused sample is the better one."""
+    draws = [[sample(SPACE, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(2)] for n in range(8)]
+    number = next(n for n, (first, second) in enumerate(draws) if first < second)
+    refused, accepted = draws[number]
+    variables = {"REFUSES": repr(accepted), "REFUSES_AT": "1"}
+    document = search_config(searcher={"smaller_is_better": True}, max_restarts=0, variables=variables)
+    search = Search(engine, document)
+    outcome, ticket = await search.run(number)
+    trial = search.hook.store.trial(ticket.trial_id)
+    reported = [row.metrics["quality"] for row in search.hook.store.metrics(ticket.trial_id, "validation")]
+    assert (outcome.state, refused in reported) == ("completed", True)
+    assert (trial.hparams["quality"], trial.best_metric, outcome.result["metric"]) == (accepted,) * 3
+    entries = search.hook.store.rung_entries(search.search_id)
+    assert [(entry.rung, entry.metric, entry.attempt) for entry in entries] == [(n, accepted, 2) for n in range(3)]
+
+
 async def test_a_trial_whose_every_sample_is_refused_fails_by_name(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

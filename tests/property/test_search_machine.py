@@ -180,6 +180,27 @@ class SearchMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.newest)
     @rule(which=ANY, is_late=SOMETIMES)
+    def draw_again(self, which: int, is_late: bool) -> None:
+        number = which % len(self.newest)
+        old = self.newest[number]
+        if self.store.attempt(old.attempt_id).ended_at is not None:
+            return
+        again = self.search.draw_again(old)
+        self.tickets.remove(old)
+        self.newest[number] = again
+        self.tickets.append(again)
+        model = self.models[self.bracket_of[old.trial_id]]
+        model.clear(old.trial_id)
+        model.told.pop(old.trial_id, None)
+        model.failed.discard(old.trial_id)
+        SEEN["drawn again"] += 1
+        if is_late:
+            before = self.search.entries()
+            self.search.ask(old, 3, 0.0)
+            assert self.search.entries() == before
+
+    @precondition(lambda self: self.newest)
+    @rule(which=ANY, is_late=SOMETIMES)
     def clear(self, which: int, is_late: bool) -> None:
         number = which % len(self.newest)
         old = self.newest[number]
@@ -214,5 +235,6 @@ class SearchMachine(RuleBasedStateMachine):
 
 
 def test_decisions_are_those_of_the_rule_whatever_happens() -> None:
-    needed = ["asked", "crash", "stale", "revived", "errored", "killed", "retry", "clear", "asked though cleared"]
+    needed = ["asked", "crash", "stale", "revived", "errored", "killed", "retry", "clear", "drawn again"]
+    needed += ["asked though cleared"]
     run_until_seen(SearchMachine, SEEN, needed, examples=20, steps=30)

@@ -1,9 +1,9 @@
 """Counts up, validates each number and obeys the searcher, with the training library's own parts. No torch.
 
 Arguments: last number, seconds per number. The metric is the hyperparameter ``quality``; below ``REFUSES`` it is
-refused, a trial of quality ``IGNORES`` goes on whatever it is told, and one of quality ``HOLDS`` waits in step 3 for a
-late answer. ``FAULT`` names the point of rung 0 at which the first attempt of the trial of quality 0.5 kills
-itself.
+refused in step ``REFUSES_AT`` (0), a trial of quality ``IGNORES`` goes on whatever it is told, and one of quality
+``HOLDS`` waits in step 3 for a late answer. ``FAULT`` names the point of rung 0 at which the first attempt of the trial
+of quality 0.5 kills itself.
 """
 
 import json
@@ -19,6 +19,7 @@ from airflow_provider_dtrain.train.rungs import Rungs
 last, pause_s = int(sys.argv[1]), float(sys.argv[2])
 run_dir, context = Path(os.environ["DTRAIN_RUN_DIR"]), json.loads(Path(os.environ["DTRAIN_CONTEXT"]).read_text())
 quality, refuses = context["hparams"]["quality"], float(os.environ.get("REFUSES", "-inf"))
+refuses_at = int(os.environ.get("REFUSES_AT", "0"))
 holds = os.environ.get("HOLDS") == str(quality)
 is_deaf = os.environ.get("IGNORES") == str(quality)
 fault = os.environ.get("FAULT") if quality == 0.5 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else None
@@ -51,6 +52,12 @@ def save(number):
     writer.write("checkpoint", {"step": number, "path": f"checkpoints/step-{number}", "metrics": metrics}, sync=True)
 
 
+def check(number):
+    if quality < refuses and number >= refuses_at:
+        writer.write("invalid_hp", {"reason": f"{quality} is too low"}, sync=True)
+        raise SystemExit(65)
+
+
 def main():
     latest = os.environ.get("DTRAIN_LATEST_CHECKPOINT")
     number = int((Path(latest) / "number").read_text()) if latest else 0
@@ -59,9 +66,7 @@ def main():
     writer.write("first_step", {})
     if number == 0:
         save(0)
-    if quality < refuses:
-        writer.write("invalid_hp", {"reason": f"{quality} is too low"}, sync=True)
-        raise SystemExit(65)
+    check(number)
     rungs = Rungs(
         context["rungs"], writer, run_dir, timeout_s=float(context["config"].get("decision_timeout") or 30)
     )  # fmt: skip
@@ -75,6 +80,7 @@ def main():
         rungs.reach(number, quality, number)
         if number == last:
             rungs.settle()
+        check(number)
         ended = rungs.look() and not is_deaf
         at("before the broadcast", writer.rung)
         stop = ended or (run_dir / "stop_requested").exists()
