@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider_dtrain.search.optuna_sampler import Observation
     from airflow_provider_dtrain.store.records import AttemptView
     from airflow_provider_dtrain.store.repository import Store
@@ -38,10 +41,36 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
         sampler=document["searcher"].get("sampler", "tpe"),
         seed=search.seed,
         trial=view.trial_number,
-        history=_others(store, search, view.trial_id),
+        # What follows refused samples is drawn by chance.
+        history=() if draw else _others(store, search, view.trial_id),
         smaller_is_better=search.smaller_is_better,
         draw=draw,
     )
+
+
+def redrawn(store: Store, view: AttemptView, most: int = MOST_DRAWS) -> tuple[int, dict[str, Any]] | None:
+    """Return number and hyperparameters of the next sample that the training code has not refused yet. Blocks.
+
+    None where there is none up to number ``most``, or the searcher draws none. It follows from the trial's row alone,
+    so that whoever takes over draws the same.
+
+    :raises ConfigError: the stored space is not valid for this version
+    """
+    refused = {_text(view.hparams)}
+    search = store.search(view.search_id) if view.search_id is not None else None
+    # What optuna drew first depends on the other trials of that time.
+    for number in range(1 if search is not None and search.method == "optuna" else 0, most + 1):
+        hparams = drawn(store, view, number)
+        if hparams is None:
+            return None
+        if number > view.draw and _text(hparams) not in refused:
+            return number, hparams
+        refused.add(_text(hparams))
+    return None
+
+
+def _text(hparams: Mapping[str, Any]) -> str:
+    return json.dumps(hparams, sort_keys=True)
 
 
 def first_attempt(store: Store, view: AttemptView) -> int:

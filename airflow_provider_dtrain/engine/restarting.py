@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine import finishing
-from airflow_provider_dtrain.engine.drawing import MOST_DRAWS, drawn
+from airflow_provider_dtrain.engine.drawing import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, back_off_s, platform_back_off_s, shortened
 from airflow_provider_dtrain.errors import (
@@ -100,10 +100,10 @@ class Restarting:
 
     async def _draw_again(self, view: AttemptView, error: InvalidHPError) -> bool:
         """Begin an attempt with other hyperparameters, which is not counted; return False where there are none."""
-        number = view.draw + 1
-        hparams = await self.rt.db(drawn, self.rt.store, view, number) if number <= MOST_DRAWS else None
-        if hparams is None or hparams == view.hparams:
+        found = await self.rt.db(redrawn, self.rt.store, view, MOST_DRAWS)
+        if found is None:
             return False
+        number, hparams = found
         self.rt.log.warning("%s", error)
         clear = set(await finishing.fence(self.rt, view)) == set(view.held_hosts)
         if view.is_held_gang and not clear:

@@ -127,6 +127,20 @@ async def test_refused_hyperparameters_are_drawn_again_in_the_same_trial_and_cos
     assert held(engine) == []
 
 
+async def test_a_sample_that_was_refused_before_is_passed_over(engine: Engine) -> None:
+    space = {"quality": {"type": "categorical", "vals": [0.1, 0.9]}}
+    draws = [[sample(space, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(3)] for n in range(40)]
+    number = next(n for n, found in enumerate(draws) if found == [0.1, 0.1, 0.9])
+    found = []
+    for least, run_id in (("0.5", "one is accepted"), ("2", "none is accepted")):
+        document = random_config(max_restarts=0, variables={"REFUSES": least})
+        document = {**document, "hyperparameters": space, "searcher": {**RANDOM, "max_trials": 40}}
+        outcome, ticket = await Search(engine, document, run_id=run_id).run(number)
+        trial = engine.hook.store.trial(ticket.trial_id)
+        found.append((outcome.state, trial.draw, trial.attempts, trial.hparams["quality"]))
+    assert found == [("completed", 2, 2, 0.9), ("errored", 2, 2, 0.9)]
+
+
 async def test_what_refused_hyperparameters_reached_is_no_result_of_the_trial(engine: Engine) -> None:
     """With the metric turned around, the refused sample is the better one."""
     draws = [[sample(SPACE, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(2)] for n in range(8)]
