@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.cli.console import cell, command, dump, hint, note, show, show_one
 from airflow_provider_dtrain.core.search import Outline, TrialSpec, outline, plan
+from airflow_provider_dtrain.core.search_space import Path, dotted
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Used when neither the command nor the configuration names a seed; a run draws its own then.
 _SEED: Final = 0
+#: Columns of a preview beside those of the hyperparameters.
+_FIXED: Final = ("trial", "bracket", "seed")
 
 
 @command
@@ -122,18 +125,21 @@ def _bracket(index: int, rungs: Sequence[int], trials: int, unit: str) -> dict[s
 def _rows(trials: Sequence[TrialSpec]) -> list[dict[str, Any]]:
     rows = []
     for trial in trials:
-        values = {path: _short(value) for path, value in _leaves(trial["hyperparameters"] or {})}
+        found = list(_leaves(trial["hyperparameters"] or {}))
+        names = dotted([path for path, _ in found])
+        columns = [f"hyperparameters.{name}" if name in _FIXED else name for name in names]
+        values = {column: _short(value) for column, (_, value) in zip(columns, found, strict=True)}
         beside = {"bracket": trial["bracket"]} if trial["rungs"] else {}
         rows.append({"trial": trial["number"], **beside, **values, "seed": trial["seed"]})
     return rows
 
 
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{above}{name}.")
+            yield from _leaves(value, (*above, name))
         else:
-            yield f"{above}{name}", value
+            yield (*above, name), value
 
 
 def _short(value: Any) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, points, size
 from airflow_provider_dtrain.core.sampling import LOG_BASE, draws_of, sampler, value_of
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
+#: Names of the groups around a hyperparameter, and its own.
+Path = tuple[str, ...]
 #: Type of a leaf -> its fields, required ones first; those after None may be left out.
 LEAF_FIELDS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     "const": (frozenset({"val"}), frozenset()),
@@ -32,14 +35,30 @@ def is_constant(leaf: object) -> bool:
     return not isinstance(leaf, Mapping) or leaf.get("type") == "const"
 
 
-def leaves(group: Mapping[str, Any], path: str = "hyperparameters") -> Iterator[tuple[str, Any]]:
+def leaves(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, leaf) of every hyperparameter, names sorted at each level."""
+    for path, leaf in named_leaves(group):
+        yield ".".join(("hyperparameters", *path)), leaf
+
+
+def named_leaves(group: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the same with the names from the top, which may have dots in them."""
     for name in sorted(group):
-        value = group[name]
+        value, path = group[name], (*above, name)
         if is_leaf(value):
-            yield f"{path}.{name}", value
+            yield path, value
         else:
-            yield from leaves(value, f"{path}.{name}")
+            yield from named_leaves(value, path)
+
+
+def dotted(paths: Sequence[Path]) -> list[str]:
+    """Return paths as texts for people; names with dots in quotes where two would read alike."""
+    texts = Counter(map(".".join, paths))
+    return [".".join(path) if texts[".".join(path)] == 1 else _quoted(path) for path in paths]
+
+
+def _quoted(path: Path) -> str:
+    return ".".join(f'"{name}"' if "." in name else name for name in path)
 
 
 def constants(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.search_space import is_constant, is_leaf
+from airflow_provider_dtrain.core.search_space import Path, dotted, is_constant, is_leaf
 
 #: Airflow keeps 250 characters of the name of a mapped task.
 MAX_CHARS: Final = 200
@@ -25,8 +26,7 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
         words = "not drawn yet"
     else:
         values = list(_values(hparams, space))
-        last = [path.rpartition(".")[2] for path, _ in values]
-        names = [name if last.count(name) == 1 else path for name, (path, _) in zip(last, values, strict=True)]
+        names = _names([path for path, _ in values])
         words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
     if not words:
         return "" if number is None else f"trial {number}"
@@ -34,14 +34,20 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
     return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
 
 
-def _values(values: Mapping[str, Any], space: Mapping[str, Any] | None, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of what differs between trials, names sorted at each level."""
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return the last name of each path, more of it where that alone would be ambiguous."""
+    texts = Counter(text for path in paths for text in {path[-1], ".".join(path)})
+    return [path[-1] if texts[path[-1]] == 1 else text for path, text in zip(paths, dotted(paths), strict=True)]
+
+
+def _values(values: Mapping[str, Any], space: Mapping[str, Any] | None, above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield (path, value) of what differs between trials, names sorted at each level."""
     for name in sorted(values):
         leaf = None if space is None else space.get(name)
         if isinstance(values[name], Mapping) and (space is None or not is_leaf(leaf)):
-            yield from _values(values[name], leaf, f"{path}{name}.")
+            yield from _values(values[name], leaf, (*above, name))
         elif space is None or not is_constant(leaf):
-            yield f"{path}{name}", values[name]
+            yield (*above, name), values[name]
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from cmaes import CMA
 
-    from airflow_provider_dtrain.core.seeds import Draws
+    from airflow_provider_dtrain.core.search_space import Path
+from airflow_provider_dtrain.core.seeds import Draws
 
 #: Of the first samples, where each axis is 0 to 1.
 _SIGMA: Final = 1 / 6
@@ -45,10 +46,10 @@ class Axis(NamedTuple):
         return self.low + place * (self.high - self.low)
 
 
-def ask(axes: Mapping[str, Axis], told: Sequence[tuple[Mapping[str, Any], float]], draws: Draws) -> dict[str, Any]:
+def ask(axes: Mapping[Path, Axis], told: Sequence[tuple[Mapping[Path, Any], float]], draws: Draws) -> dict[Path, Any]:
     """Return the values of the next trial.
 
-    :param axes: name -> axis
+    :param axes: path -> axis
     :param told: values and result (smaller is better) of earlier trials, in their order
     :param draws: numbers of this trial alone
     """

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 from airflow_provider_dtrain.core.sampling import LOG_BASE, own, power, value_of
-from airflow_provider_dtrain.core.search_space import is_constant, leaves, sample
+from airflow_provider_dtrain.core.search_space import Path, is_constant, named_leaves, sample
 from airflow_provider_dtrain.core.seeds import Draws
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.search.cma import Axis, ask
@@ -39,7 +39,6 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
 _JUDGED: Final = frozenset({"completed", "stopped"})
 #: States in which nobody knows yet.
 _OPEN: Final = frozenset({"queued", "running", "paused"})
-_ROOT: Final = "hyperparameters."
 
 
 def check_installed(sampler: Sampler) -> None:
@@ -81,7 +80,7 @@ def draw(
     check_installed(sampler)
     if draw:
         return sample(hyperparameters, experiment_seed=seed, trial=trial, draw=draw)
-    space = {path.removeprefix(_ROOT): leaf for path, leaf in leaves(hyperparameters) if not is_constant(leaf)}
+    space = {path: leaf for path, leaf in named_leaves(hyperparameters) if not is_constant(leaf)}
     draws = Draws(f"dtrain optuna {seed} {trial}")
     known = [(_to_optuna(space, params), metric, state) for params, metric, state in history]
     if sampler == "cmaes":
@@ -148,12 +147,12 @@ def _ends(leaf: Mapping[str, Any]) -> Axis:
     return Axis(leaf["type"], leaf["minval"], leaf["maxval"])
 
 
-def _to_optuna(space: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any] | None:
+def _to_optuna(space: Mapping[Path, Any], params: Mapping[str, Any]) -> dict[Path, Any] | None:
     """Return hyperparameters as Optuna knows them; None when they are of another space."""
     found = {}
     for path, leaf in space.items():
         value: Any = params
-        for name in path.split("."):
+        for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
         if (known := _known(leaf, value)) is None:
             return None
@@ -177,12 +176,12 @@ def _from_optuna(leaf: Mapping[str, Any], value: Any) -> Any:
     return own(leaf["vals"][value]) if leaf["type"] == "categorical" else value
 
 
-def _nested(group: Mapping[str, Any], drawn: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _nested(group: Mapping[str, Any], drawn: Mapping[Path, Any], above: Path = ()) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in sorted(group):
-        leaf, path = group[name], f"{above}{name}"
+        leaf, path = group[name], (*above, name)
         if isinstance(leaf, Mapping) and "type" not in leaf:
-            values[name] = _nested(leaf, drawn, f"{path}.")
+            values[name] = _nested(leaf, drawn, path)
         else:
             values[name] = drawn[path] if path in drawn else value_of(leaf)
     return values
@@ -194,17 +193,26 @@ def _is_judged(metric: float | None, state: str) -> TypeGuard[float]:
 
 def _asked(
     study: Study,
-    distributions: dict[str, BaseDistribution],
-    history: Sequence[tuple[dict[str, Any] | None, float | None, str]],
-) -> dict[str, Any]:
+    distributions: dict[Path, BaseDistribution],
+    history: Sequence[tuple[dict[Path, Any] | None, float | None, str]],
+) -> dict[Path, Any]:
     """Return what a study proposes that has seen the history."""
     from optuna.trial import TrialState, create_trial
 
-    for params, metric, state in history:
-        if params is None:
+    names = {path: _name(path) for path in distributions}
+    distributed = {names[path]: distribution for path, distribution in distributions.items()}
+    for known, metric, state in history:
+        if known is None:
             continue
+        params = {names[path]: value for path, value in known.items()}
         if _is_judged(metric, state):
-            study.add_trial(create_trial(params=params, distributions=distributions, value=metric))
+            study.add_trial(create_trial(params=params, distributions=distributed, value=metric))
         elif state in _OPEN:
-            study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributions))
-    return study.ask(distributions).params
+            study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributed))
+    asked = study.ask(distributed).params
+    return {path: asked[name] for path, name in names.items()}
+
+
+def _name(path: Path) -> str:
+    """Return a path as Optuna takes it: one text for each."""
+    return ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in path)

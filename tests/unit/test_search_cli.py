@@ -45,6 +45,16 @@ def test_a_preview_shows_cost_brackets_and_the_first_trials(world: World) -> Non
     assert sum(line[:1] in (["0"], ["1"]) and len(line) == 6 for line in lines) == 2
 
 
+def test_each_hyperparameter_has_a_column_of_its_own_in_a_preview(world: World) -> None:
+    values = "{type: categorical, vals: [%s]}"
+    space = f"a.b: {values % 'x'}, a: {{b: {values % 'y'}}}, c.d: {values % 'z'}, seed: {values % 's'}, t: {{}}"
+    one = "entrypoint: python train.py\nsearcher: {name: grid, metric: loss}\nhyperparameters: {lr: {type: int, "
+    done = preview(world, f"{one}minval: 3, maxval: 4, count: 2}}, {space}}}\n", "--seed", "1")
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["trial", "a.b", '"a.b"', "c.d", "lr", "hyperparameters.seed", "t", "seed"] in lines, done.err
+    assert any(line[:7] == ["0", "y", "x", "z", "3", "s", "{}"] for line in lines), done.out
+
+
 def test_json_has_the_trials_that_a_run_would_have(world: World) -> None:
     import yaml
 

@@ -117,6 +117,8 @@ def test_a_name_has_what_differs_between_trials(values: dict[str, Any] | None, n
 def test_values_of_one_name_in_two_groups_keep_their_groups() -> None:
     space = {"a": {"lr": SPACE["lr"], "x": 1}, "b": {"lr": SPACE["lr"]}}
     assert trial_name(0, {"a": {"lr": 0.1, "x": 1}, "b": {"lr": 0.2}}, space) == "0 | a.lr=0.1 b.lr=0.2"
+    assert trial_name(0, {"a": {"b": 1}, "a.b": 2}) == '0 | b=1 "a.b"=2'
+    assert trial_name(0, {"a": {"b": 1}, "b": 3, "net.lr": 2}) == "0 | a.b=1 b=3 net.lr=2"
 
 
 def test_a_name_fits_into_the_column_of_airflow() -> None:

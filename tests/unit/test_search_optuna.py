@@ -54,6 +54,25 @@ def search(sampler: Any, count: int, *, sign: int = 1, seed: int = 1) -> list[tu
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_name_with_a_dot_is_no_group(sampler: Any) -> None:
+    value, places = {"type": "double", "minval": 0, "maxval": 1}, range(13)
+    spaces: list[dict[str, Any]] = [{"net": {"lr": value}}, {"net.lr": value}]
+    found: list[list[float]] = []
+    for space in spaces:
+        history: list[Any] = []
+        for trial in places:
+            drawn = draw(space, sampler=sampler, seed=1, trial=trial, history=history)
+            last = drawn["net"]["lr"] if "net" in space else drawn["net.lr"]
+            history.append((drawn, (last - 0.7) ** 2, "completed"))
+        found.append([metric for _, metric, _ in history])
+    assert found[0] == found[1], "what was drawn before is known"
+    both = {"a.b": value, "a": {"b": {"type": "int", "minval": 5, "maxval": 9}}, "a\\": {"b": value}}
+    for trial in places:
+        drawn = draw(both, sampler=sampler, seed=1, trial=trial, history=[])
+        assert (drawn["a.b"] <= 1, drawn["a"]["b"] in range(5, 10), drawn["a\\"]["b"] <= 1) == (True, True, True)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_draw_has_the_shape_of_the_space_and_lies_in_it(sampler: Any) -> None:
     for values, _, _ in search(sampler, 14):
         assert list(values) == sorted(SPACE)
