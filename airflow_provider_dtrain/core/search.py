@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.config.search_rules import length_of, search_p
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher, AsyncHalvingSearcher
 from airflow_provider_dtrain.core.grid import points
 from airflow_provider_dtrain.core.sampling import draws_of, sampler
-from airflow_provider_dtrain.core.search_space import grid_size, has_dimension
+from airflow_provider_dtrain.core.search_space import grid_size
 from airflow_provider_dtrain.core.seeds import trial_seed
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -74,8 +74,7 @@ def outline(config: ExperimentConfig) -> Outline:
     :param config: complete
     :raises ConfigError: the search lacks or contradicts something
     """
-    problems = [*search_problems(config), *_sameness(config)]
-    if problems:
+    if problems := search_problems(config):
         raise ConfigError(problems)
     searcher, limit = config.searcher, length_of(config.searcher)
     return Outline(
@@ -113,14 +112,6 @@ def plan(config: ExperimentConfig, seed: int, *, max_map_length: int | None = No
         )
         for number, bracket, hyperparameters in numbers
     ]
-
-
-def _sameness(config: ExperimentConfig) -> list[Problem]:
-    method = config.searcher.name
-    if method == "single" or has_dimension(config.hyperparameters):
-        return []
-    words = f"constants only, so all trials would be the same; {method} requires an int, double, log or categorical"
-    return [Problem(path="hyperparameters", message=words)]
 
 
 def _too_long(shape: Outline, limit: int) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +32,15 @@ def is_leaf(value: object) -> bool:
 
 
 def is_constant(leaf: object) -> bool:
-    """Return whether a leaf has the same value in every trial."""
+    """Return whether a leaf is written as one value."""
     return not isinstance(leaf, Mapping) or leaf.get("type") == "const"
+
+
+def varies(leaf: object) -> bool:
+    """Return whether a leaf can have different values in two trials: a choice of equal ones cannot."""
+    if not isinstance(leaf, Mapping) or leaf.get("type") != "categorical":
+        return not is_constant(leaf)
+    return len({json.dumps(value, sort_keys=True, default=str) for value in leaf["vals"]}) > 1
 
 
 def leaves(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -79,7 +87,7 @@ def constants(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_dimension(group: Mapping[str, Any]) -> bool:
     """Return whether trials of this space can differ at all."""
-    return any(not is_constant(leaf) for _, leaf in leaves(group))
+    return any(varies(leaf) for _, leaf in leaves(group))
 
 
 def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: int, draw: int = 0) -> dict[str, Any]:

@@ -103,6 +103,15 @@ def test_a_search_that_cannot_be_planned_is_refused(world: World, old: str, new:
     assert message in done.err
 
 
+def test_a_space_in_which_nothing_varies_is_named_with_its_file_and_fails_the_validation(world: World) -> None:
+    text = GRID.replace("{type: log, minval: 1, maxval: 2, count: 2}", "{type: categorical, vals: [1, 1]}")
+    for command in (("search", "preview"), ("config", "validate")):
+        done = world(*command, world.file("search.yaml", text))
+        assert (done.code, done.out) == (1, "")
+        assert "search.yaml" in done.err
+        assert "hyperparameters: constants only" in done.err
+
+
 def test_a_seed_that_is_no_number_is_a_usage_error(world: World) -> None:
     done = preview(world, GRID, "--seed", "x")
     assert done.code == 2

@@ -134,6 +134,14 @@ def test_a_search_without_a_dimension_is_refused() -> None:
     assert len(plan(config({"name": "single"}, {"lr": 0.1}), 1)) == 1
 
 
+def test_a_choice_of_equal_values_is_no_dimension_and_changes_no_sample() -> None:
+    one, two = ({"type": "categorical", "vals": vals} for vals in ([32, 32], [32, 64]))
+    (problem,) = refusals({"name": "random", "max_trials": 3}, {"a": one, "b": {"type": "categorical", "vals": [1]}})
+    assert problem.startswith("hyperparameters: constants only")
+    assert len(plan(config({"name": "random", "max_trials": 3}, {"a": one, "b": two}), 1)) == 3
+    assert len(plan(config({"name": "grid"}, {"a": {"type": "categorical", "vals": [1, True, 1.0]}}), 1)) == 3
+
+
 def test_a_grid_without_counts_names_them_all() -> None:
     space = {name: {"type": "int", "minval": 0, "maxval": 3} for name in "ab"}
     assert refusals({"name": "grid"}, space) == [

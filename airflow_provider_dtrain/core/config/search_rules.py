@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.asha import brackets, floor_log
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
 from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, size
-from airflow_provider_dtrain.core.search_space import leaves
+from airflow_provider_dtrain.core.search_space import has_dimension, leaves
 from airflow_provider_dtrain.errors import Problem
 
 if TYPE_CHECKING:
@@ -54,7 +54,15 @@ def search_problems(config: ExperimentConfig) -> list[Problem]:
 
     :param config: valid, with every default
     """
-    return [*(Problem(path=path, message=words) for path, words in _limits(config)), *_grid(config)]
+    found = [*_limits(config), *_sameness(config)]
+    return [*(Problem(path=path, message=words) for path, words in found), *_grid(config)]
+
+
+def _sameness(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    method = config.searcher.name
+    if method != "single" and not has_dimension(config.hyperparameters):
+        words = "constants only, so all trials would be the same"
+        yield "hyperparameters", f"{words}; {method} requires an int, double, log or categorical of different values"
 
 
 def _limits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
