@@ -171,15 +171,18 @@ class Selection:
     experiment: str
     #: The operator's XCom.
     result: dict[str, Any]
-    #: Whether it beats the best of every earlier run of that experiment.
+    #: Whether it beats the best of every earlier run of that experiment, and what this one has announced.
     is_new_best: bool
-    #: That best; None without one.
+    #: The best of earlier runs; None without one.
     before: float | None
+    #: What this run has announced before, where that is as good.
+    announced: float | None = None
 
 
-def select_best(store: Store, search_id: int) -> Selection:
+def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     """End a search and return its best trial. Blocks.
 
+    :param key: of the task that asks and announces a new best
     :raises SearchFailedError: no trial completed or was stopped, or a person killed the experiment; names the cause
     :raises MetricMissingError: no trial reported a finite value of the searcher's metric
     """
@@ -195,11 +198,16 @@ def select_best(store: Store, search_id: int) -> Selection:
     best = _best(store, search)
     before = store.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
     result = _result(store, search, best, counts)
+    metric, announced = result["metric"], None
+    is_new_best = _beats(metric, before, search.smaller_is_better)
+    if is_new_best:
+        announced = store.announce_best(search_id, key, metric)
     return Selection(
         experiment=search.experiment,
         result=result,
-        is_new_best=_beats(result["metric"], before, search.smaller_is_better),
+        is_new_best=is_new_best and announced is None,
         before=before,
+        announced=announced,
     )
 
 

@@ -89,7 +89,8 @@ class SelectBestTrialOperator(BaseOperator):
     """Returns the best trial of an experiment; runs when all trials have ended, whatever their end.
 
     Succeeds if at least one trial completed or was stopped by the searcher. When the metric beats every earlier run of
-    the experiment, the asset alias ``dtrain-best-<experiment>`` gets an event.
+    the experiment, the asset alias ``dtrain-best-<experiment>`` gets an event; once more after a clear only when it
+    beats what this run has announced.
 
     XCom: ``experiment_id, search_id, trial_id, number, metric, metrics, checkpoint, hparams, rung`` and ``trials``,
     the number of trials in each state.
@@ -131,7 +132,7 @@ class SelectBestTrialOperator(BaseOperator):
         with failing_at_once():
             if not isinstance(self.plan, Sequence) or not self.plan:
                 raise SearchFailedError("There is no plan: the task that plans the trials has not succeeded.")
-            selection = select_best(DtrainHook().store, int(self.plan[0]["search_id"]))
+            selection = select_best(DtrainHook().store, int(self.plan[0]["search_id"]), trial_key(context))
         result = selection.result
         self.log.info(
             "Best trial %d (number %d): metric %s with %s",
@@ -139,6 +140,8 @@ class SelectBestTrialOperator(BaseOperator):
         )  # fmt: skip
         if selection.is_new_best:
             self._announce(context, selection)
+        elif selection.announced is not None:
+            self.log.info("This run has announced %s before: no new best", selection.announced)
         else:
             self.log.info("An earlier run of '%s' reached %s: no new best", selection.experiment, selection.before)
         return result

@@ -182,6 +182,29 @@ class Searches(Ending):
         return None if found is None else float(found)
 
     @writes
+    def announce_best(self, conn: Connection, search_id: int, key: TrialKey, metric: float) -> float | None:
+        """Note that a task announces the best trial of a search as a new best; return None when it is one.
+
+        Otherwise the metric that another task, or this one before it was cleared, has announced already and that is
+        as good. A task that is tried again announces again: nobody knows whether its worker came to that.
+
+        :param key: of the task that announces
+        :raises NotFoundError: there is no such search
+        """
+        query = sa.select(searches.c.announced, searches.c.smaller_is_better).where(searches.c.id == search_id)
+        search = conn.execute(query.with_for_update(key_share=True)).one_or_none()
+        if search is None:
+            raise _no_search(search_id)
+        by, former = list(vars_of(key).values()), search.announced
+        if former is not None and former["by"] != by:
+            said, sign = former["metric"], 1 if search.smaller_is_better else -1
+            if sign * metric >= sign * said:
+                return float(said)
+        values = {"announced": {"metric": metric, "by": by}}
+        conn.execute(searches.update().where(searches.c.id == search_id).values(**values))
+        return None
+
+    @writes
     def end_search(self, conn: Connection, search_id: int) -> SearchEnd:
         """End a search and, where it is the newest generation, its experiment; return how. Repeatable.
 

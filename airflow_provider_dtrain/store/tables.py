@@ -144,6 +144,8 @@ searches = sa.Table(
     # {bracket: [units of training at each rung]}
     sa.Column("rungs", Json, nullable=False), _int("max_trials"), _int("max_concurrent_trials"),
     _time("created_at", nullable=False), _time("ended_at"),
+    # {"metric": of the trial last announced as a new best, "by": the task instance that did, as a list}
+    sa.Column("announced", Json),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
     sa.UniqueConstraint("experiment_id", "generation"),
 )  # fmt: skip

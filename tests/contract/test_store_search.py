@@ -7,6 +7,7 @@ import math
 import pytest
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
+from airflow_provider_dtrain.store.records import TrialKey
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
 
@@ -195,6 +196,17 @@ def test_the_best_of_earlier_runs_is_that_of_ended_searches_of_the_name_and_metr
 
 
 # -- the end --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_best_trial_is_announced_again_by_a_retry_or_when_it_is_better(search, sign):
+    view = search.plan(smaller_is_better=sign > 0)
+    first, cleared = (TrialKey(dag_id="d", run_id="r", task_id="best", max_tries=tries) for tries in (3, 4))
+    asked = [(first, 0.5), (first, 0.5), (cleared, 0.5), (cleared, 0.6), (cleared, 0.4), (cleared, 0.4), (first, 0.4)]
+    said = [search.store.announce_best(view.search_id, key, sign * metric) for key, metric in asked]
+    assert said == [None, None, sign * 0.5, sign * 0.5, None, None, sign * 0.4]
+    with pytest.raises(NotFoundError, match="no search 77"):
+        search.store.announce_best(77, first, 0.5)
 
 
 def state_of(search: Search) -> str:

@@ -76,9 +76,9 @@ class Run:
         assert result is not None
         return result
 
-    def best(self, plan: Any) -> dict[str, Any]:
+    def best(self, plan: Any, *, max_tries: int = 0) -> dict[str, Any]:
         self.best_task = SelectBestTrialOperator(task_id="best", plan=plan)
-        return self.best_task.execute(self.context("best"))
+        return self.best_task.execute(self.context("best", max_tries=max_tries))
 
 
 @pytest.fixture
@@ -123,6 +123,22 @@ def test_only_what_beats_every_earlier_run_is_announced(hook: DtrainHook) -> Non
         run.best(plan)
         said.append(len(run.events.sent))
     assert said == [1, 0, 0, 1, 1]
+
+
+def test_a_run_announces_the_same_best_once_unless_its_announcement_may_be_lost(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config())
+    for spec in plan[:2]:
+        run.trial(spec)
+    run.best(plan)
+    run.best(plan)
+    assert [extra["metric"] for _, _, extra in run.events.sent] == [0.2, 0.2], "its worker may have died"
+    run.trial(plan[0], max_tries=1)
+    run.best(plan, max_tries=1)
+    assert len(run.events.sent) == 2
+    run.trial(plan[2])
+    run.best(plan, max_tries=2)
+    assert [extra["metric"] for _, _, extra in run.events.sent[2:]] == [0.3]
 
 
 def test_failed_trials_do_not_sink_the_search(hook: DtrainHook) -> None:
