@@ -237,6 +237,7 @@ def _row(trial: TrialView) -> dict[str, Any]:
         "state": trial.state,
         "replaced": _replaced(trial),
         "metric": (trial.result or {}).get("metric"),
+        "rung": trial.rung,
         "attempts": trial.attempts,
         "created": trial.created_at,
         "ended": trial.ended_at,
@@ -250,11 +251,23 @@ def _replaced(trial: TrialView) -> str | None:
     return "its task was cleared" if trial.is_cleared else None
 
 
-def _end_words(trial: TrialView) -> str | None:
+def _end_words(store: Store, trial: TrialView) -> str | None:
     """Return why a trial has ended before its time; None when it has not."""
     if trial.state == "stopped":
-        return f"stopped by {trial.stop_requested_by or 'the searcher'}"
+        return f"stopped by {trial.stop_requested_by or f'the searcher{_rung_words(store, trial)}'}"
     return str((trial.failure or {}).get("message") or "").partition("\n")[0] or None
+
+
+def _rung_words(store: Store, trial: TrialView) -> str:
+    """Return at which rung a trial has reported last, and after how much training."""
+    if trial.search_id is None or trial.rung is None:
+        return ""
+    lengths = store.search(trial.search_id).rungs.get(trial.bracket, ())
+    searcher = store.get_config(trial.config_id).document.get("searcher") or {}
+    units = [name for name, count in (searcher.get("max_length") or {}).items() if count is not None]
+    unit = (units or [searcher.get("time_metric") or "units"])[0]
+    length = f" ({lengths[trial.rung]} {unit})" if trial.rung < len(lengths) else ""
+    return f" at rung {trial.rung}{length}"
 
 
 def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
@@ -299,7 +312,7 @@ def _short(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, A
         "state": state,
         "created": short_time(trial.created_at),
         "ended": short_time(trial.ended_at),
-        "reason": row["reason"] or row["replaced"] or _end_words(trial),
+        "reason": row["reason"] or row["replaced"] or _end_words(store, trial),
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_dtrain.store.gang_records import GangSubmission
 from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store
+from tests.contract.search_world import Search
 from tests.support.cli_world import World
 
 pytest_plugins = ["tests.support.cli_world"]
@@ -165,6 +166,31 @@ def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: 
     missing = world("experiment", "describe", "9999")
     assert (missing.code, "airflow dtrain experiment list" in missing.err) == (1, True)
     ended(store, third)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ({"max_length": {"epochs": 16, "batches": None}}, "at rung 1 (4 epochs)"),
+        ({"max_time": 16, "time_metric": "seconds"}, "at rung 1 (4 seconds)"),
+    ],
+)
+def test_a_trial_that_the_searcher_stopped_is_listed_with_its_rung(
+    world: World, store: Store, lengths: dict[str, Any], words: str
+) -> None:
+    search = Search(store, name=words, run=words, pool="lab")
+    search.config = store.put_config({"name": "e", "searcher": lengths}, origins={}).config_id
+    search.plan(divisor=4)
+    first, second, third = (search.start(number) for number in range(3))
+    assert (search.ask(first, 1, 0.2), search.ask(second, 0, 0.1)) == ("continue", "continue")
+    assert (search.ask(second, 1, 0.3), search.ask(third, 0, 0.4)) == ("stop", "stop")
+    for ticket, state in ((first, "completed"), (second, "stopped"), (third, "stopped")):
+        search.end(ticket, state)
+    rungs = {row["trial"]: row["rung"] for row in world.rows("trial", "list")}
+    assert [rungs[ticket.trial_id] for ticket in (first, second, third)] == [1, 1, 0]
+    experiment = str(first.experiment_id)
+    for table in (world("trial", "list").out, world("trial", "list", "--experiment", experiment).out):
+        assert f"stopped by the searcher {words}" in table
 
 
 def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, store: Store) -> None:
