@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from typing import Any
@@ -175,7 +176,7 @@ LEAVES = st.one_of(
     st.tuples(st.integers(-9, 9), st.integers(1, 9), st.sampled_from([2, 10, 0.5])).map(
         lambda given: {"type": "log", "minval": given[0], "maxval": given[0] + given[1], "base": given[2], "count": 2}
     ),
-    st.lists(st.one_of(st.none(), st.integers(), st.text(max_size=3)), min_size=1, max_size=3).map(
+    st.lists(st.one_of(st.none(), st.integers(), st.text(max_size=3)), min_size=1, max_size=3, unique_by=repr).map(
         lambda vals: {"type": "categorical", "vals": vals}
     ),
     st.integers(),
@@ -194,6 +195,7 @@ def shape_of(value: Any) -> Any:
 def test_a_grid_has_as_many_points_as_its_size_says_all_different_places(space: dict[str, Any]) -> None:
     points = grid(space)
     assert len(points) == grid_size(space)
+    assert len({json.dumps(point, sort_keys=True) for point in points}) == len(points)
     for point in points:
         assert shape_of(point) == shape_of(space)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -27,6 +28,15 @@ SPACE: dict[str, Any] = {
     "global_batch_size": 64,
 }
 EPOCHS = {"epochs": 16}
+#: The second trial of a plan, and SHA-256 of all as JSON.
+GOLDEN = {
+    "number": 1, "bracket": 1, "rungs": [4, 16], "seed": 1367249289,
+    "hyperparameters": {
+        "act": "relu", "drop": 0.024019661079546395, "global_batch_size": 64, "lr": 0.07171572676397059,
+        "net": {"width": 5},
+    },
+}  # fmt: skip
+GOLDEN_DIGEST = "fab7158924108c5d06048d84490ff8157bbb1f5d2001d34ca3849271bbdd4b89"
 
 
 def config(searcher: dict[str, Any], space: dict[str, Any] | None = None) -> ExperimentConfig:
@@ -115,6 +125,16 @@ def test_the_same_seed_gives_the_same_bytes_in_each_process() -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
         assert done.stdout == here
     assert json.dumps(plan(ExperimentConfig.model_validate(document), 78)) != here
+
+
+def test_a_plan_is_the_same_on_every_version_of_python() -> None:
+    """Its digest is written down: a search that goes on after an upgrade must not draw other samples."""
+    space = {**SPACE, "drop": {"type": "double", "minval": 0, "maxval": 0.5},
+             "act": {"type": "categorical", "vals": ["relu", None, [1, 2]]}}  # fmt: skip
+    searcher = {"name": "adaptive_asha", "max_trials": 64, "max_length": EPOCHS}
+    trials = plan(config(searcher, space), 77)
+    assert trials[1] == GOLDEN
+    assert hashlib.sha256(json.dumps(trials).encode()).hexdigest() == GOLDEN_DIGEST
 
 
 def test_ten_thousand_trials_are_planned_in_little_time() -> None:
