@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.cli.console import cell, command, dump, hint, note, show, show_one
-from airflow_provider_dtrain.core.search import Outline, TrialSpec, outline, plan
+from airflow_provider_dtrain.core.search import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.core.search_space import Path, dotted
 from airflow_provider_dtrain.errors import NotFoundError
 
@@ -44,7 +44,7 @@ def preview(args: Namespace) -> None:
     with contextlib.suppress(NotFoundError):
         if reason := never_fits(hook.store, pool, config):
             note(f"Warning: {reason}")
-    first = list(itertools.islice(plan(config, seed), args.trials))
+    first = list(itertools.islice(planned(config, seed, shape), args.trials))
     if args.output != "table":
         dump(args.output, _document(shape, first, seed=seed, slots=config.resources.slots_per_trial, pool=pool))
         return

@@ -11,7 +11,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.sampling import LOG_BASE, own, power, value_of
 from airflow_provider_dtrain.errors import Problem
 
-#: Points that one experiment may have: each is a trial, held in memory and in the store.
+#: Trials that one experiment may have, one per point of a grid: they are held in memory and in the store.
 GRID_LIMIT: Final = 100_000
 
 

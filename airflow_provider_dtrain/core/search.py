@@ -100,18 +100,26 @@ def plan(config: ExperimentConfig, seed: int, *, max_map_length: int | None = No
     shape = outline(config)
     if max_map_length is not None and shape.trials > max_map_length:
         raise ConfigError([_too_long(shape, max_map_length)])
+    return list(planned(config, seed, shape))
+
+
+def planned(config: ExperimentConfig, seed: int, shape: Outline) -> Iterator[TrialSpec]:
+    """Yield the trials of a search one by one, for who wants the first of them only.
+
+    :param config: complete
+    :param seed: of the experiment, 0 .. 2^31-1
+    :param shape: of the same configuration
+    """
     values = _values(config, seed, shape.trials)
     numbers = zip(range(shape.trials), _mixed([trials for _, trials in shape.brackets]), values, strict=True)
-    return [
-        TrialSpec(
+    for number, bracket, hyperparameters in numbers:
+        yield TrialSpec(
             number=number,
             hyperparameters=hyperparameters,
             bracket=bracket,
             rungs=list(shape.brackets[bracket][0]),
             seed=trial_seed(seed, number),
         )
-        for number, bracket, hyperparameters in numbers
-    ]
 
 
 def _too_long(shape: Outline, limit: int) -> Problem:

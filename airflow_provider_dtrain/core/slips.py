@@ -7,13 +7,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.sampling import LOG_BASE
-from airflow_provider_dtrain.core.search_space import LEAF_FIELDS, leaves
+from airflow_provider_dtrain.core.search_space import LEAF_FIELDS, is_leaf, leaves
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.search import Outline
 
 BATCH_SIZE = "hyperparameters.global_batch_size"
+#: Of every type of hyperparameter.
+_FIELDS = frozenset().union(*(names for fields in LEAF_FIELDS.values() for names in fields))
 
 
 def slips(config: ExperimentConfig, shape: Outline) -> list[str]:
@@ -26,7 +28,7 @@ def slips(config: ExperimentConfig, shape: Outline) -> list[str]:
         found += [*_exponents(path, leaf), *_ranges_in_lists(path, leaf)]
         if path == BATCH_SIZE:
             found += _batch_sizes(leaf, config.resources.slots_per_trial)
-    return [*found, *_equal_rungs(shape)]
+    return [*found, *_ranges_without_type(config.hyperparameters, "hyperparameters"), *_equal_rungs(shape)]
 
 
 def _exponents(path: str, leaf: Any) -> Iterator[str]:
@@ -45,6 +47,20 @@ def _ranges_in_lists(path: str, leaf: Any) -> Iterator[str]:
     for place, item in enumerate(leaf):
         if isinstance(item, Mapping) and item.get("type") in LEAF_FIELDS:
             yield f"{path}: a list is one constant, and nothing is drawn for the {item['type']} at [{place}] of it"
+
+
+def _ranges_without_type(group: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the groups whose names are those of the fields of a range or a choice."""
+    if group.keys() & {"minval", "maxval", "vals"} and group.keys() <= _FIELDS:
+        names = " and ".join(sorted(group))
+        yield f"{path}: without a type this is a group with the constants {names}; type: {_type_of(group)} is missing"
+    for name, value in group.items():
+        if not is_leaf(value):
+            yield from _ranges_without_type(value, f"{path}.{name}")
+
+
+def _type_of(group: Mapping[str, Any]) -> str:
+    return "categorical" if "vals" in group else "log" if "base" in group else "int, double or log"
 
 
 def _batch_sizes(leaf: Any, slots: int) -> Iterator[str]:

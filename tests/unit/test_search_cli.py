@@ -94,6 +94,7 @@ def test_a_template_lies_below_the_configuration(world: World) -> None:
         (", count: 2", "", "hyperparameters.lr.count: missing; a grid requires it"),
         ("{type: log, minval: 1, maxval: 2, count: 2}", "1", "hyperparameters: constants only"),
         ("grid,", "random, max_trials: 0,", "searcher.max_trials: 0 is below 1"),
+        ("grid,", "random, max_trials: 100000000,", "100000000 trials, and at most 100000 are accepted"),
         ("count: 2", "count: 200000", "the grid has 200000 points, and at most 100000 are accepted"),
     ],
 )

@@ -17,7 +17,7 @@ import yaml
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble
 from airflow_provider_dtrain.core.grid import GRID_LIMIT
-from airflow_provider_dtrain.core.search import outline, plan
+from airflow_provider_dtrain.core.search import outline, plan, planned
 from airflow_provider_dtrain.core.search_space import grid, sample
 from airflow_provider_dtrain.core.seeds import trial_seed
 from airflow_provider_dtrain.errors import ConfigError
@@ -144,6 +144,18 @@ def test_ten_thousand_trials_are_planned_in_little_time() -> None:
     # A second is the goal; five leave room for a machine that does other things as well.
     assert time.process_time() - started < 5
     assert len({trial["seed"] for trial in trials}) > 9_990
+
+
+def test_the_first_trials_of_a_plan_come_without_the_rest() -> None:
+    searcher = {"name": "adaptive_asha", "max_trials": 100_000, "max_length": EPOCHS}
+    large = config(searcher)
+    trials = planned(large, 1, outline(large))
+    started = time.process_time()
+    assert [next(trials)["number"] for _ in range(3)] == [0, 1, 2]
+    assert time.process_time() - started < 1
+    assert refusals({**searcher, "max_trials": 100_001}) == [
+        "searcher.max_trials: 100001 trials, and at most 100000 are accepted"
+    ]
 
 
 def test_a_search_without_a_dimension_is_refused() -> None:

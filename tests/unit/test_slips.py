@@ -40,6 +40,22 @@ def test_a_range_inside_a_list_is_a_constant() -> None:
 
 
 @pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"minval": 0, "maxval": 1}, "the constants maxval and minval; type: int, double or log is missing"),
+        ({"minval": 0, "maxval": 1, "base": 2}, "the constants base and maxval and minval; type: log is missing"),
+        ({"vals": [1, 2]}, "the constants vals; type: categorical is missing"),
+        ({"val": 0.1}, None),
+        ({"minval": 0, "lr": 1}, None),
+    ],
+)
+def test_a_range_without_a_type(group: dict[str, Any], words: str | None) -> None:
+    said = found({"net": {"lr": group}, "wd": {"type": "double", "minval": 0, "maxval": 1}})
+    expected = [] if words is None else [f"hyperparameters.net.lr: without a type this is a group with {words}"]
+    assert said == expected
+
+
+@pytest.mark.parametrize(
     ("size", "least"),
     [
         ({"type": "categorical", "vals": [16, 4]}, 4),

@@ -175,7 +175,7 @@ class ExperimentConfig(Section):
             return super().model_validate(document), []
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            found = problems_of(errors, cls, partial=partial)
+            found = problems_of(errors, cls, document, partial=partial)
             return None, found if partial else [*found, *missing_length(document)]
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -36,20 +36,42 @@ _LIMITS: Final[dict[str, tuple[str, str]]] = {
 Location = tuple[int | str, ...]
 
 
-def problems_of(errors: Sequence[Any], model: type[BaseModel], *, partial: bool) -> list[Problem]:
+def problems_of(
+    errors: Sequence[Any], model: type[BaseModel], document: Mapping[str, Any], *, partial: bool
+) -> list[Problem]:
     """Return one problem per error, without repetition, in the order of the fields.
 
     :param errors: as ``ValidationError.errors()`` gives them
     :param model: the model of the whole document
+    :param document: in which they are
     :param partial: whether fields may be missing
     """
     found: dict[tuple[str, str], Problem] = {}
     for error in errors:
         if partial and error["type"] == "missing":
             continue
-        for problem in _problems(error, model):
+        unnamed = _unnamed(error, document)
+        for problem in _problems(error, model) if unnamed is None else [unnamed]:
             found[problem.path, problem.message] = problem
     return list(found.values())
+
+
+def _owners(location: Location) -> list[str]:
+    """Return the members of a union that have an unknown field of another member."""
+    members = MEMBERS.get(str(location[0]), {}).items()
+    return [name for name, member in members if location[-1] in member.model_fields]
+
+
+def _unnamed(error: Any, document: Mapping[str, Any]) -> Problem | None:
+    """Return that a section does not say of which member its fields are; None when that is not what is wrong."""
+    location: Location = error["loc"]
+    if error["type"] != "extra_forbidden" or location[0] not in UNION_TAG or not (owners := _owners(location)):
+        return None
+    union, tag = str(location[0]), UNION_TAG[str(location[0])]
+    section = document.get(union)
+    if not isinstance(section, Mapping) or section.get(tag) is not None:
+        return None
+    return Problem(path=f"{union}.{tag}", message=f"missing; {location[-1]} is a field of {', '.join(owners)}")
 
 
 def _problems(error: Any, model: type[BaseModel]) -> Iterator[Problem]:
@@ -106,11 +128,8 @@ def _unknown_field(location: Location, model: type[BaseModel]) -> str:
     key = str(location[-1])
     here = _fields_at(location[:-1], model)
     elsewhere = [path for path in _all_paths(model) if path.rpartition(".")[2] == key]
-    if location[0] in MEMBERS:
-        members = MEMBERS[str(location[0])]
-        owners = [name for name, member in members.items() if key in member.model_fields]
-        if owners:
-            return f"'{location[1]}' does not have this field; {', '.join(owners)} do{'es' if len(owners) == 1 else ''}"
+    if owners := _owners(location):
+        return f"'{location[1]}' does not have this field; {', '.join(owners)} do{'es' if len(owners) == 1 else ''}"
     near = _nearest(key, here)
     if not near and elsewhere:
         near = f"; did you mean {elsewhere[0]}?"

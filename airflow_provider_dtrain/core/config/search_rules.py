@@ -74,6 +74,9 @@ def _limits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
         yield "searcher.max_length", _needs_length("a trial class")
     if searcher.max_time is not None and searcher.time_metric is None:
         yield "searcher.time_metric", "missing; max_time requires it"
+    if (trials := getattr(searcher, "max_trials", 1)) > GRID_LIMIT:
+        yield "searcher.max_trials", f"{trials} trials, and at most {GRID_LIMIT} are accepted"
+        return
     length = length_of(searcher)
     if isinstance(searcher, AdaptiveAshaSearcher) and length is not None:
         yield from _brackets(searcher, *length)
