@@ -25,6 +25,10 @@ class Shortfall:
     unusable: tuple[str, ...]
     #: All slots of the hosts are needed.
     is_whole: bool
+    #: Hosts with all the free slots that it needs of them, kept for others: nothing else stands in the way there.
+    reserved: tuple[str, ...] = ()
+    #: Every slot that it needs on ``hosts`` is free, and some are kept for others.
+    is_free: bool = False
 
 
 def could_ever(board: Board, request: GangRequest, options: PoolOptions) -> bool:
@@ -41,7 +45,8 @@ def could_ever(board: Board, request: GangRequest, options: PoolOptions) -> bool
 def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NOBODY) -> Shortfall:
     """Return the hosts on which the fewest slots stand in the way, first of all the fewest unusable hosts.
 
-    Only for a request that the pool can serve at all. Ties: the earlier rule, larger hosts, the stable hash.
+    Only for a request that the pool can serve at all. Ties: hosts where only a reservation is in the way, the earlier
+    rule, larger hosts, the stable hash.
 
     :param closed: hosts that are kept for others
     """
@@ -54,8 +59,14 @@ def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: 
     if options.allow_heterogeneous and not request.is_single_host:
         plans.append(ways.unequal_hosts())
     cost, found, is_whole = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0])
+    kept = closed & set(found) if is_whole else closed
+    reserved = sorted(name for name in kept if ways.is_free(name, is_whole))
+    if not is_whole and found[0] in reserved:
+        # Any of them would do.
+        found = reserved
     blocked = tuple(sorted(name for name in found if name in unusable))
-    return Shortfall(tuple(sorted(found)), cost % ways.scale, blocked, is_whole)
+    is_free = all(ways.is_free(name, is_whole) for name in found)
+    return Shortfall(tuple(sorted(found)), ways.missing(cost), blocked, is_whole, tuple(reserved), is_free)
 
 
 def works(sizes: Mapping[int, int], slots: int, is_single_host: bool, unequal: bool) -> bool:
@@ -87,7 +98,8 @@ _Row = tuple[int, tuple[int, str]]
 class _Ways:
     """The ways to place one request if slots that are held now were free, with their costs.
 
-    The cost counts slots in the way; an unusable host weighs more than all slots together.
+    The cost counts slots in the way; an unusable host weighs more than all slots together, and each of its slots that
+    is really in use or of no use less than one.
     """
 
     def __init__(self, board: Board, unusable: Set[str], request: GangRequest) -> None:
@@ -121,9 +133,27 @@ class _Ways:
             return None
         return self._plan([row for count, rows in zip(counts, groups, strict=True) for row in rows[:count]])
 
+    def missing(self, cost: int) -> int:
+        """Return the slots of a cost."""
+        return cost // self.scale % self.scale
+
+    def is_free(self, name: str, is_whole: bool) -> bool:
+        """Return whether a host has the free slots that the request needs of it, whoever they are kept for."""
+        wanted = self.board.size.get(name, 0) if is_whole else self.slots
+        return self._in_use(name, wanted) == 0
+
+    def _in_use(self, name: str, wanted: int) -> int:
+        is_of_use = name in self.board.free and name not in self.request.excluded_hosts
+        return max(0, wanted - self.board.free[name]) if is_of_use else wanted
+
     def _rows(self, names: Sequence[str], wanted: int) -> Iterable[_Row]:
-        free, unusable = self.board.free, self.unusable
-        costs = [self.scale + wanted if name in unusable else max(0, wanted - free[name]) for name in names]
+        free, unusable, scale = self.board.free, self.unusable, self.scale
+        costs = [
+            (scale + wanted) * scale + self._in_use(name, wanted)
+            if name in unusable
+            else max(0, wanted - free[name]) * scale
+            for name in names
+        ]
         return zip(costs, stable_order(self.request.request_id, names), strict=True)
 
     @staticmethod

@@ -30,7 +30,10 @@ def missing_words(board: Board, request: GangRequest, need: Shortfall) -> str:
     if request.slots == 0:
         return sentences(["no host is ready for a process without slots", *states])
     where = count(len(need.hosts), "whole host") if need.is_whole else "one host"
-    lack = f"{count(request.slots, 'slot')} on {where}: {need.missing} missing on {names(need.hosts)}"
+    lack = f"{count(request.slots, 'slot')} on {where}: "
+    if need.is_free:
+        return sentences([f"{lack}free on {names(need.hosts)}", *states])
+    lack += f"{need.missing} missing on {names(need.hosts)}"
     if len(need.hosts) < len(board.size):
         lack += ", which comes closest" if len(need.hosts) == 1 else ", which come closest"
     return sentences([lack, *_held_words(board, need), *states])
@@ -55,10 +58,13 @@ def names(items: Sequence[str]) -> str:
 
 
 def _state_words(board: Board, request: GangRequest, need: Shortfall) -> list[str]:
+    why: str
     groups: dict[str, list[str]] = {}
-    for name in need.unusable:
-        if name not in board.free:
-            why: str = board.hosts[name].state
+    for name in (*need.unusable, *(one for one in need.reserved if one not in need.unusable)):
+        if name not in need.unusable:
+            why = "free, but reserved for requests before it"
+        elif name not in board.free:
+            why = board.hosts[name].state
         elif name in request.excluded_hosts:
             why = "excluded for this trial"
         else:

@@ -127,6 +127,30 @@ def test_a_reason_says_what_is_missing_the_position_and_the_reserved_hosts():
     )
 
 
+def test_a_reason_names_the_hosts_where_only_a_reservation_is_in_the_way():
+    hosts = [Host("a", 4), busy("b", 3, 4), Host("c", 4)]
+    decision = run_pass(hosts, [request(1, 12), request(2, 2), request(3, 8)], PoolOptions(reservations=1))
+    assert decision.reserved == {"a": "1", "b": "1", "c": "1"}
+    assert decision.reasons["2"] == (
+        "2 slots on one host: free on a and c. Reserved for requests before it: a and c. "
+        "Position 2, 1 request before it."
+    )
+    assert decision.reasons["3"] == (
+        "8 slots on 2 whole hosts: free on a and c. Reserved for requests before it: a and c. "
+        "Position 3, 2 requests before it."
+    )
+
+
+def test_a_reason_names_a_host_that_others_keep_beside_the_one_that_comes_closest():
+    hosts = [busy("a", 8), Host("b", 8), busy("c", 4, 4)]
+    decision = run_pass(hosts, [request(1, 16), request(2, 4)], PoolOptions(reservations=1))
+    assert decision.reserved == {"a": "1", "b": "1"}
+    assert decision.reasons["2"] == (
+        "4 slots on one host: 4 missing on c, which comes closest. "
+        "Free, but reserved for requests before it: b. Position 2, 1 request before it."
+    )
+
+
 def test_a_reason_counts_slots_that_were_granted_in_the_same_pass():
     decision = run_pass([Host("a", 8)], [request(1, 5), request(2, 4)], PoolOptions())
     assert "1 missing on a. 5 slots just granted to others." in decision.reasons["2"]
