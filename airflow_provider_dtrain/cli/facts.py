@@ -97,6 +97,16 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
+    """Return the ids of the other stores that have used a host by its last probe: it is shared with them.
+
+    :param own: id of the store that asks
+    """
+    known = facts.get("stores")
+    found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
+    return [plain(store)[:_MOST_CHARS] for store in found[:_MOST_ITEMS]]
+
+
 def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
     """Return what a person should look after although the host can be registered."""
     found = []

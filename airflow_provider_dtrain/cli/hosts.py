@@ -38,15 +38,24 @@ FENCE_WAIT_S = 10.0
 @command
 def list_hosts(args: Namespace) -> None:
     """List the registered hosts."""
+    from airflow_provider_dtrain.cli.facts import other_stores
+
     store = _hook().store
     slots = store.slots(args.pool)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for host in store.list_hosts(args.pool):
         held = sum(slot.host == host.name and slot.allocation_id is not None for slot in slots)
-        rows.append(_row(host, held))
-    show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+        rows.append({**_row(host, held), "other_stores": other_stores(host.facts, store.store_id)})
+    _show_shared(args, rows)
     if rows:
         hint("airflow dtrain slots list")
+
+
+def _show_shared(args: Namespace, rows: list[dict[str, Any]]) -> None:
+    """Print hosts; a table has a column for other stores only when a host has one."""
+    if args.output == "table" and not any(row["other_stores"] for row in rows):
+        rows = [{name: value for name, value in row.items() if name != "other_stores"} for row in rows]
+    show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
 
 
 @command
@@ -61,7 +70,7 @@ def probe(args: Namespace) -> int:
         records = [_repinned(record, args.accept_host_key) for record in records]
     with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
         results = list(threads.map(lambda record: look_again(hook, record), records))
-    show(args, results, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    _show_shared(args, results)
     return 0 if all(row["problem"] is None for row in results) else FAILURE
 
 
@@ -75,7 +84,7 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
 
 def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     """Probe one host and store what is found; return a row with ``problem`` None or words."""
-    from airflow_provider_dtrain.cli.facts import look
+    from airflow_provider_dtrain.cli.facts import look, other_stores
     from airflow_provider_dtrain.engine.recovery import recover
 
     store, problem = hook.store, None
@@ -95,8 +104,10 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
             problem = str(error)
         if record.state in ("unreachable", "lost"):
             store.set_host_state(record.name, "ready", by=user())
-    row = {"host": record.name, "state": store.get_host(record.name).state}
-    return {**row, **{key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}, "problem": problem}
+    found = store.get_host(record.name)
+    row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}
+    others = other_stores(found.facts, store.store_id)
+    return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
 
 
 def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:

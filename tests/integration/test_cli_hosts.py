@@ -240,6 +240,21 @@ def test_a_host_that_is_cut_off_is_found_out_and_comes_back(
     assert world.rows("hosts", "probe", "gpu-02")[0]["problem"] is None
 
 
+def test_a_host_that_another_store_uses_names_that_store(
+    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+) -> None:
+    assert [row["other_stores"] for row in world.rows("hosts", "list")] == [[], []]
+    assert "other_stores" not in world("hosts", "list").out
+    grant = "Layout('.dtrain').ensure().record_tokens('0123456789abcdef', 3, [0])"
+    code = f"from airflow_provider_dtrain.hosts.supervisor import Layout; {grant}"
+    done = machines[1].exec(["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-c", code])
+    assert done.returncode == 0, done.stderr
+    assert world.rows("hosts", "probe", "gpu-02")[0]["other_stores"] == ["0123456789abcdef"]
+    rows = {row["name"]: row["other_stores"] for row in world.rows("hosts", "list")}
+    assert rows == {"gpu-01": [], "gpu-02": ["0123456789abcdef"]}
+    assert "0123456789abcdef" in world("hosts", "list").out
+
+
 def test_a_host_that_nobody_uses_is_removed(world: World, machines: tuple[NamespaceHost, NamespaceHost]) -> None:
     assert world("hosts", "remove", "gpu-02").code == 2
     assert world("hosts", "remove", "gpu-02", "-y", "--dry-run").code == 0

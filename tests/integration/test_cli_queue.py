@@ -95,6 +95,7 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     assert "is paused; it keeps its place" in world("trial", "pause", paused).err
     found = {row["trial"]: row for row in world.rows("task", "list")}
     assert (found[first.trial_id]["paused"], found[second.trial_id]["paused"]) == (False, True)
+    assert found[first.trial_id]["position"] is None, "it has its slots"
     why = world("explain", paused, "-o", "json")
     assert (why.code, why.json["paused"], why.json["state"]) == (3, True, "paused")
     assert "trial activate" in why.json["reason"]
