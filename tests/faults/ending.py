@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
+from tests.faults.event_files import document
 from tests.faults.verdict import violations
-from tests.faults.world import PATIENCE, World
+from tests.faults.world import World
+
+#: What a busy machine may need to wake a supervisor, to end its ranks, and to look at all processes.
+SLACK_S = 6.0
 
 
 def all_is_well(world: World, *trials: int) -> None:
@@ -25,11 +30,26 @@ def starts(world: World, trial_id: int) -> list[int]:
 
 
 def gone_by_itself(world: World, trial_id: int, host: str | None = None) -> None:
-    """Return when nothing of the trial runs (on a host), which must be before nobody could wait any longer."""
-    limit_s = (world.orphan_timeout_s + world.kill_grace_s + 5.0) * PATIENCE
-    begun = time.monotonic()
-    world.until(
-        lambda: not [one for one in world.holders(trial_id) if host in (None, one.host)],
-        f"the end of trial {trial_id} by its host alone", limit_s,
-    )  # fmt: skip
-    assert time.monotonic() - begun < limit_s * PATIENCE
+    """Return when every host (or one) has ended the trial's ranks: soon after its last renewal has run out.
+
+    The host's own record says which renewal was the last; the moment of the end is the first look that finds nothing.
+    """
+    runs = {one.host: one.run for one in world.holders(trial_id) if host in (None, one.host)}
+    assert runs, f"nothing of trial {trial_id} runs on {host or 'any host'}"
+    ended: dict[str, float] = {}
+
+    def gone() -> bool:
+        left = {one.host for one in world.holders(trial_id)}
+        for name in runs.keys() - left - ended.keys():
+            ended[name] = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return ended.keys() == runs.keys()
+
+    world.until(gone, f"the end of trial {trial_id} by its host alone", world.orphan_timeout_s + 30.0)
+    for name, at in ended.items():
+        told = functools.partial(document, world.host(name), runs[name])
+        way = world.until(functools.partial(told, "ended"), f"the record of the end on {name}")
+        assert way["reason"] == "orphaned"
+        # One that nobody renewed yet counts from its start.
+        renewed = told("renewed").get("renewed_boottime_s") or told("state.json")["prepared_boottime_s"]
+        after_s = at - renewed
+        assert world.orphan_timeout_s - 0.5 < after_s < world.orphan_timeout_s + world.kill_grace_s + SLACK_S, name

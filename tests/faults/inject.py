@@ -173,6 +173,13 @@ def lock_store(world: World, dice: random.Random) -> Undo:
     return thread.join
 
 
+def leak_child(world: World, dice: random.Random) -> Undo:
+    """Let each rank of a host leave a detached process that keeps the lock of its slot."""
+    mark = busy_host(world, dice).folder / "var-tmp" / "leak"
+    mark.touch()
+    return lambda: mark.unlink(missing_ok=True)
+
+
 def read_only_home(world: World, dice: random.Random) -> Undo:
     host = busy_host(world, dice)
     home = str(host.home)
@@ -188,5 +195,5 @@ FAULTS: Mapping[str, Callable[[World, random.Random], Undo]] = {
     "sshd restart": restart_sshd, "stopped proxy": stop_proxy, "stop supervisor": stop_supervisor,
     "stop rank": stop_rank, "stop trigger": stop_trigger, "database clock": set_database_clock,
     "lock unlinked": unlink_lock, "store locked": lock_store, "read-only home": read_only_home,
-    "database killed": kill_database, "host clock": set_clock,
+    "database killed": kill_database, "host clock": set_clock, "leaked child": leak_child,
 }  # fmt: skip

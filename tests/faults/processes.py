@@ -91,7 +91,11 @@ class Checker:
 
     def _work(self) -> None:
         while not self._end.wait(EVERY_S):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:
+                # Who does not look sees nothing wrong.
+                self.violations.append(f"the checker could not look at {time.time():.2f}: {error!r}")
 
     def look(self) -> list[Holder]:
         """Look once; return what holds slots."""
@@ -107,3 +111,8 @@ class Checker:
     def close(self) -> None:
         self._end.set()
         self._thread.join(timeout=10)
+
+    def check(self) -> None:
+        """Do nothing when it has looked to the end."""
+        assert not self._thread.is_alive(), "the checker hangs: its last looks found nothing because there were none"
+        assert self.looks > 0, f"the checker never looked: {self.violations}"

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.tables import allocation_slots, attempts, checkpoints, events, streams
+from tests.faults.event_files import lost_tails
 from tests.faults.world import World
 
 
@@ -22,7 +23,7 @@ def violations(world: World, trials: list[int], *, gaps: bool = False) -> list[s
         found += wrong_end(world, trial_id)
         found += wrong_start(world, trial_id)
     if not gaps:
-        found += wrong_events(world)
+        found += wrong_events(world) + lost_tails(world)
     found += [f"slot {one.host}:{one.index} is held by trial {one.trial_id} for ever" for one in world.held()]
     found += [f"process {one.pid} of {one.run} is left on {one.host}" for one in world.holders()]
     found += [f"host {one.name} is {one.state}" for one in world.store.list_hosts() if one.state != "ready"]

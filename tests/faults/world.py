@@ -313,6 +313,7 @@ class World:
         self.store.close()
         self.hosts.close()
         self.db.close()
+        self.checker.check()
 
     def __enter__(self) -> World:
         return self

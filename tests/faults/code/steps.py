@@ -17,6 +17,8 @@ UNTIL, PAUSE_S, SAVE_EVERY, WORDS = int(sys.argv[1]), float(sys.argv[2]), int(sy
 RANK, SLOT, RUN = int(os.environ["RANK"]), os.environ["DTRAIN_SLOT"], os.environ["DTRAIN_RUN"]
 # On the disk of the host itself, beyond reboots; the control side knows nothing of it.
 WITNESS = "/var/tmp/witness"
+# While it is there, every rank of the host leaves a process as with the word.
+LEAK = "/var/tmp/leak"
 
 
 def witness():
@@ -94,9 +96,11 @@ def main():
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
     events.write("resumed", step=step)
-    if "leak" in WORDS:
-        leak()
+    has_leaked = False
     while step < UNTIL and not stop:
+        if not has_leaked and ("leak" in WORDS or os.path.exists(LEAK)):
+            has_leaked = True
+            leak()
         end = time.monotonic() + PAUSE_S
         if "flood" in WORDS:
             while time.monotonic() < end:
