@@ -1,6 +1,8 @@
 """What nobody cares for any more: slots of ended gangs, attempts whose follower died, hosts that did not answer.
 
-No daemon does it: every process that waits for slots looks, and so do commands that change something.
+No daemon does it: every process that follows a trial looks once when it begins, and again and again while it waits for
+slots. Of the commands, ``hosts probe`` looks at its hosts, and ``hosts enable`` at one that was away; the others leave
+it to those who wait. See docs/decisions/0013.
 """
 
 from __future__ import annotations
@@ -211,6 +213,8 @@ class Look:
     async def _put_back(self, store: Store, view: AttemptView) -> list[str]:
         """Let an attempt wait again whose follower died before a rank was started."""
         rt = await self._take(store, view)
+        # Until the watch was taken its follower could write a plan and tell hosts of it.
+        view = await rt.view()
         clear = await finishing.release(rt, view)
         if set(clear) == set(view.held_hosts):
             await rt.db(store.put_back, rt.attempt_id, rt.watch, "its follower died before it was started")

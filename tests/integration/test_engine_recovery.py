@@ -20,7 +20,7 @@ from airflow_provider_dtrain.engine.renewal import Renewer
 from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed, pause_unfollowed
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records import AttemptView, Ticket
-from airflow_provider_dtrain.store.tables import allocations, attempts
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import config, numbers, ranks_of, running, until
 from tests.support.engines import quick_looks
@@ -141,6 +141,30 @@ async def test_an_attempt_whose_follower_died_before_the_launch_waits_again(engi
     assert await recover(engine.hook) == ["local"]
     assert held(engine) == []
     assert store.attempt(ticket.attempt_id).state == "waiting"
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+
+
+async def test_a_plan_that_a_silent_follower_wrote_at_the_last_moment_is_fenced(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ticket = engine.hook.store, engine.submit(config("library", 2), run_id="late")
+    watch = store.watch(ticket.attempt_id, watcher="slow")
+    store.schedule("local")
+    assert store.take_up(ticket.attempt_id, watch) is not None
+    a_minute_passes(engine)
+    take = recovery.Look._take
+
+    async def taken(*arguments: Any) -> Any:
+        store.set_plan(ticket.attempt_id, watch, {"plans": {"local": {}}})
+        return await take(*arguments)
+
+    monkeypatch.setattr(recovery.Look, "_take", taken)
+    assert await recover(engine.hook) == ["local"]
+    with store._engine.connect() as conn:
+        proofs = conn.scalars(allocation_slots.select().with_only_columns(allocation_slots.c.proof)).all()
+    assert set(proofs) == {"clear"}, "a host may have been told: it has to answer"
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
