@@ -50,7 +50,8 @@ class Wanted:
 
     def stamp(self, base: Path) -> str:
         """Return the hash of everything that decides what is installed."""
-        parts = [str(ROOT), str(base), sys.version, TORCH, ON_TORCH, *ALONE.values(), str(self.torch_from), *self.extras]
+        steps = (TORCH, ON_TORCH, *ALONE.values())
+        parts = [str(ROOT), str(base), sys.version, *steps, str(self.torch_from), *self.extras]
         digest = hashlib.sha256("\n".join(parts).encode())
         for source in (CONSTRAINTS, ROOT / "pyproject.toml"):
             digest.update(source.read_bytes())
