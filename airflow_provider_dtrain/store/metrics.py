@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -53,9 +54,16 @@ class Metrics(Base):
 
     @reads
     def experiment_checkpoints(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
-        """Return the checkpoints that an experiment's trials still have, oldest first."""
+        """Return the checkpoints that an experiment's trials still have, oldest first.
+
+        Those of hyperparameters that were refused, and drawn again since, come without metrics: they are among the
+        best of nothing.
+        """
         own = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
-        return _checkpoint_views(conn, checkpoints.c.trial_id.in_(own), _IS_THERE)
+        where = (checkpoints.c.trial_id.in_(own), _IS_THERE)
+        refused = set(conn.scalars(sa.select(checkpoints.c.id).join(attempts).where(*where, _IS_REFUSED)))
+        found = _checkpoint_views(conn, *where)
+        return [replace(one, metrics={}) if one.checkpoint_id in refused else one for one in found]
 
     @reads
     def find_checkpoint(self, conn: Connection, url: str) -> CheckpointView | None:
@@ -82,6 +90,16 @@ class Metrics(Base):
 
 #: Not removed; what was removed but has a copy is still there.
 _IS_THERE = sa.or_(checkpoints.c.removed_at.is_(None), checkpoints.c.copy_url.is_not(None))
+
+_LATER = attempts.alias("later")
+_IS_REFUSED = sa.and_(
+    sa.exists().where(trials.c.id == checkpoints.c.trial_id, trials.c.draw > 0),
+    sa.exists().where(
+        _LATER.c.trial_id == checkpoints.c.trial_id,
+        _LATER.c.number >= attempts.c.number,
+        _LATER.c.failure["error"].as_string() == "InvalidHPError",
+    ),
+)
 
 
 @cache

@@ -209,6 +209,17 @@ def test_a_best_trial_is_announced_again_by_a_retry_or_when_it_is_better(search,
         search.store.announce_best(77, first, 0.5)
 
 
+def test_checkpoints_of_refused_hyperparameters_are_not_among_the_best(search):
+    first = search.start(0)
+    saved = {"kind": "checkpoint", "path": "c", "metrics": {"loss": 0.1}}
+    search.commit(first, {**saved, "step": 1})
+    again = search.draw_again(first)
+    search.commit(again, {**saved, "step": 2})
+    found = search.store.experiment_checkpoints(first.experiment_id)
+    assert [(one.step, one.metrics) for one in found] == [(1, {}), (2, {"loss": 0.1})]
+    assert [one.metrics for one in search.store.checkpoints(first.trial_id)] == [{"loss": 0.1}] * 2
+
+
 def state_of(search: Search) -> str:
     return search.store.experiment(search.view.experiment_id).state
 
