@@ -95,7 +95,6 @@ def _create_searches() -> None:
         _int("max_concurrent_trials"),
         _time("created_at", nullable=False),
         _time("ended_at"),
-        sa.Column("announced", Json),
         sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
         sa.UniqueConstraint("experiment_id", "generation"),
     )
