@@ -65,7 +65,10 @@ class Sqlite:
         return
 
     def backup(self) -> None:
-        with sqlite3.connect(self.path) as source, sqlite3.connect(self.saved) as target:
+        with (
+            contextlib.closing(sqlite3.connect(self.path)) as source,
+            contextlib.closing(sqlite3.connect(self.saved)) as target,
+        ):
             source.backup(target)
 
     def restore(self) -> None:
