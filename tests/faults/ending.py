@@ -10,7 +10,7 @@ from tests.faults.verdict import violations
 from tests.faults.world import World
 
 #: What a busy machine may need to wake a supervisor, to end its ranks, and to look at all processes.
-SLACK_S = 6.0
+SLACK_S = 20.0
 
 
 def all_is_well(world: World, *trials: int) -> None:
@@ -52,4 +52,5 @@ def gone_by_itself(world: World, trial_id: int, host: str | None = None) -> None
         # One that nobody renewed yet counts from its start.
         renewed = told("renewed").get("renewed_boottime_s") or told("state.json")["prepared_boottime_s"]
         after_s = at - renewed
-        assert world.orphan_timeout_s - 0.5 < after_s < world.orphan_timeout_s + world.kill_grace_s + SLACK_S, name
+        latest_s = world.orphan_timeout_s + world.kill_grace_s + SLACK_S
+        assert world.orphan_timeout_s - 0.5 < after_s < latest_s, f"{name}: {after_s:.1f} s, at most {latest_s:.1f}"
