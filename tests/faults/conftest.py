@@ -33,6 +33,14 @@ def world(new_world: Callable[..., World]) -> World:
     return new_world("sqlite")
 
 
+@pytest.fixture(autouse=True)
+def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Undo what a test that failed has left behind: the next one shares its world."""
+    yield
+    if "world" in request.fixturenames:
+        request.getfixturevalue("world").heal()
+
+
 @pytest.fixture
 def dice() -> random.Random:
     return random.Random(7)
