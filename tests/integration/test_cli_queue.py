@@ -179,7 +179,8 @@ def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: 
 def test_a_trial_that_the_searcher_stopped_is_listed_with_its_rung(
     world: World, store: Store, lengths: dict[str, Any], words: str
 ) -> None:
-    search = Search(store, name=words, run=words, pool="lab")
+    unit = words.rstrip(")").rpartition(" ")[2]
+    search = Search(store, name=unit, run=unit, pool="lab")
     search.config = store.put_config({"name": "e", "searcher": lengths}, origins={}).config_id
     search.plan(divisor=4)
     first, second, third = (search.start(number) for number in range(3))
