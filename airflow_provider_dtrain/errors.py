@@ -24,11 +24,13 @@
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
     │   ├── RankHangsError             a rank that lives held up its gang for hang_timeout
     │   └── TrialKilledError           a person stopped the trial
+    ├── RunEndedError                  kind = platform; a run ended without a fault of its code or its host
     ├── TaskEndedError                 kind = platform; Airflow ended the task that followed the trial
     ├── StoreError                     kind = platform
     │   ├── StoreUnavailableError      the database does not answer, or is locked: try again
     │   ├── StoreNotMigratedError      the schema is older or newer than this code
     │   ├── StaleWatchError            somebody else follows this attempt now: stop silently
+    │   │   └── StoreSetBackError      the store lost commits, of the attempt's follower too: look at it anew
     │   └── IllegalTransitionError     a state change that core.lifecycle does not know
     └── HostError                      kind = infra
         ├── HostUnreachableError       no connection
@@ -37,6 +39,7 @@
         ├── HostProtocolError          the host answered nonsense
         ├── HostRefusedError           the supervisor refused a command, with its reason
         ├── HostLostError              a host rebooted, or its run vanished
+        │   └── HostSilentError        a host did not answer until its run must have ended itself
         ├── ProcessStuckError          a rank's process could not run for hang_timeout
         ├── SlotBusyError              another run holds the lock of a slot
         └── NetworkPathError           no way from one host of the gang to another
@@ -52,6 +55,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 Kind = Literal["user", "platform", "infra"]
+#: Problems that the text of a ConfigError lists; ``problems`` has all of them.
+SHOWN_PROBLEMS = 100
+#: Longest path of a problem.
+PATH_LIMIT = 200
+
+
+def _shown_path(path: str) -> str:
+    name, equals, _ = path.partition("=")
+    return (name if len(name) <= PATH_LIMIT else f"{name[:PATH_LIMIT]}...") + ("=..." if equals else "")
 
 
 class DtrainError(Exception):
@@ -75,6 +87,11 @@ class Problem:
     #: What is wrong, with the value and what is accepted instead.
     message: str
 
+    def __post_init__(self) -> None:
+        """Shorten a long path, and cut it behind an equals sign: a key may be ``DB_PASSWORD=...``."""
+        if len(self.path) > PATH_LIMIT or "=" in self.path:
+            object.__setattr__(self, "path", _shown_path(self.path))
+
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
@@ -87,7 +104,10 @@ class ConfigError(UserError):
         self.source = source
         count = len(self.problems)
         head = f"{source}: {count} problem{'s' if count != 1 else ''}"
-        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+        lines = [head, *(f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS])]
+        if count > SHOWN_PROBLEMS:
+            lines.append(f"  and {count - SHOWN_PROBLEMS} more")
+        super().__init__("\n".join(lines))
 
 
 class UnsupportedFieldError(ConfigError):
@@ -203,6 +223,10 @@ class StoreNotMigratedError(StoreError):
 
 class StaleWatchError(StoreError):
     """Somebody else follows this attempt now."""
+
+
+class StoreSetBackError(StaleWatchError):
+    """The store has lost commits of this follower, as after a failover to a replica that lagged behind."""
 
 
 class IllegalTransitionError(StoreError):

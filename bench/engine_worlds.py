@@ -52,10 +52,10 @@ class World:
         """Register this machine with CPU slots whose locks are the benchmark's own."""
         state_dir = str(self.home / "state")
         address = HostAddress(
-            name="local", remote_dir=".dtrain", state_dir=state_dir, python=sys.executable,
+            name="local", remote_dir=".dtrain", state_dir=state_dir, lock_dir="none", python=sys.executable,
             make_transport=lambda: LocalTransport("local"),
         )  # fmt: skip
-        self._add("local", address, slots, conn_id=None, state_dir=state_dir)
+        self._add("local", address, slots, conn_id=None, state_dir=state_dir, lock_dir="none")
 
     def add_namespace_hosts(self, hosts: NamespaceHosts, slots: int) -> None:
         """Register namespace hosts, reached by SSH."""

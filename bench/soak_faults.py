@@ -1,8 +1,10 @@
 """Fuzzed faults on real hosts: a table of runs, violations and recovery times per fault.
 
     python -m bench.soak_faults --seed 1 --runs 100 --worlds 2
+    python -m bench.soak_faults --seed 1 --runs 20 --airflow
 
 Needs root. Each world has three hosts, a store and a trigger process of its own; worlds run side by side.
+With ``--airflow`` there is one world with a whole Airflow, whose processes are killed and stopped as well.
 It never fails: what it finds is in its table and, in full, in the folder that it names.
 """
 
@@ -31,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
     parser.add_argument("--faults", help="only these, by name, separated by commas")
     parser.add_argument("--most", type=int, default=2, help="most faults in one run")
+    parser.add_argument("--airflow", action="store_true", help="one world, under a whole Airflow")
     parser.add_argument("--out", type=Path, help="folder for what was found")
     parser.add_argument("--world", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -47,7 +50,7 @@ def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
     for database in databases if number % 2 == 0 else itertools.islice(databases, 1, None):
         if not seeds:
             return
-        with World(database, clocks=can_set_clocks()) as world:
+        with World(database, clocks=can_set_clocks(), disk_mib=256) as world:
             names = options.faults.split(",") if options.faults else possible(world, clocks=can_set_clocks())
             # A new world now and then: neither files nor rows pile up.
             for _ in range(min(12, len(seeds))):
@@ -58,6 +61,31 @@ def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
                 if run.violations:
                     keep(out, run, world)
                     break
+
+
+def under_airflow(options: argparse.Namespace, out: Path) -> None:
+    """Run all seeds under one Airflow."""
+    import shutil
+
+    import tests.faults
+    from tests.faults.fuzz_airflow import FAULTS, one_run
+    from tests.faults.stage import Stage, staged
+
+    here, home, dags = Path(tests.faults.__file__).parent, Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+    shutil.copytree(here / "dags", dags, dirs_exist_ok=True)
+    shutil.copytree(here / "code", dags / "code")
+    names = options.faults.split(",") if options.faults else list(FAULTS)
+    stop_at = time.monotonic() + options.minutes * 60
+    with staged(Stage, home, dags, AIRFLOW__DTRAIN__KILL_GRACE_S="2") as stage:
+        for seed in range(options.seed, options.seed + options.runs):
+            if time.monotonic() > stop_at:
+                return
+            run = one_run(stage, seed, names, most=options.most)
+            note(out / "world-airflow.tsv", run, "sqlite")
+            if run.violations:
+                text = "\n".join([*run.notes, "", *run.violations, "", stage.describe()])
+                (out / f"seed-{run.seed}.txt").write_text(text)
+                (out / f"seed-{run.seed}.log").write_bytes((home / "standalone.log").read_bytes())
 
 
 def note(path: Path, run: Any, database: str) -> None:
@@ -99,6 +127,9 @@ def table(out: Path) -> str:
 def main() -> int:
     """Run, print, and return 0."""
     options = arguments()
+    if options.world is not None and options.airflow:
+        under_airflow(options, options.out)
+        return 0
     if options.world is not None:
         one_world(options, options.world, options.out)
         return 0
@@ -106,7 +137,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "bench.soak_faults", *sys.argv[1:], "--out", str(out)]
     worlds = []
-    for number in range(options.worlds):
+    for number in range(1 if options.airflow else options.worlds):
         environment = {**os.environ, "AIRFLOW_HOME": tempfile.mkdtemp(prefix="dtrain-soak-home-")}
         environment["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
         with (out / f"world-{number}.log").open("ab") as log:

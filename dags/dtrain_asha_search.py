@@ -5,8 +5,6 @@ Each trial is an instance of a mapped task, named after its hyperparameters.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_dtrain.assets import best_alias
@@ -25,8 +23,16 @@ with DAG(
     },
 ):
     searched = experiment(
-        Path(__file__).with_name("digits").joinpath("asha.yaml").read_text(),
+        "digits/asha.yaml",
         template="digits/template.yaml",
+        overrides={
+            "model_dir": "digits",
+            "hyperparameters.epochs": "{{ params.epochs }}",
+            "searcher.max_length.epochs": "{{ params.epochs }}",
+            "searcher.max_trials": "{{ params.max_trials }}",
+            "resources.slots_per_trial": "{{ params.slots_per_trial }}",
+            "resources.pool": "{{ params.pool or 'null' }}",
+        },
         name="digits-asha",
         deferrable=True,
     )

@@ -5,8 +5,6 @@ Start it with other numbers: ``airflow dags trigger dtrain_digits --conf '{"slot
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_dtrain.operators.config import RenderConfigOperator
@@ -25,8 +23,14 @@ with DAG(
 ):
     config = RenderConfigOperator(
         task_id="config",
-        config=Path(__file__).with_name("digits").joinpath("digits.yaml").read_text(),
+        config="digits/digits.yaml",
         template="digits/template.yaml",
+        overrides={
+            "model_dir": "digits",
+            "hyperparameters.epochs": "{{ params.epochs }}",
+            "resources.slots_per_trial": "{{ params.slots_per_trial }}",
+            "resources.pool": "{{ params.pool or 'null' }}",
+        },
     )
     trained = TrialOperator(task_id="train", config=config.output, deferrable=True)
 

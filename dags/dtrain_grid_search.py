@@ -5,8 +5,6 @@ Between them there is room for tasks of one's own; without any, ``task_groups.ex
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
@@ -25,8 +23,14 @@ with DAG(
 ):
     plan = PlanTrialsOperator(
         task_id="plan",
-        config=Path(__file__).with_name("digits").joinpath("grid.yaml").read_text(),
+        config="digits/grid.yaml",
         template="digits/template.yaml",
+        overrides={
+            "model_dir": "digits",
+            "hyperparameters.epochs": "{{ params.epochs }}",
+            "resources.slots_per_trial": "{{ params.slots_per_trial }}",
+            "resources.pool": "{{ params.pool or 'null' }}",
+        },
     )
     trials = TrialOperator.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
     best = SelectBestTrialOperator(task_id="best", plan=plan.output)

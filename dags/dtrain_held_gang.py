@@ -5,15 +5,11 @@ Without it each training waits in the queue, and others may get the slots betwee
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
-
-CONFIG = Path(__file__).with_name("digits").joinpath("digits.yaml").read_text()
 
 with DAG(
     "dtrain_held_gang",
@@ -38,8 +34,14 @@ with DAG(
     slow, fast = (
         TrialOperator(
             task_id=name,
-            config=CONFIG,
+            config="digits/digits.yaml",
             template="digits/template.yaml",
+            overrides={
+                "model_dir": "digits",
+                "hyperparameters.epochs": "{{ params.epochs }}",
+                "resources.slots_per_trial": "{{ params.slots_per_trial }}",
+                "resources.pool": "{{ params.pool or 'null' }}",
+            },
             trial={"number": number, "hparams": {"lr": lr}},
             allocation=gang.output,
             deferrable=True,

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_dtrain.operators.config import RenderConfigOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
-FOLDER = Path(__file__).with_name("large_batch")
+POOL = "{{ params.pool or 'null' }}"
+OVERRIDES = {
+    "small": {
+        "model_dir": "large_batch",
+        "hyperparameters.epochs": "{{ params.epochs }}",
+        "resources.slots_per_trial": "{{ 1 if params.slots_per_trial else 0 }}",
+        "resources.pool": POOL,
+    },
+    "large": {
+        "model_dir": "large_batch",
+        "hyperparameters.epochs": "{{ params.epochs }}",
+        "hyperparameters.optimizer": "{{ params.optimizer }}",
+        # The rate for 32 samples; linear scaling raises it to 8 times as much during the first epochs.
+        "hyperparameters.lr": "{{ {'lamb': 0.003, 'lars': 1.0, 'radam': 0.002, 'adam': 0.001}[params.optimizer] }}",
+        "resources.slots_per_trial": "{{ params.slots_per_trial }}",
+        "resources.pool": POOL,
+    },
+}
 
 with DAG(
     "dtrain_large_batch",
@@ -35,8 +50,9 @@ with DAG(
     for name in ("small", "large"):
         config = RenderConfigOperator(
             task_id=f"config_{name}",
-            config=FOLDER.joinpath(f"{name}.yaml").read_text(),
+            config=f"large_batch/{name}.yaml",
             template="large_batch/template.yaml",
+            overrides=OVERRIDES[name],
         )
         results.append(TrialOperator(task_id=f"train_{name}", config=config.output, deferrable=True).output)
     compare(*results)

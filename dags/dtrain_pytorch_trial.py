@@ -6,8 +6,6 @@ that batch, the second one goes on from the latest checkpoint.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_dtrain.operators.config import RenderConfigOperator
@@ -32,8 +30,15 @@ with DAG(
 ):
     config = RenderConfigOperator(
         task_id="config",
-        config=Path(__file__).with_name("pytorch_trial").joinpath("experiment.yaml").read_text(),
+        config="pytorch_trial/experiment.yaml",
         template="pytorch_trial/template.yaml",
+        overrides={
+            "model_dir": "pytorch_trial",
+            "searcher.max_length.epochs": "{{ params.epochs }}",
+            "data.fail_at_batch": "{{ params.fail_at_batch or 'null' }}",
+            "resources.slots_per_trial": "{{ params.slots_per_trial }}",
+            "resources.pool": "{{ params.pool or 'null' }}",
+        },
     )
     trained = TrialOperator(task_id="train", config=config.output, deferrable=True)
 

@@ -58,6 +58,13 @@ _ADD = (
         type=a.path,
         metavar="DIR",
     ),
+    Arg(
+        ("--lock-dir",),
+        help="Folder of root with mode 1777 on the host for the locks of all accounts, or 'none'\n(default: [dtrain] "
+        "lock_dir, else /run/lock)",
+        type=a.path,
+        metavar="DIR",
+    ),
     Arg(("--address",), help="Address by which other hosts reach it, when it cannot be found", type=a.connection_id),
 )
 _ANY_HOSTS = Arg(("host",), help="Names of hosts; none: all", type=a.name, nargs="*")
@@ -281,7 +288,8 @@ def _simulate() -> ActionCommand:
 def get_dtrain_commands() -> list[GroupCommand]:
     """Return the command group ``dtrain`` for Airflow's CLI."""
     documents = (_templates("template"), _templates("tpl"), _config(), _search())
-    groups = (_hosts(), _pools(), *documents, experiment("experiment"), experiment("e"), trial("trial"), trial("t"))
+    trials = (trial("trial"), trial("trials"), trial("t"))
+    groups = (_hosts(), _pools(), *documents, experiment("experiment"), experiment("e"), *trials)
     return [
         GroupCommand(
             name="dtrain",

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,7 @@ def _hosts(hook: DtrainHook) -> list[Line]:
 
 
 def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
-    from airflow_provider_dtrain.cli.facts import CLOCK_LIMIT_S, look, warnings
+    from airflow_provider_dtrain.cli.facts import CLOCK_LIMIT_S, key_warnings, look, warnings
     from airflow_provider_dtrain.store.schema import NETWORK_FILE_SYSTEMS
 
     name = f"host {record.name}"
@@ -128,6 +129,8 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
         return f"answers; Python {facts.get('python')}, PyTorch {facts.get('torch') or 'missing'}"
 
     lines = [_guarded(name, connect)]
+    with suppress(DtrainError):
+        lines += [_line(f"{name}: host key", False, warning) for warning in key_warnings(record)]
     if facts:
         offset_s = facts["clock_offset_s"]
         lines.append(_line(f"{name}: clock", abs(offset_s) <= CLOCK_LIMIT_S, f"{offset_s:+.3f} s from here"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import note
 from airflow_provider_dtrain.core.documents import MAX_BYTES, load_yaml
+from airflow_provider_dtrain.core.files import read_regular
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def _bytes(path: str, what: str) -> bytes:
     try:
         if path == "-":
             return sys.stdin.buffer.read(MAX_BYTES + 1)
-        with Path(path).open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return read_regular(path, limit_bytes=MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _refusal(
@@ -66,12 +66,12 @@ def _refusal(message: str, source: str) -> ConfigError:
 
 def _refuse_secrets(source: Source) -> None:
     """Raise when a document that is stored as it is written holds a literal secret."""
-    from airflow_provider_dtrain.core.config import take_secrets
+    from airflow_provider_dtrain.core.config import literal_secrets
 
-    _, secrets = take_secrets(source.document)
-    if secrets:
-        message = "a literal secret. Put it into an Airflow connection and name that, or into the configuration"
-        raise ConfigError([Problem(path=path, message=message) for path in secrets], source=source.name)
+    message = "a literal secret. Put it into an Airflow connection and name that, or into the configuration"
+    problems = [Problem(path=path, message=message) for path in literal_secrets(source.document)]
+    if problems:
+        raise ConfigError(problems, source=source.name)
 
 
 def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str, Any] | None:
@@ -104,25 +104,26 @@ def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Ef
         base = find_template(hook, template, Path.cwd())
     else:
         base = find_template(hook, source.document.get("template"), source.folder)
-    pool, defaults = _pool(hook, source.document, base)
+    pool, defaults, warning = _pool(hook, source.document, base)
     try:
-        return put_together(base, source.document, pool_defaults=defaults), pool
+        effective = put_together(base, source.document, pool_defaults=defaults)
     except ConfigError as error:
         raise ConfigError(error.problems, source=source.name) from None
+    if warning:
+        note(warning)
+    return effective, pool
 
 
-def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
-    """Return the pool and its defaults; a pool that does not exist yet has none."""
+def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None, str | None]:
+    """Return the pool, its defaults and a warning; a pool that does not exist yet has no defaults."""
     from airflow_provider_dtrain.engine.submission import choose_pool, pool_wanted
     from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
 
     name = choose_pool(hook.store, pool_wanted(*documents))
     try:
-        return name, dict(hook.store.get_pool(name).defaults) or None
+        return name, dict(hook.store.get_pool(name).defaults) or None, None
     except NotFoundError as error:
-        if name != LOCAL_POOL:
-            note(f"Warning: {error}")
-        return name, None
+        return name, None, f"Warning: {error}" if name != LOCAL_POOL else None
 
 
 def check_template(source: Source) -> None:

@@ -55,13 +55,15 @@ def describe(args: Namespace) -> None:
 @command
 def config(args: Namespace) -> None:
     """Print the effective configuration of an experiment, secrets masked."""
+    from airflow_provider_dtrain.core.config import mask
+
     store = _store()
     view = store.experiment(args.experiment_id)
     trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
     if view.search_id is None and not trials:
         raise NotFoundError(f"Experiment {view.experiment_id} has no trial, and nothing planned it.")
     found = store.search(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
-    dump("yaml" if args.output == "table" else args.output, dict(store.get_config(found).document))
+    dump("yaml" if args.output == "table" else args.output, mask(store.get_config(found).document))
     hint(f"airflow dtrain experiment describe {view.experiment_id}")
 
 

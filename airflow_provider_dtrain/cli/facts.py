@@ -34,6 +34,17 @@ def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]
     return link, facts
 
 
+def key_warnings(record: HostRecord) -> list[str]:
+    """Return what is wrong with the way in which a host's connection has its key checked."""
+    if record.conn_id is None:
+        return []
+    from airflow_provider_dtrain.hosts.host_keys import ignored_settings
+    from airflow_provider_dtrain.hosts.ssh import hook_from_id
+
+    warning = ignored_settings(record.conn_id, hook_from_id(record.conn_id))
+    return [warning] if warning else []
+
+
 def checked(host: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a probe with every text cut and harmless.
 
@@ -107,6 +118,14 @@ def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
     return [plain(store)[:_MOST_CHARS] for store in found[:_MOST_ITEMS]]
 
 
+def lock_problem(facts: Mapping[str, Any]) -> str | None:
+    """Return why a host's slot locks protect one account only, None when they protect all or nothing is known."""
+    problem = facts.get("lock_problem")
+    if facts.get("lock_dir") or not isinstance(problem, str):
+        return None
+    return f"locks protect this account only, so another account can use the same slots. {problem}"
+
+
 def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
     """Return what a person should look after although the host can be registered."""
     found = []
@@ -116,6 +135,8 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
             f"{facts.get('executable')} -m pip install torch; or name an interpreter that has it (--python, or "
             "environment.python in the configuration)."
         )
+    if problem := lock_problem(facts):
+        found.append(f"Host '{host}': {problem}")
     offset_s = facts.get("clock_offset_s") or 0.0
     if abs(offset_s) > CLOCK_LIMIT_S:
         found.append(

@@ -112,7 +112,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
 
 def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
     """Store what a probe found; return what a person should look after."""
-    from airflow_provider_dtrain.cli.facts import warnings
+    from airflow_provider_dtrain.cli.facts import key_warnings, warnings
 
     slots, problem = _devices(record, facts)
     hello = link.hello
@@ -126,7 +126,8 @@ def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dic
         slots=slots,
     )
     _free_slots(store, record, link)
-    return problem or "; ".join(words for words in warnings(record.name, facts) if "PyTorch" not in words) or None
+    found = [*key_warnings(record), *(words for words in warnings(record.name, facts) if "PyTorch" not in words)]
+    return problem or "; ".join(found) or None
 
 
 def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
@@ -153,7 +154,8 @@ def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
     doubtful = [slot for slot in record.slots if slot.state != "ready"]
     if not doubtful:
         return
-    locks = link.call("status").result(35.0).get("slots") or {}
+    asked = [{"slot": slot.index, "device": slot.device} for slot in doubtful]
+    locks = link.call("status", slots=asked).result(35.0).get("slots") or {}
     for slot in doubtful:
         lock = locks.get(str(slot.index))
         if isinstance(lock, dict) and lock.get("held_by") is None:
@@ -236,13 +238,15 @@ def remove(args: Namespace) -> None:
 
 def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> None:
     """Kill trials and wait until the host confirms that nothing of them is left on it."""
+    from airflow_provider_dtrain.engine.finishing import survivors_words
+
     for view in running:
         hook.store.request_kill(view.trial_id, user())
     for view in running:
         try:
             link = hook.link(record)
             answer = link.call("fence", run=view.run, token=view.token, wait_s=FENCE_WAIT_S).result(FENCE_WAIT_S + 15)
-            words = "" if answer.get("clear") else f"processes survive: {answer.get('survivors')}"
+            words = "" if answer.get("clear") else f"processes survive: {survivors_words(answer)}"
         except DtrainError as error:
             words = str(error)
         if words:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli.console import NOT_NOW, command, note, size
-from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -43,6 +43,8 @@ class _Reader:
     """Prints what is new of the chosen ranks, attempt after attempt."""
 
     def __init__(self, hook: DtrainHook, args: Namespace) -> None:
+        if args.tail and (args.start is not None or args.end is not None):
+            raise UserError("--tail counts from the end of the log, --from and --to from its start: give one of both.")
         self.hook, self.store, self.args = hook, hook.store, args
         self.tails: dict[tuple[str, int], _Tail] = {}
 
@@ -99,7 +101,9 @@ class _Tail:
         self.hook, self.run, self.args = hook, run, args
         self.stream = f"rank{rank.rank}.log"
         self.prefix = f"[rank {rank.rank}] ".encode() if args.all else b""
-        self.offset = -1024 * args.tail if args.tail else 0
+        self.offset = -1024 * args.tail if args.tail else args.start or 0
+        #: Nothing is printed from this byte on.
+        self.end: int | None = args.end
         self.rest = b""
         self.failed = False
 
@@ -124,17 +128,21 @@ class _Tail:
 
     def _read(self, rank: RankView) -> None:
         link = self.hook.link(self.hook.store.get_host(rank.host))
-        while True:
-            call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=CHUNK_BYTES)
+        while self.end is None or self.offset < self.end:
+            length = CHUNK_BYTES if self.end is None else min(CHUNK_BYTES, self.end - self.offset)
+            call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=length)
             answer = call.result(CALL_TIMEOUT_S + 5)
             data, total = answer.get("data", b""), int(answer.get("size", 0))
             start = int(answer.get("offset", self.offset if self.offset >= 0 else max(0, total + self.offset)))
-            skipped = start - self.offset if 0 <= self.offset < start else 0
-            if skipped:
-                self._print(f"\n[{size(skipped)} were left out by log_limit]\n".encode())
+            if self.end is not None:
+                start = min(start, self.end)
+                data = data[: self.end - start]
+            freed = start - self.offset if 0 <= self.offset < start else 0
+            if freed:
+                self._print(f"\n[bytes {self.offset} to {start} ({size(freed)}) were left out by log_limit]\n".encode())
             self._print(data)
             self.offset = start + len(data)
-            if not data or self.offset >= total:
+            if not (data or freed) or self.offset >= total:
                 return
 
     def _print(self, data: bytes, *, is_end: bool = False) -> None:

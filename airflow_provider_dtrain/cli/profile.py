@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import cell, command, dump, note, show, size
-from airflow_provider_dtrain.core.events import CorruptEventError, parse_events
+from airflow_provider_dtrain.core.events import read_samples
 from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError
 
@@ -80,8 +80,8 @@ def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
     rows = []
     for host in view.placement if view.run else ():
         try:
-            ranges = system_ranges(line for line in parse_events(_samples(hook, host, str(view.run))))
-        except (DtrainError, CorruptEventError, TimeoutError) as error:
+            ranges = system_ranges(read_samples(_samples(hook, host, str(view.run))))
+        except (DtrainError, TimeoutError) as error:
             note(f"The system metrics of host '{host}' cannot be read: {error}")
             continue
         rows += [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli.console import FAILURE, UsageError, command, confirm, hint, note, show_one, user
-from airflow_provider_dtrain.cli.facts import look, summary, warnings
+from airflow_provider_dtrain.cli.facts import key_warnings, look, summary, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
 
@@ -50,14 +50,14 @@ def add(args: Namespace) -> int:
     link, facts = look(hook, draft)
     record = host_record_from_facts(
         draft.name, pool=draft.pool, conn_id=draft.conn_id, facts=facts, hello=link.hello, slots=args.slots,
-        remote_dir=draft.remote_dir, state_dir=draft.state_dir, python=args.python, host_key=draft.host_key,
-        address=args.address,
+        remote_dir=draft.remote_dir, state_dir=draft.state_dir, lock_dir=draft.lock_dir, python=args.python,
+        host_key=draft.host_key, address=args.address,
     )  # fmt: skip
     record = replace(record, pid_ns=None if record.pid_ns is None else str(record.pid_ns))
     if not args.dry_run:
         hook.store.add_host(record, by=user())
     show_one(args, {"host": record.name, "pool": record.pool, **_slots(record), **summary(facts)})
-    for warning in warnings(record.name, facts):
+    for warning in [*key_warnings(record), *warnings(record.name, facts)]:
         note(f"Warning: {warning}")
     if args.dry_run:
         note("Nothing was registered: --dry-run.")
@@ -98,12 +98,13 @@ def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
         python=args.python or (hook.settings.local_python if is_local else "python3"),
         remote_dir=args.remote_dir or hook.settings.remote_dir,
         state_dir=args.state_dir,
+        lock_dir=args.lock_dir,
         host_key=key,
     )
 
 
 def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
-    """Return the key to pin for a host, None when the connection or known_hosts speaks for it.
+    """Return the key to pin for a host, None when the connection or known_hosts holds it.
 
     :param accepted: fingerprint that the person has compared already
     :raises HostKeyError: the host shows another key, or nobody is there to be asked
@@ -135,8 +136,8 @@ def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
 
 
 def _vouched(ssh: SSHHook) -> bool:
-    """Return whether the connection or known_hosts says something about the host's key."""
-    if ssh.host_key is not None or ssh.no_host_key_check or ssh.allow_host_key_change:
+    """Return whether the connection or known_hosts holds the host's key."""
+    if ssh.host_key is not None:
         return True
     import paramiko
 

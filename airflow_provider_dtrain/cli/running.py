@@ -62,11 +62,17 @@ def trial(group: str) -> GroupCommand:
     rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
     every = Arg(("--all",), help="All ranks, each line with its rank", action="store_true")
     tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
+    start = Arg(
+        ("--from",), help="From this byte on, as a task log names it", type=a.count, metavar="OFFSET", dest="start"
+    )
+    end = Arg(("--to",), help="Up to before this byte", type=a.count, metavar="OFFSET", dest="end")
     attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
     csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
     removed = Arg(("--removed",), help="Also those that were removed", action="store_true")
     abandoned = Arg(("--abandoned",), help="Also steps that a restarted attempt took again", action="store_true")
     which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
+    paths = Arg(("path",), help="Files or folders as 'trials outputs' lists them; none: all", nargs="*")
+    to = Arg(("--to",), help="Folder (default: trial-<id> here)", metavar="DIR")
     of = Arg(("--experiment",), help="Only those of this experiment (id)", type=a.count, metavar="EXPERIMENT")
     state = Arg(
         ("--state",), help="Only those in this state",
@@ -74,14 +80,16 @@ def trial(group: str) -> GroupCommand:
     )  # fmt: skip
     return GroupCommand(
         name=group,
-        help="Trials" + (" (short for: trial)" if group == "t" else ""),
+        help="Trials" + {"t": " (short for: trial)", "trials": " (the same as: trial)"}.get(group, ""),
         subcommands=(
             action("trials", "list", "List trials", of, state, _LIMIT, function="list_trials"),
             action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
-            action("logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, attempt),
+            action("logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, start, end, attempt),
             action("trials", "metrics", "Print what the trial reported", a.TRIAL, which, csv, abandoned),
             action("profile", "profile", "Show timings of batches and the hosts' load", a.TRIAL, attempt),
             action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
+            action("outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),
+            action("outputs", "download", "Write these files to a folder of this machine", a.TRIAL, paths, to),
             action("trials", "pause", "Let a trial give its slots back; it keeps its place", a.TRIAL, a.YES),
             action("trials", "activate", "Let a paused trial go on", a.TRIAL),
             action("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),

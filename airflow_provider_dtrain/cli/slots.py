@@ -31,6 +31,7 @@ def _row(slot: SlotView) -> dict[str, object]:
         "device": slot.device or "cpu",
         "device_name": slot.device_name,
         "state": _state(slot),
+        "note": slot.note or None,
         "trial": slot.trial_id,
         "experiment": slot.experiment,
         "since": slot.held_since,
@@ -39,7 +40,7 @@ def _row(slot: SlotView) -> dict[str, object]:
 
 def _state(slot: SlotView) -> str:
     if slot.allocation_id is not None:
-        return "held"
+        return "stuck" if slot.state == "stuck" else "held"
     if not slot.enabled:
         return "disabled"
     return "free" if slot.state == "ready" else slot.state

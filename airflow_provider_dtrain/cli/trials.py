@@ -24,6 +24,8 @@ from airflow_provider_dtrain.cli.console import (
     user,
 )
 from airflow_provider_dtrain.cli.followers import reason_words, state_words
+from airflow_provider_dtrain.cli.gaps import gap_table, gaps_of, limits_hit
+from airflow_provider_dtrain.core.checkpoint_place import shown_path
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.core.trial_names import trial_name
 from airflow_provider_dtrain.errors import ConflictError
@@ -61,7 +63,8 @@ def describe(args: Namespace) -> None:
     view = store.attempt(trial.attempt_id)
     ranks = store.ranks(trial.attempt_id)
     checkpoints = store.checkpoints(trial.trial_id)
-    silent = store.silent_since(view.heard_at)
+    refused = [_refused(one) for one in store.refused_checkpoints(trial.trial_id)]
+    silent, gaps = store.silent_since(view.heard_at), gaps_of(store, trial.attempt_id)
     facts = {
         **_row(trial),
         "seed": trial.seed,
@@ -81,11 +84,13 @@ def describe(args: Namespace) -> None:
         "restarts": f"{trial.restarts} of {trial.max_restarts}",
         "watcher": view.watcher,
         "unfollowed_since": silent,
+        "limits": limits_hit(gaps) or None,
         "result": dict(trial.result) if trial.result else None,
         "failure": dict(trial.failure) if trial.failure else None,
     }
     if args.output != "table":
-        dump(args.output, {**facts, "ranks": ranks, "checkpoints": checkpoints})
+        more = {"ranks": ranks, "checkpoints": checkpoints, "refused_checkpoints": refused, "gaps": gaps}
+        dump(args.output, {**facts, **more})
         return
     if trial.result:
         # Where the ranks ran has a table of its own.
@@ -97,6 +102,14 @@ def describe(args: Namespace) -> None:
     if checkpoints:
         print()
         show(args, [_checkpoint(one) for one in checkpoints])
+    if refused:
+        print()
+        note(f"{len(refused)} checkpoint(s) were refused: their paths lie outside what the configuration names.")
+        show(args, refused)
+    if gaps:
+        print()
+        note(f"{len(gaps)} part(s) of what the hosts sent are not in the store:")
+        show(args, gap_table(gaps))
     hint(f"airflow dtrain trial logs {trial.trial_id}")
 
 
@@ -184,7 +197,7 @@ def at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
         return True, f"writes a checkpoint, and goes on from there or from {last}" if joined else f"goes on from {last}"
     if joined:
         return False, "has written no checkpoint yet: unless its program writes one now, it begins anew when it goes on"
-    return False, "has no checkpoint, and its program does not use the library: it begins anew when it goes on"
+    return False, "has no checkpoint, and its program does not use the library: it finds the files that it has written"
 
 
 @command
@@ -338,6 +351,15 @@ def _checkpoint(checkpoint: CheckpointView) -> dict[str, Any]:
         "size": size(checkpoint.size_bytes),
         "metrics": dict(checkpoint.metrics),
         "copy": checkpoint.copy_url,
+    }
+
+
+def _refused(checkpoint: CheckpointView) -> dict[str, Any]:
+    return {
+        "step": checkpoint.step,
+        "host": checkpoint.host,
+        "reported": shown_path(checkpoint.path),
+        "refused": checkpoint.refused,
     }
 
 

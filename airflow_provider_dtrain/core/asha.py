@@ -84,7 +84,8 @@ def brackets(
         raise ValueError(f"mode is {mode!r}; aggressive, standard or conservative is accepted")
     rungs_of = sorted(bracket_rungs or range(first[mode], most + 1), reverse=True)
     weights = [Fraction(divisor ** (rungs - 1), rungs) for rungs in rungs_of]
-    trials = [max(1, weight * max_trials // sum(weights)) for weight in weights]
+    total = sum(weights)
+    trials = [max(1, weight * max_trials // total) for weight in weights]
     trials[0] += max_trials - sum(trials)
     if trials[0] < 1:
         raise ValueError(

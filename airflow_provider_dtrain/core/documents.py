@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 from airflow_provider_dtrain.core.merge import RESET, Override, join_path
+from airflow_provider_dtrain.core.shown import JINJA, LIMIT, is_jinja, shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 MAX_BYTES: Final = 1024 * 1024
@@ -29,6 +30,8 @@ MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 64
 #: Longer integers cost quadratic time and no database takes them.
 MAX_DIGITS: Final = 400
+#: Bits of an integer of that many digits.
+_MAX_BITS: Final = 1329
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE_KEY: Final = object()
@@ -50,13 +53,15 @@ def load_yaml(text: str | bytes, *, source: str = "configuration") -> dict[str, 
     :raises ConfigError: not YAML, not a mapping, too large, too deep, or an unknown tag
     """
     _check_size(text, source)
-    builder = _Builder(source)
+    builder = _Builder(source, text)
     try:
         document = builder.run(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
-        raise _refusal(source, f"not YAML: {error.problem or error.context}{_line(error.problem_mark)}") from None
+        mark = error.problem_mark
+        hint = _jinja_hint(text, mark.line if mark is not None else 0)
+        raise _refusal(source, f"not YAML: {error.problem or error.context}{_line(mark)}{hint}") from None
     except (yaml.YAMLError, UnicodeError) as error:
-        raise _refusal(source, f"not YAML: {error}") from None
+        raise _refusal(source, f"not YAML: {getattr(error, 'reason', None) or type(error).__name__}") from None
     if builder.problems:
         raise ConfigError(builder.problems, source=source)
     if not isinstance(document, dict):
@@ -90,15 +95,21 @@ def _children(path: str, depth: int, value: Any, problems: list[Problem]) -> lis
         return [(path, depth, value.value)]
     if isinstance(value, Mapping):
         bad = [key for key in value if not isinstance(key, str)]
-        problems.extend(Problem(path=path, message=f"key {key!r} is not a string: quote it") for key in bad)
-        return [(join_path(path, str(key)), depth, item) for key, item in value.items()]
+        problems.extend(Problem(path=path, message=f"key {shown(key)} is not a string: quote it") for key in bad)
+        return [(join_path(path, _key_text(key)), depth, item) for key, item in value.items()]
     if isinstance(value, (list, tuple)):
         return [(join_path(path, str(index)), depth, item) for index, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         problems.append(Problem(path=path, message=f"{value} is not finite"))
+    elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        problems.append(Problem(path=path, message=f"{shown(value)}; at most {MAX_DIGITS} are accepted"))
     elif not (value is None or value is RESET or isinstance(value, (str, int, float, bool))):
         problems.append(Problem(path=path, message=f"a {type(value).__name__} is not plain data"))
     return []
+
+
+def _key_text(key: object) -> str:
+    return key if isinstance(key, str) else shown(key)
 
 
 def _check_size(text: str | bytes, source: str) -> None:
@@ -115,6 +126,13 @@ def _refusal(source: str, message: str) -> ConfigError:
 
 def _line(mark: Any) -> str:
     return f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
+
+
+def _jinja_hint(text: str | bytes, line: int) -> str:
+    """Return that a line holds Jinja, or nothing."""
+    lines = (text if isinstance(text, str) else text.decode("utf-8", "replace")).splitlines()
+    around = "\n".join(lines[max(line - 1, 0) : line + 1])
+    return f". {JINJA}" if is_jinja(around) else ""
 
 
 @dataclass(slots=True)
@@ -138,10 +156,12 @@ class _Builder:
     """Builds one document from parser events.
 
     :param source: what the text is, for error messages
+    :param text: the YAML, to see why a key is a map
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, text: str | bytes) -> None:
         self.source = source
+        self.text = text
         self.problems: list[Problem] = []
         self.stack: list[_Frame] = []
         self.anchors: dict[str, tuple[Any, int, int]] = {}
@@ -171,8 +191,8 @@ class _Builder:
         if self.documents > 1:
             raise self._stop(event, "a second document starts here; one is accepted")
 
-    def _stop(self, event: Any, message: str) -> ConfigError:
-        problem = Problem(path=self._path(), message=message + _line(event.start_mark))
+    def _stop(self, event: Any, message: str, hint: str = "") -> ConfigError:
+        problem = Problem(path=self._path(), message=message + _line(event.start_mark) + hint)
         return ConfigError([*self.problems, problem], source=self.source)
 
     def _path(self) -> str:
@@ -197,7 +217,8 @@ class _Builder:
 
     def _open(self, event: Any) -> None:
         if self._wants_key():
-            raise self._stop(event, "a map or list as a key; keys are strings")
+            hint = _jinja_hint(self.text, event.start_mark.line)
+            raise self._stop(event, "a map or list as a key; keys are strings", hint)
         is_map = type(event) is yaml.MappingStartEvent
         self._check_collection_tag(event, "map" if is_map else "seq")
         self._count(event, 1, 1)
@@ -207,7 +228,7 @@ class _Builder:
 
     def _check_collection_tag(self, event: Any, kind: str) -> None:
         if event.tag not in (None, "!", "!override", "!reset", _CORE + kind):
-            self._note(event, f"the tag {event.tag} is refused; accepted: !override, !reset")
+            self._note(event, _refused_tag(event.tag))
 
     def _note(self, event: Any, message: str) -> None:
         self.problems.append(Problem(path=self._path(), message=message + _line(event.start_mark)))
@@ -228,7 +249,10 @@ class _Builder:
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self.anchors:
-            raise self._stop(event, f"*{event.anchor} names no finished anchor; a value cannot contain itself")
+            message = (
+                "the alias names no finished anchor; quote a text that begins with *; a value cannot contain itself"
+            )
+            raise self._stop(event, message)
         value, values, height = self.anchors[event.anchor]
         self._count(event, values, height)
         if self._wants_key():
@@ -252,8 +276,8 @@ class _Builder:
     def _key(self, event: Any, key: Any) -> None:
         frame = self.stack[-1]
         if key is not _MERGE_KEY and not isinstance(key, str):
-            self._note(event, f"key {key!r} is not a string: quote it")
-            key = str(key)
+            self._note(event, f"key {shown(key)} is not a string: quote it")
+            key = _key_text(key)
         frame.key = key
         if key is _MERGE_KEY:
             if frame.merged:
@@ -304,11 +328,11 @@ class _Builder:
             _CORE + "null": (type(None),),
         }
         if tag not in types:
-            self._note(event, f"the tag {tag} is refused; accepted: !override, !reset")
+            self._note(event, _refused_tag(tag))
             return None
         value = self._plain(event)
         if type(value) not in types[tag]:
-            self._note(event, f"{str(event.value)[:40]!r} is no {tag.removeprefix(_CORE)}")
+            self._note(event, f"{shown(event.value)} is no {tag.removeprefix(_CORE)}")
         return float(value) if tag == _CORE + "float" and type(value) is int else value
 
     def _plain(self, event: Any) -> Any:
@@ -317,6 +341,12 @@ class _Builder:
             self._note(event, f"an integer of {len(text)} digits; at most {MAX_DIGITS} are accepted")
             return 0
         return plain_scalar(text)
+
+
+def _refused_tag(tag: str) -> str:
+    """Return the message for a tag; one that is no tag of YAML libraries may be an unquoted password."""
+    name = tag if tag.startswith((_CORE, "!!", "!python", "!include", "!env")) and len(tag) <= LIMIT else "!..."
+    return f"the tag {name} is refused; accepted: !override, !reset; quote a text that begins with !"
 
 
 def plain_scalar(text: str) -> bool | int | float | str | None:

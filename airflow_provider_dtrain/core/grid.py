@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -13,6 +12,8 @@ from airflow_provider_dtrain.errors import Problem
 
 #: Trials that one experiment may have, one per point of a grid: they are held in memory and in the store.
 GRID_LIMIT: Final = 100_000
+#: Points up to which a grid is counted.
+COUNTED: Final = 10**60
 
 
 def axis_size(leaf: object) -> int:
@@ -67,11 +68,15 @@ def missing_counts(leaves: Iterator[tuple[str, Any]]) -> list[Problem]:
 
 
 def size(leaves: Iterator[tuple[str, Any]]) -> int:
-    """Return the number of points without making them.
+    """Return the number of points without making them; above ``COUNTED`` a lower bound.
 
     :raises KeyError: a range without a count
     """
-    return math.prod(axis_size(leaf) for _, leaf in leaves)
+    points = 1
+    for _, leaf in leaves:
+        # Without a bound thousands of axes would cost quadratic time.
+        points = points if points > COUNTED else points * axis_size(leaf)
+    return points
 
 
 def points(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

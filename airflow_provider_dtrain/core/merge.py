@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.search_space import is_leaf
+from airflow_provider_dtrain.core.search_space import is_leaf, present_fields
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 MAX_DEPTH: Final = 100
@@ -32,6 +32,12 @@ UNION_COMMON: Final[dict[str, frozenset[str]]] = {
     ),
 }
 UNION_TAG: Final[dict[str, str]] = {"checkpoint_storage": "type", "searcher": "name"}
+#: Rule -> groups of fields. A field of one group in the stronger document removes the weaker one's of the others.
+_EXCLUSIVE: Final[dict[str, tuple[frozenset[str], ...]]] = {
+    "period": (frozenset({"batches"}), frozenset({"records"}), frozenset({"epochs"})),
+    "searcher": (frozenset({"max_length"}), frozenset({"max_time"})),
+    "checkpoint_storage": (frozenset({"connection_string"}), frozenset({"account_url", "credential"})),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +146,13 @@ _RULES: Final[dict[str, Any]] = {
     "log_policies": "policies",
     "checkpoint_storage": "checkpoint_storage",
     "searcher": "searcher",
+    "min_validation_period": "period",
+    "min_checkpoint_period": "period",
+    "entrypoint": "atomic",
     "hyperparameters": "space",
     "data": "data",
 }
-#: Rules that hold for whatever is below; there None is a value.
+#: Rules of what is below a named rule. Below ``space`` and ``data`` None is a value.
 _BELOW: Final[dict[str, str]] = {
     "space": "hyperparameter",
     "hyperparameter": "hyperparameter",
@@ -157,6 +166,8 @@ _SCALARS: Final = frozenset({str, int, float, bool})
 def _rule(above: Any, key: str) -> Any:
     if above is None:
         return None
+    if above == "searcher" and key == "max_length":
+        return "period"
     return above.get(key) if isinstance(above, dict) else _BELOW.get(above)
 
 
@@ -171,6 +182,8 @@ class _Reader:
         self.origin = origin
         self.tags = tags
         self.depth = 0
+        #: Lists around the value that is being read.
+        self.lists = 0
         self.problems: list[Problem] = []
 
     def map(self, value: Mapping[str, Any], path: str, rule: Any) -> _Map:
@@ -192,7 +205,8 @@ class _Reader:
         if isinstance(value, Override) or value is RESET:
             return self._tag(value, path, rule)
         if rule == "hyperparameter" and is_leaf(value):
-            return _Leaf(self._atom(value, path), self.origin)
+            atom = self._atom(value, path)
+            return _Leaf(present_fields(atom) if isinstance(atom, dict) else atom, self.origin)
         if isinstance(value, Mapping):
             return self.map(value, path, rule)
         if isinstance(value, (list, tuple)):
@@ -200,6 +214,10 @@ class _Reader:
         return None if value is None and rule not in _KEEPS_NULL else _Leaf(value, self.origin)
 
     def _tag(self, value: Any, path: str, rule: Any) -> _Node | None:
+        if self.lists:
+            # Lists are put together by whole items, so there is nothing of a template to act on.
+            self.problems.append(Problem(path=path, message="!override and !reset are not for parts of a list item"))
+            return None
         if not self.tags:
             name = "!reset" if value is RESET else "!override"
             message = f"{name} has nothing to act on here; it belongs into a configuration that uses a template"
@@ -210,6 +228,7 @@ class _Reader:
 
     def _list(self, value: Sequence[Any], path: str, rule: Any) -> _Seq:
         self._enter(path)
+        self.lists += 1
         below = "datum" if rule in ("data", "datum") else None
         nodes = [
             _Leaf(item, self.origin)
@@ -218,6 +237,7 @@ class _Reader:
             for index, item in enumerate(value)
         ]
         self.depth -= 1
+        self.lists -= 1
         return _Seq(nodes, self.origin)
 
     def _item(self, item: Any, path: str, rule: Any) -> _Node | None:
@@ -265,7 +285,7 @@ def _merge(below: _Node | None, above: _Node, rule: Any) -> _Node | None:
         return None if above.value is None else _merge(None, above.value, rule)
     if kind is _Map:
         return _merge_maps(_lower(below, above, rule), above, rule)
-    if below is None:
+    if below is None or rule == "atomic":
         return above
     if rule == "datum" and kind is _Leaf and above.value is None:
         return below
@@ -285,7 +305,10 @@ def _lower(below: _Node | None, above: _Node, rule: Any) -> dict[str, _Node]:
     if type(below) is not _Map:
         return {}
     fields: dict[str, _Node] = below.value
-    if not isinstance(rule, str) or rule not in UNION_TAG:
+    if not isinstance(rule, str):
+        return fields
+    fields = _without_excluded(fields, above.value, rule)
+    if rule not in UNION_TAG:
         return fields
     named = above.value.get(UNION_TAG[rule])
     if type(named) is _Replace:
@@ -294,6 +317,19 @@ def _lower(below: _Node | None, above: _Node, rule: Any) -> dict[str, _Node]:
     if named is None or (member is not None and named.value == member.value):
         return fields
     return {key: node for key, node in fields.items() if key in UNION_COMMON[rule]}
+
+
+def _without_excluded(fields: dict[str, _Node], stronger: dict[str, _Node], rule: str) -> dict[str, _Node]:
+    """Return the weaker side's fields without those that a field of the stronger side excludes."""
+    for group in _EXCLUSIVE.get(rule, ()):
+        if any(_is_given(stronger.get(name)) for name in group):
+            excluded = frozenset().union(*(other for other in _EXCLUSIVE[rule] if other is not group))
+            fields = {name: node for name, node in fields.items() if name not in excluded}
+    return fields
+
+
+def _is_given(node: _Node | None) -> bool:
+    return node is not None and not (type(node) is _Replace and node.value is None)
 
 
 def _merge_maps(lower: dict[str, _Node], above: _Node, rule: Any) -> _Map:
@@ -351,14 +387,29 @@ def _container_path(node: _Node) -> str | None:
 
 
 def _by_policy(below: list[_Node], above: list[_Node]) -> list[_Node]:
-    """Return the policies by name (by pattern without one), replaced in place by the stronger side."""
-    found: dict[Any, _Node] = {}
-    for node in below + above:
-        fields = node.value if isinstance(node, _Map) else {}
-        name = fields.get("name") or fields.get("pattern")
-        key = name.value if name is not None and isinstance(name.value, str) else id(node)
-        found[key] = node
-    return list(found.values())
+    """Return all policies; those of the stronger side stand in the place of the weaker one's of the same identity."""
+    stronger: dict[Any, list[_Node]] = {}
+    for node in above:
+        stronger.setdefault(_identity(node), []).append(node)
+    places: dict[Any, list[_Node]] = {}
+    for node in below:
+        key = _identity(node)
+        if key in stronger:
+            places[key] = stronger[key]
+        else:
+            places.setdefault(key, []).append(node)
+    return [node for nodes in (places | stronger).values() for node in nodes]
+
+
+def _identity(node: _Node) -> tuple[Any, ...]:
+    """Return what identifies a policy: its name, without one pattern and action."""
+    fields = node.value if isinstance(node, _Map) else {}
+    name, pattern, action = (getattr(fields.get(key), "value", None) for key in ("name", "pattern", "action"))
+    if isinstance(name, str):
+        return ("name", name)
+    if isinstance(pattern, str) and (action is None or isinstance(action, str)):
+        return ("unnamed", pattern, action)
+    return ("unlike", id(node))
 
 
 _LISTS: Final[dict[str, Callable[[list[_Node], list[_Node]], list[_Node]]]] = {

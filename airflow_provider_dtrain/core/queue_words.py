@@ -45,11 +45,9 @@ class Words:
         return explain(self.state.board, waiter.request, self.state.options)
 
     def reason(self, waiter: Waiter, position: int) -> str:
-        """Return what stands in the way of a request, who holds it, and its place among those that wait."""
-        place = f"Position {position}, {count(position - 1, 'request') if position > 1 else 'nobody'} before it."
-        if waiter.reserved:
-            place += f" Reserved for it: {names(waiter.reserved)}."
-        return f"{self._fact(waiter)} {place}"
+        """Return the place of a request among those that wait, who holds its slots, and what else is in its way."""
+        kept = f" Reserved for it: {names(waiter.reserved)}." if waiter.reserved else ""
+        return f"Position {position}. {self._fact(waiter)}{kept}"
 
     def _fact(self, waiter: Waiter) -> str:
         if self.state.shares.is_capped(waiter):

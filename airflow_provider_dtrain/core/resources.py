@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 HostState = Literal["ready", "draining", "drained", "disabled", "unreachable", "lost"]
@@ -158,14 +158,3 @@ class PoolOptions:
     young_s: float = 8 * 3600.0
     #: A gang runs at least so long before it is interrupted; 20 times its ``cost_s`` if that is more.
     min_run_s: float = 1800.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lease:
-    """The right to hold the slots of an allocation."""
-
-    allocation_id: int
-    #: One growing number per store, raised by each grant.
-    token: int
-    #: host name -> slot indices
-    slots: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, points, size
 from airflow_provider_dtrain.core.sampling import LOG_BASE, draws_of, sampler, value_of
+from airflow_provider_dtrain.core.shown import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Names of the groups around a hyperparameter, and its own.
@@ -29,6 +30,22 @@ _LARGEST: Final = 8e307
 def is_leaf(value: object) -> bool:
     """Return whether a value below ``hyperparameters`` is one hyperparameter and not a nested group."""
     return not isinstance(value, Mapping) or "type" in value
+
+
+def present_fields(leaf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a leaf without those that are None, which means absent; ``val`` may be None."""
+    return {name: value for name, value in leaf.items() if value is not None or name in ("type", "val")}
+
+
+def _without_nulls(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a space whose leaves have no field that is None."""
+    return {name: _without_null(value) for name, value in group.items()}
+
+
+def _without_null(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return present_fields(value) if is_leaf(value) else _without_nulls(value)
 
 
 def is_constant(leaf: object) -> bool:
@@ -99,8 +116,9 @@ def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: i
     :param draw: how often the training code has refused samples of this trial
     :raises ConfigError: the space is not valid
     """
-    _refuse(check_space(hyperparameters))
-    return sampler(hyperparameters)(draws_of(experiment_seed, trial, draw))
+    space = _without_nulls(hyperparameters)
+    _refuse(check_space(space))
+    return sampler(space)(draws_of(experiment_seed, trial, draw))
 
 
 def grid_size(hyperparameters: Mapping[str, Any]) -> int:
@@ -109,8 +127,9 @@ def grid_size(hyperparameters: Mapping[str, Any]) -> int:
     :param hyperparameters: space, as the configuration writes it
     :raises ConfigError: the space is not valid, or a range has no count
     """
-    _refuse(check_space(hyperparameters) or missing_counts(leaves(hyperparameters)))
-    return size(leaves(hyperparameters))
+    space = _without_nulls(hyperparameters)
+    _refuse(check_space(space) or missing_counts(leaves(space)))
+    return size(leaves(space))
 
 
 def grid(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -121,9 +140,9 @@ def grid(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     count = grid_size(hyperparameters)
     if count > GRID_LIMIT:
-        message = f"the grid has {count} points, and at most {GRID_LIMIT} are accepted; lower a count"
+        message = f"the grid has {shown(count)} points, and at most {GRID_LIMIT} are accepted; lower a count"
         _refuse([Problem(path="hyperparameters", message=message)])
-    return list(points(hyperparameters))
+    return list(points(_without_nulls(hyperparameters)))
 
 
 def _refuse(problems: list[Problem]) -> None:
@@ -136,14 +155,15 @@ def check_space(group: Mapping[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
     for path, leaf in leaves(group):
         if isinstance(leaf, Mapping):
-            problems.extend(Problem(path=where, message=what) for where, what in _check_leaf(path, leaf))
+            found = _check_leaf(path, present_fields(leaf))
+            problems.extend(Problem(path=where, message=what) for where, what in found)
     return problems
 
 
 def _check_leaf(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     kind = leaf["type"]
     if not isinstance(kind, str) or kind not in LEAF_FIELDS:
-        yield f"{path}.type", f"{str(kind)[:40]!r} is not one of {', '.join(LEAF_FIELDS)}"
+        yield f"{path}.type", f"{shown(kind)} is not one of {', '.join(LEAF_FIELDS)}"
         return
     required, optional = LEAF_FIELDS[kind]
     for name in sorted(leaf.keys() - required - optional - {"type"}):
@@ -161,25 +181,25 @@ def _check_range(path: str, kind: str, leaf: Mapping[str, Any]) -> Iterator[tupl
     for name in ("minval", "maxval"):
         if name in leaf and not _is_number(leaf[name], integer=kind == "int"):
             good = False
-            yield f"{path}.{name}", f"{leaf[name]!r:.60} is not {'an integer' if kind == 'int' else 'a number'}"
+            yield f"{path}.{name}", f"{shown(leaf[name])} is not {'an integer' if kind == 'int' else 'a number'}"
         elif name in leaf and kind == "double" and abs(leaf[name]) > _LARGEST:
-            yield f"{path}.{name}", f"{leaf[name]!r:.60} is beyond {_LARGEST:g}"
+            yield f"{path}.{name}", f"{shown(leaf[name])} is beyond {_LARGEST:g}"
     if good and "minval" in leaf and "maxval" in leaf and not leaf["minval"] < leaf["maxval"]:
-        yield f"{path}.minval", f"{leaf['minval']} is not below maxval {leaf['maxval']}"
+        yield f"{path}.minval", f"{shown(leaf['minval'])} is not below maxval {shown(leaf['maxval'])}"
     if "count" in leaf and not (_is_number(leaf["count"], integer=True) and leaf["count"] >= 1):
-        yield f"{path}.count", f"{leaf['count']!r:.60} is not an integer >= 1"
+        yield f"{path}.count", f"{shown(leaf['count'])} is not an integer >= 1"
     if kind == "log" and good:
         yield from _check_log(path, leaf)
 
 
 def _check_log(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     base = leaf.get("base", LOG_BASE)
-    if not _is_number(base) or base <= 0 or base == 1:
-        yield f"{path}.base", f"{base!r:.60} is not a number above 0 other than 1"
+    if not _is_number(base) or not 0 < base <= _LARGEST or base == 1:
+        yield f"{path}.base", f"{shown(base)} is not a number above 0 and at most {_LARGEST:g} other than 1"
         return
     for name in ("minval", "maxval"):
         if name in leaf and abs(leaf[name]) > 700 / abs(math.log(base)):
-            yield f"{path}.{name}", f"{base} to the power of {leaf[name]} is no finite number"
+            yield f"{path}.{name}", f"{shown(base)} to the power of {shown(leaf[name])} is no finite number"
 
 
 def _is_number(value: object, *, integer: bool = False) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from airflow_provider_dtrain.core.board import Board
-from airflow_provider_dtrain.core.resources import GangRequest, PoolOptions, Unplaceable
+from airflow_provider_dtrain.core.resources import GangRequest, Host, PoolOptions, Unplaceable
 from airflow_provider_dtrain.core.shortage import NOBODY, Shortfall, could_ever, shortfall, sums, works
 
 #: Names in one list; the rest is counted.
@@ -30,13 +30,13 @@ def missing_words(board: Board, request: GangRequest, need: Shortfall) -> str:
     if request.slots == 0:
         return sentences(["no host is ready for a process without slots", *states])
     where = count(len(need.hosts), "whole host") if need.is_whole else "one host"
-    lack = f"{count(request.slots, 'slot')} on {where}: "
+    wanted = count(request.slots, "slot")
     if need.is_free:
-        return sentences([f"{lack}free on {names(need.hosts)}", *states])
-    lack += f"{need.missing} missing on {names(need.hosts)}"
-    if len(need.hosts) < len(board.size):
-        lack += ", which comes closest" if len(need.hosts) == 1 else ", which come closest"
-    return sentences([lack, *_held_words(board, need), *states])
+        return sentences([f"{wanted} on {where}: free on {names(need.hosts)}", *states])
+    closest = f"closest is {names(need.hosts)}" if len(need.hosts) == 1 else f"closest are {names(need.hosts)}"
+    # Airflow's log does not wrap: who holds the slots comes first.
+    lack = f"{need.missing} of {wanted} missing{_owner_words(board, need)}"
+    return sentences([lack, f"{wanted} on {where} needed, {closest}", *_other_words(board, need), *states])
 
 
 def sentences(parts: Sequence[str]) -> str:
@@ -73,17 +73,29 @@ def _state_words(board: Board, request: GangRequest, need: Shortfall) -> list[st
     return [f"{why}: {names(listed)}" for why, listed in groups.items()]
 
 
-def _held_words(board: Board, need: Shortfall) -> list[str]:
-    hosts = [board.hosts[name] for name in need.hosts if name not in need.unusable]
+def _owner_words(board: Board, need: Shortfall) -> str:
+    """Return who holds slots on the hosts, with their number where there are several."""
+    hosts = _usable(board, need)
     owners = Counter(who for host in hosts for index, who in host.holders if index in host.held)
+    if not owners:
+        return ""
+    if len(owners) == 1:
+        return f", held by {next(iter(owners))}"
+    return f", held: {names([f'{held} by {who}' for who, held in owners.most_common()])}"
+
+
+def _usable(board: Board, need: Shortfall) -> list[Host]:
+    return [board.hosts[name] for name in need.hosts if name not in need.unusable]
+
+
+def _other_words(board: Board, need: Shortfall) -> list[str]:
+    hosts = _usable(board, need)
     blocked = sum(len((host.blocked - host.held) & host.enabled) for host in hosts)
     granted = sum(board.taken(host.name) for host in hosts)
     claimed = sum(board.claimed[host.name] for host in hosts)
     words = []
     if granted:
         words.append(f"{count(granted, 'slot')} just granted to others")
-    if owners:
-        words.append("held by " + names([f"{who} ({count(held, 'slot')})" for who, held in owners.most_common()]))
     if claimed:
         words.append(f"{count(claimed, 'slot')} kept for requests that others were told to stop for")
     if blocked:

@@ -145,14 +145,14 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
     def _returned(self, trial_id: int) -> Any:
         """Return what rank 0's function returned; None when it left the interpreter itself."""
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-        from airflow_provider_dtrain.train.function import RETURNED
+        from airflow_provider_dtrain.train.function import RETURNED, joined
 
         store = DtrainHook().store
         found = store.events(store.trial(trial_id).attempt_id, kinds=(RETURNED,))
-        texts = [str(event.body.get("json")) for event in found if event.stream == "rank0.events"]
+        text = joined([event.body for event in found if event.stream == "rank0.events"])
         try:
-            return json.loads(texts[-1]) if texts else None
-        except ValueError:
+            return json.loads(text) if text is not None else None
+        except (ValueError, RecursionError):
             raise FunctionError(f"Rank 0 of trial {trial_id} sent a result that is no JSON.") from None
 
 

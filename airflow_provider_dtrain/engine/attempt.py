@@ -21,6 +21,7 @@ from airflow_provider_dtrain.engine.drawing import drawn
 from airflow_provider_dtrain.engine.following import GangFollower, max_runtime_over
 from airflow_provider_dtrain.engine.launching import launch
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
+from airflow_provider_dtrain.engine.outputs import OutputKeeper, copy_in_time
 from airflow_provider_dtrain.engine.plan import Job, load_job
 from airflow_provider_dtrain.engine.recovery import RECOVERY, RECOVERY_DONE, Recovery
 from airflow_provider_dtrain.engine.removal import find_unkept, remove_in_time
@@ -33,7 +34,11 @@ from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
     HostError,
+    HostProtocolError,
+    NotFoundError,
     StaleWatchError,
+    StoreError,
+    StoreSetBackError,
     TaskEndedError,
     TrialKilledError,
 )
@@ -63,6 +68,9 @@ class AttemptRunner(Restarting):
         self.rt, self.deadline, self.patient = rt, deadline, patient
         rt.deadline = deadline
         self._noting: asyncio.Future[None] | None = None
+        #: The trial's attempt as it was first seen, and one whose run the store has lost.
+        self._known: AttemptView | None = None
+        self._lost: AttemptView | None = None
 
     async def run(self) -> Outcome | None:
         """Return how the trial ended; None when it was handed over and goes on.
@@ -70,20 +78,32 @@ class AttemptRunner(Restarting):
         :raises Superseded: another process follows it; nothing more may be done here
         """
         Recovery(self.rt.hook).once()
-        while True:
-            try:
-                return await self._run()
-            except HandedOver:
-                with contextlib.suppress(StaleWatchError):
-                    await self.rt.db(self.rt.store.hand_over, self.rt.attempt_id, self.rt.watch)
-                return None
-            except StaleWatchError as error:
-                if not await self._retake():
-                    raise Superseded(str(error)) from error
+        try:
+            while True:
+                try:
+                    outcome = await self._run()
+                except (StoreSetBackError, NotFoundError) as error:
+                    self.rt.logs.abandon()
+                    await self._look_anew(error)
+                except StaleWatchError as error:
+                    self.rt.logs.abandon()
+                    if not await self._retake():
+                        raise Superseded(str(error)) from error
+                else:
+                    await self.rt.logs.finish(await self.rt.view())
+                    return outcome
+        except HandedOver:
+            await self.rt.logs.hand_over()
+            with contextlib.suppress(StaleWatchError):
+                await self.rt.db(self.rt.store.hand_over, self.rt.attempt_id, self.rt.watch)
+            return None
+        finally:
+            self.rt.logs.abandon()
 
     async def _run(self) -> Outcome:
         await end_older(self.rt)
-        view = await self.rt.view()
+        view = self._known = await self.rt.view()
+        self.rt.logs.look_back(view)
         if restart_of(view):
             # Somebody ended it by the rules for a follower that had died; its restarts are not used up.
             await self._restart_ended(view)
@@ -98,6 +118,38 @@ class AttemptRunner(Restarting):
         )
         self.rt.log.warning("Restart %d of %d", view.restarts + 1, view.max_restarts)
         await self.rt.follow_attempt(ticket.attempt_id)
+
+    async def _look_anew(self, error: StoreSetBackError | NotFoundError) -> None:
+        """Follow what the store still knows of the trial, and end the run that it has lost.
+
+        :param error: by what the loss shows
+        :raises NotFoundError: something else is missing
+        :raises StoreError: the store has lost the trial
+        """
+        known, lost, view = self._known, self._lost, None
+        if known is None or (isinstance(error, NotFoundError) and await self._is_stored()):
+            raise error
+        self.rt.log.warning("%s Was the store set back, or did a replica take over?", error)
+        with contextlib.suppress(NotFoundError):
+            latest = (await self.rt.db(self.rt.store.trial, known.trial_id)).attempt_id
+            view = await self.rt.db(self.rt.store.attempt, latest)
+        if lost is not None and (view is None or (view.run, view.created_at) != (lost.run, lost.created_at)):
+            # Its token may be given out again, and with it the name of the run.
+            await self.rt.db(self.rt.store.raise_token, lost.token or 0)
+            await finishing.fence_forgotten(self.rt, lost)
+        if view is None or view.key != known.key:
+            raise StoreError(
+                f"The store has lost trial {known.trial_id}, as after a failover to a replica that lagged behind. "
+                "Run the task again: clear it in Airflow."
+            ) from error
+        self._lost = None
+        await self.rt.retake(view.attempt_id)
+
+    async def _is_stored(self) -> bool:
+        with contextlib.suppress(NotFoundError):
+            await self.rt.view()
+            return True
+        return False
 
     async def _retake(self) -> bool:
         """Take the trial back from a recoverer once that is done with it; False when a follower has it."""
@@ -215,8 +267,11 @@ class AttemptRunner(Restarting):
         :param lost: hosts that have nothing of it any more
         """
         self.salvaging = True
+        view = await self.rt.view()
         try:
-            return await self._follow(await self.rt.view(), lost)
+            # Its task log gets nothing from here: the next follower of the trial reads the rest of the log.
+            await self.rt.logs.keep_tail(view, [host for host in view.placement if host not in lost])
+            return await self._follow(view, lost)
         except Killed:
             return await self.kill()
         except Stopped:
@@ -226,10 +281,34 @@ class AttemptRunner(Restarting):
                 raise
             return await self._finish(await self.rt.view(), "errored", error)
 
+    async def end_unread(self, error: Exception) -> Outcome:
+        """End an attempt whose events cannot be read: fenced, with what is in the store.
+
+        :param error: why they cannot
+        """
+        view = await self.rt.view()
+        host = next(iter(view.placement), "")
+        words = f"What the hosts have of this attempt cannot be read, so it was fenced and ended: {error!r:.500}"
+        return await self._finish(view, "errored", HostProtocolError(host, words))
+
     async def _follow(self, view: AttemptView, lost: Mapping[str, HostError] | None = None) -> Outcome | None:
+        """Follow the run of an attempt, as long as the store knows it."""
+        self.rt.followed = view
+        try:
+            return await self._follow_run(view, lost)
+        except (StoreSetBackError, NotFoundError):
+            self._lost = view
+            raise
+        finally:
+            self.rt.followed = None
+
+    async def _follow_run(self, view: AttemptView, lost: Mapping[str, HostError] | None) -> Outcome | None:
         job = await self._job(view)
         copier = CheckpointCopier(self.rt, view, job.config)
-        copying = asyncio.ensure_future(copier.run())
+        keeper = OutputKeeper(self.rt, view)
+        copying = asyncio.gather(copier.run(), keeper.run())
+        # Its end is retrieved also where nothing waits for it: asyncio would log a traceback into the task's log.
+        copying.add_done_callback(lambda found: found.cancelled() or found.exception())
         try:
             gang = GangFollower(
                 self.rt, view, lambda host, event: self._on_event(copier, host, event),
@@ -237,12 +316,16 @@ class AttemptRunner(Restarting):
                 max_runtime=_max_runtime(view, job), lost=lost,
             )  # fmt: skip
             await gang.run()
-            self.rt.log.flush()
+            self.rt.logs.end(view)
             # No supervisor beats for it any more, and the last copies may take long.
             async with self.rt.renewing():
                 copier.noticed()
                 copier.close()
+                keeper.close()
                 await copying
+                if gang.end.failed or gang.end.is_unfinished:
+                    # It may go on elsewhere. After a whole run the slots are freed first.
+                    await keeper.copy_last()
                 return await self._after(job, gang)
         finally:
             copying.cancel()
@@ -285,8 +368,7 @@ class AttemptRunner(Restarting):
             case "first_step":
                 self._first_step()
             case "checkpoint":
-                copier.noticed()
-                log.info("Checkpoint at step %s: %s", event.get("step"), event.get("path"))
+                copier.reported(event)
             case "validation":
                 log.info("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
             case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):
@@ -309,6 +391,8 @@ class AttemptRunner(Restarting):
         :param is_final: False: the trial goes on from its latest checkpoint when its task is tried again
         """
         await finishing.release(self.rt, view)
+        if state != "killed":
+            await OutputKeeper(self.rt, view).copy_last()
         unkept = await find_unkept(self.rt, view, state, error) if is_final else None
         gone = unkept.ids if unkept is not None else frozenset()
         result = await self.rt.db(trial_result, self.rt.store, view, state, without=gone)
@@ -323,6 +407,9 @@ class AttemptRunner(Restarting):
         )
         if unkept is not None:
             await remove_in_time(self.rt, unkept)
+        if state == "killed":
+            # Airflow may end this process within seconds: the end is in the store first.
+            await copy_in_time(self.rt, view)
         return Outcome(state=state, result=result, failure=failure)
 
 

@@ -7,18 +7,33 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from airflow_provider_dtrain.core.checkpoint_place import (
+    CheckpointPlace,
+    CheckpointPlaces,
+    StorageKind,
+    UntrustedPathError,
+    shown_path,
+)
 from airflow_provider_dtrain.core.retention import Kept, Saved, unkept
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import HostError, HostRefusedError
+from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError, pack_tree, tree_bytes, unpack_plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.hosts.remote import HostLink
     from airflow_provider_dtrain.store.records import AttemptView, CheckpointView
+
+
+#: Begins the name of a copy that is not whole yet.
+PARTIAL = ".copy-"
+#: Most files of one checkpoint.
+FILES_LIMIT = 10_000
 
 
 class CheckpointCopier:
@@ -28,8 +43,28 @@ class CheckpointCopier:
         self.rt, self.view = rt, view
         self.policy, self.metric = config.checkpoint_policy, config.searcher.metric
         self.numbers = while_running(numbers_of(config))
+        storage = config.checkpoint_storage.model_dump(mode="json")
+        self.places = CheckpointPlaces.of(storage, view.experiment_id, view.trial_id)
         self._wake, self._closing = asyncio.Event(), False
-        self._said_too_large = False
+        #: Ids of checkpoints that no limit lets through: they are not tried again.
+        self._said_too_large: set[int] = set()
+        self._swept = False
+
+    def reported(self, event: Mapping[str, Any]) -> None:
+        """Take note of a checkpoint event that is in the store, and log it."""
+        step, path = event.get("step"), event.get("path")
+        try:
+            self.rt.log.info("Checkpoint at step %s: %s", step, self.places.find(path).path)
+        except UntrustedPathError as error:
+            trial, shown = self.view.trial_id, shown_path(path)
+            self.rt.log.warning(
+                "Checkpoint of step %s is refused, %s is not touched: %s. See: airflow dtrain trial describe %d",
+                step,
+                shown,
+                error,
+                trial,
+            )
+        self.noticed()
 
     def noticed(self) -> None:
         """Take note that a checkpoint event is in the store."""
@@ -55,16 +90,33 @@ class CheckpointCopier:
         """Copy every kept checkpoint that has no copy yet, and remove copies that are kept no more."""
         checkpoints = await self.rt.db(self.rt.store.checkpoints, self.view.trial_id)
         kept = self.kept(checkpoints)
-        for checkpoint in sorted(kept, key=_age, reverse=True):
-            if checkpoint.copy_url is None and is_in_run_folder(checkpoint):
-                await self._copy(checkpoint)
+        if not self._swept:
+            folder = trial_folder(self.rt.settings.checkpoint_dir, self.view.experiment_id, self.view.trial_id)
+            await in_thread(sweep_partial, folder)
+            self._swept = True
+        copied = [one for one in kept if one.copy_url is not None]
+        for checkpoint in kept:
+            is_new = checkpoint.copy_url is None and checkpoint.checkpoint_id not in self._said_too_large
+            if is_new and is_in_run_folder(checkpoint):
+                while not await self._copy(checkpoint) and self._may_replace(copied, checkpoint):
+                    await self._drop_copy(copied.pop())
         for checkpoint in checkpoints:
             if checkpoint.copy_url is not None and checkpoint not in kept:
-                await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, None)
-                await in_thread(shutil.rmtree, checkpoint.copy_url, ignore_errors=True)
+                await self._drop_copy(checkpoint)
+
+    def _may_replace(self, copied: list[CheckpointView], checkpoint: CheckpointView) -> bool:
+        """Return whether the oldest copy makes room for a newer one: a restart needs the latest."""
+        return self.policy == "all" and bool(copied) and _age(copied[-1]) < _age(checkpoint)
+
+    async def _drop_copy(self, checkpoint: CheckpointView) -> None:
+        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, None)
+        await in_thread(remove_copy, self.rt.settings.checkpoint_dir, checkpoint, self.view.experiment_id)
 
     def kept(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
-        """Return the checkpoints that the policy keeps while the trial runs."""
+        """Return the checkpoints that the policy keeps while the trial runs, latest first, at most ``trial_copies``."""
+        return sorted(self._wanted(checkpoints), key=_age, reverse=True)[: self.rt.settings.trial_copies]
+
+    def _wanted(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
         if self.policy == "all":
             return list(checkpoints)
         if self.policy == "none":
@@ -72,33 +124,47 @@ class CheckpointCopier:
         gone = {one.checkpoint_id for one in unkept([as_saved(one, self.metric) for one in checkpoints], self.numbers)}
         return [one for one in checkpoints if one.checkpoint_id not in gone]
 
-    async def _copy(self, checkpoint: CheckpointView) -> None:
-        limit = self.rt.settings.checkpoint_copy_limit_bytes
-        if (checkpoint.size_bytes or 0) > limit:
-            if not self._said_too_large:
-                self._said_too_large = True
-                self.rt.log.warning(
-                    "Checkpoint %s has %d bytes, above checkpoint_copy_limit (%d): it stays on host '%s' alone. "
-                    "Set checkpoint_storage to shared storage, or raise the limit.",
-                    checkpoint.path, checkpoint.size_bytes, limit, checkpoint.host,
-                )  # fmt: skip
-            return
-        target = self._target(checkpoint)
+    async def _copy(self, checkpoint: CheckpointView) -> bool:
+        """Copy a checkpoint; return False when the limit of the whole trial left too little room for it."""
+        target, settings = self._target(checkpoint), self.rt.settings
+        taken = await in_thread(tree_bytes, target.parent)
+        limit = min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - taken)
         try:
+            if (checkpoint.size_bytes or 0) > limit:
+                raise ArchiveLimitError(f"it was reported with {checkpoint.size_bytes} bytes")
             link = await self.rt.link(checkpoint.host)
-            await in_thread(fetch_copy, link, checkpoint, target)
+            size = await in_thread(fetch_copy, link, checkpoint, target, limit_bytes=limit)
         except HostRefusedError:
             # The library removes what the policy does not keep, also while it is being fetched.
             self.rt.log.debug("Checkpoint of step %d was replaced by a newer one before it was copied", checkpoint.step)
+            return True
+        except ArchiveLimitError as error:
+            is_full = limit < settings.checkpoint_copy_limit_bytes and (checkpoint.size_bytes or 0) <= limit + taken
+            self._warn_too_large(checkpoint, error)
+            return not is_full
+        except (HostError, OSError, tarfile.TarError, DamagedCopyError, UntrustedPathError) as error:
+            self.rt.log.warning("Checkpoint of step %d was not copied: %s", checkpoint.step, error)
+            return True
+        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
+        self._said_too_large.discard(checkpoint.checkpoint_id)
+        return True
+
+    def _warn_too_large(self, checkpoint: CheckpointView, error: Exception) -> None:
+        if checkpoint.checkpoint_id in self._said_too_large:
             return
-        except (HostError, OSError, tarfile.TarError, DamagedCopyError) as error:
-            self.rt.log.warning("Checkpoint %s was not copied: %s", checkpoint.path, error)
-            return
-        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, str(target))
+        self._said_too_large.add(checkpoint.checkpoint_id)
+        self.rt.log.warning(
+            "Checkpoint of step %d stays on host '%s' alone: %s. checkpoint_copy_limit is %d, trial_copy_limit %d. "
+            "Set checkpoint_storage to shared storage, or raise the limits.",
+            checkpoint.step,
+            checkpoint.host,
+            error,
+            self.rt.settings.checkpoint_copy_limit_bytes,
+            self.rt.settings.trial_copy_limit_bytes,
+        )
 
     def _target(self, checkpoint: CheckpointView) -> Path:
-        folder = self.rt.settings.checkpoint_dir / f"experiment-{self.view.experiment_id}"
-        return folder / f"trial-{self.view.trial_id}" / f"{checkpoint.run}-step{checkpoint.step}"
+        return copy_path(self.rt.settings.checkpoint_dir, self.view.experiment_id, checkpoint)
 
 
 class DamagedCopyError(Exception):
@@ -142,12 +208,41 @@ def as_saved(checkpoint: CheckpointView, metric: str | None) -> Saved:
 
 def is_in_run_folder(checkpoint: CheckpointView) -> bool:
     """Return whether a checkpoint lies in the folder of its run, on one host alone."""
-    return not os.path.isabs(checkpoint.path) and not is_url(checkpoint.path)
+    return checkpoint.place is not None and checkpoint.place.kind is StorageKind.RUN
 
 
-def is_url(path: str) -> bool:
-    """Return whether a checkpoint lies in a bucket."""
-    return "://" in path
+def trusted(checkpoint: CheckpointView) -> CheckpointPlace:
+    """Return the place of a checkpoint, derived from its trial's configuration.
+
+    :raises UntrustedPathError: what was reported is none of the trial's places
+    """
+    if checkpoint.place is None:
+        raise UntrustedPathError(f"the checkpoint of step {checkpoint.step} was refused: {checkpoint.refused}")
+    return checkpoint.place
+
+
+def trial_folder(checkpoint_dir: Path, experiment_id: int, trial_id: int) -> Path:
+    """Return where copies of one trial's files lie on this machine."""
+    return checkpoint_dir / f"experiment-{experiment_id}" / f"trial-{trial_id}"
+
+
+def copy_path(checkpoint_dir: Path, experiment_id: int, checkpoint: CheckpointView) -> Path:
+    """Return where the copy of a checkpoint lies on this machine."""
+    folder = trial_folder(checkpoint_dir, experiment_id, checkpoint.trial_id)
+    return folder / f"{checkpoint.run}-step{checkpoint.step}"
+
+
+def remove_copy(checkpoint_dir: Path, checkpoint: CheckpointView, experiment_id: int) -> None:
+    """Remove a checkpoint's copy where this provider would have made it, and nowhere else. Blocks."""
+    path = copy_path(checkpoint_dir, experiment_id, checkpoint)
+    if checkpoint.copy_url == str(path):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sweep_partial(folder: Path) -> None:
+    """Remove what a process that was killed in the middle of a copy left of it. Blocks."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def best_checkpoint(checkpoints: list[CheckpointView], metric: str | None, smaller_is_better: bool) -> CheckpointView:
@@ -167,36 +262,37 @@ def _age(checkpoint: CheckpointView) -> tuple[int, int, int]:
     return checkpoint.attempt, checkpoint.step, checkpoint.checkpoint_id
 
 
-def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path) -> None:
+def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limit_bytes: int) -> int:
     """Copy a checkpoint from its host; it appears under its name once it is whole. Blocks.
 
+    :param limit_bytes: most that its files may have together, counted while they come
+    :return: bytes of its files
+    :raises ArchiveLimitError: it is larger
     :raises DamagedCopyError: a file differs from what its metadata, or the store, say
     :raises tarfile.TarError: the archive is damaged or leads outside
+    :raises UntrustedPathError: it is none of its trial's places
     """
+    place = trusted(checkpoint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy-") as temporary:
-        with link.fetching(checkpoint.run, checkpoint.path) as incoming:
-            unpack(cast("IO[bytes]", incoming), Path(temporary))
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=PARTIAL) as temporary:
+        with link.fetching(checkpoint.run, place.path) as incoming:
+            found = unpack_plain(incoming, Path(temporary), limit_bytes=limit_bytes, limit_files=FILES_LIMIT)
         entries = list(Path(temporary).iterdir())
         source = entries[0] if len(entries) == 1 and entries[0].is_dir() else Path(temporary)
         verify_copy(source, checkpoint)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(source, target)
+        sync_folder(target.parent)
+    return found.size_bytes
 
 
-def unpack(archive: IO[bytes], folder: Path) -> None:
-    """Unpack a tar as it comes into a folder that is there.
-
-    :raises tarfile.TarError: the archive is damaged or leads outside
-    """
-    # The way of the hosts: Python 3.11.2, which Debian 12 has, knows no filters for extractall.
-    from airflow_provider_dtrain.hosts import supervisor
-
+def sync_folder(folder: Path) -> None:
+    """Return when the names in a folder are on the disk. Blocks."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with tarfile.open(fileobj=archive, mode="r|") as members:
-            supervisor.unpack(members, str(folder))
-    except supervisor.Refused as error:
-        raise tarfile.TarError(str(error)) from error
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
@@ -221,8 +317,5 @@ def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
 
 def send(link: HostLink, run: str, relpath: str, folder: Path, name: str) -> None:
     """Put a folder of this machine below a path in a run's folder, under a name. Blocks."""
-    with (
-        link.putting(run, relpath) as outgoing,
-        tarfile.open(fileobj=cast("IO[bytes]", outgoing), mode="w|") as archive,
-    ):
-        archive.add(folder, arcname=name)
+    with link.putting(run, relpath) as outgoing:
+        pack_tree(folder, cast("IO[bytes]", outgoing), name)

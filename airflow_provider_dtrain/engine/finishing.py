@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle import classify, first_failure, is_aftermath
@@ -18,6 +19,7 @@ from airflow_provider_dtrain.errors import (
     RunEndedError,
     TrainingRefusedError,
 )
+from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle import RankExit
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, Proof
 
 FENCE_WAIT_S = 10.0
+#: Most that is shown of processes that a host names.
+SHOWN_CHARS = 1000
 #: Last line of a traceback that the training library ended on purpose; see train/errors.py.
 _REFUSED = re.compile(
     r"^airflow_provider_dtrain\.train\.errors\."
@@ -54,9 +58,11 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             raise found
         elif found.get("clear"):
             clear.append(host)
+            await _show_foreign(rt, host, found.get("foreign"))
         else:
-            rt.log.warning("Host '%s' could not end everything of %s: %s", host, view.run, found.get("survivors"))
-            await _show_stuck(rt, view, host)
+            words = survivors_words(found)
+            rt.log.warning("Host '%s' could not end everything of %s. Left: %s", host, view.run, words)
+            await _show_stuck(rt, view, host, words)
     if clear:
         rt.log.info("Nothing of %s runs any more on %s", view.run, ", ".join(clear))
     return clear
@@ -69,17 +75,51 @@ async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
+async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
+    """End a run that its store has lost, on all its hosts; a host that does not answer is left to recovery.
+
+    :param view: the attempt as it was before the store lost it
+    """
+    answers = await asyncio.gather(*(_fence(rt, view, host) for host in view.placement), return_exceptions=True)
+    for host, found in zip(view.placement, answers, strict=True):
+        if isinstance(found, BaseException) and not isinstance(found, HostError):
+            raise found
+        words = "is gone" if isinstance(found, dict) and found.get("clear") else f"may be left: {found}"
+        rt.log.warning("Run %s, which the store does not know, %s on host '%s'", view.run, words, host)
+
+
 def launch_of(view: AttemptView, host: str) -> str | None:
     """Return what tells this launch on a host from another one of the same name; None when it is not known."""
     plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
     return plan.get("launch")
 
 
-async def _show_stuck(rt: Runtime, view: AttemptView, host: str) -> None:
-    """Show the slots of processes that cannot be killed; recovery shows them as ready again once they are gone."""
+async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> None:
+    """Show the slots of processes that are not gone; recovery shows them as ready again once they are."""
     for slot in view.placement.get(host, ()):
         with contextlib.suppress(NotFoundError):
-            await rt.db(rt.store.mark_slot, host, slot, "stuck")
+            await rt.db(rt.store.mark_slot, host, slot, "stuck", words)
+
+
+async def _show_foreign(rt: Runtime, host: str, foreign: object) -> None:
+    """Show the slots on whose devices processes outside all runs are left, which belong to other accounts."""
+    for user in _mappings(foreign):
+        slot, words = user.get("slot"), f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
+        if isinstance(slot, int):
+            rt.log.warning("Slot %d of host '%s' is in use by %s", slot, host, words)
+            with contextlib.suppress(NotFoundError):
+                await rt.db(rt.store.mark_slot, host, slot, "busy_elsewhere", plain(words, SHOWN_CHARS))
+
+
+def survivors_words(found: Mapping[str, Any]) -> str:
+    """Return in words which processes a fence has found alive, and which slots they keep."""
+    words = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
+    words += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not words else []
+    return plain(", ".join(words[:20]) or "nothing that it can name", SHOWN_CHARS)
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 async def release(rt: Runtime, view: AttemptView) -> list[str]:

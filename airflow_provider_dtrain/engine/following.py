@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.events import SUPERVISOR_KINDS
 from airflow_provider_dtrain.core.lifecycle import RankExit
 from airflow_provider_dtrain.engine.deciding import Deciding
+from airflow_provider_dtrain.engine.intake import SUPERVISOR, AttemptQuota
 from airflow_provider_dtrain.engine.renewal import renewer
 from airflow_provider_dtrain.engine.stopping import GiveWay
 from airflow_provider_dtrain.engine.streaming import STOP_MARGIN_S, HostFollower, with_rank
@@ -133,6 +135,7 @@ class GangFollower:
         self.deciding = Deciding(self, preemption_timeout_s)
         self.watchdog = GangWatchdog(view.placement, hang_timeout_s, rt.log)
         self.max_runtime = max_runtime
+        self.quota = AttemptQuota(rt)
         self.changed = asyncio.Event()
         self.checked_at = time.monotonic()
         #: Channels that are open or were, by host.
@@ -145,6 +148,8 @@ class GangFollower:
         :raises HandedOver: another process follows from here; everything received is committed
         """
         for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=TOLD_KINDS):
+            if event.kind in SUPERVISOR_KINDS and event.stream != SUPERVISOR:
+                continue
             offset_s = float(event.body.get("clock_offset_s") or 0.0)
             self.end.note(event.host, with_rank(event.stream, event.body), offset_s)
         if self.view.state == "stopping":

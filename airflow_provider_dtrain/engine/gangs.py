@@ -13,7 +13,7 @@ from airflow_provider_dtrain.engine.changes import RENEW_S
 from airflow_provider_dtrain.engine.patience import patiently
 from airflow_provider_dtrain.engine.recovery import Recovery
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import GangEndedError, UnplaceableError
+from airflow_provider_dtrain.errors import GangEndedError, StoreSetBackError, UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
@@ -92,16 +92,24 @@ class GangWaiter:
         :raises StaleWatchError: another process waits for it now
         :raises GangTimeout: the deadline has passed
         """
-        if self.watch is None:
-            self.watch = await self._db(self.store.watch_gang, self.allocation_id, watcher=self.watcher)
         recovery = Recovery(self.hook)
         try:
-            while (view := await self._look()) is None and patient:
+            while (view := await self._look_again()) is None and patient:
                 recovery.tick()
                 await self._changed()
         finally:
             await recovery.close()
         return view
+
+    async def _look_again(self) -> GangView | None:
+        """Look under the present watch, or under a new one: at first, and when the store has lost the last."""
+        if self.watch is not None:
+            try:
+                return await self._look(self.watch)
+            except StoreSetBackError as error:
+                self.log.warning("%s Was it set back, or did a replica take over?", error)
+        self.watch = await self._db(self.store.watch_gang, self.allocation_id, watcher=self.watcher)
+        return await self._look(self.watch)
 
     async def _changed(self) -> None:
         """Wait until something may have changed for the request, but not longer than it may be silent."""
@@ -131,19 +139,18 @@ class GangWaiter:
         """
         await self._db(self.store.end_gang, self.allocation_id, because, watch=self.watch)
 
-    async def _look(self) -> GangView | None:
-        assert self.watch is not None
-        view = await self._db(self.store.renew_gang_request, self.allocation_id, self.watch)
+    async def _look(self, watch: int) -> GangView | None:
+        view = await self._db(self.store.renew_gang_request, self.allocation_id, watch)
         self._pool = view.pool
         await self._db(self.store.schedule, view.pool)
-        held = await self._db(self.store.take_up_gang, self.allocation_id, self.watch)
+        held = await self._db(self.store.take_up_gang, self.allocation_id, watch)
         if held is not None:
             places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(held.placement.items()))
             self.log.info("Holding %d slot(s) of pool '%s': %s", held.slots, held.pool, places)
             return held
         view = await self._db(self.store.gang, self.allocation_id)
         if view.reason and view.reason != self._said:
-            self.log.info("Waiting in pool '%s': %s", view.pool, view.reason)
+            self.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
             self._said = view.reason
         if view.unplaceable:
             raise UnplaceableError(view.reason)

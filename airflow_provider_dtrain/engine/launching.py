@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.launch import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.engine.output_copies import send_outputs
+from airflow_provider_dtrain.engine.outputs import carried_to
 from airflow_provider_dtrain.engine.runtime import answer
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError
@@ -58,6 +60,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
         await rt.db(rt.store.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
+    job = replace(job, carried=await carried_to(rt, view))
     prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
     port = master["port"] or prepared[master["host"]]["port"]
 
@@ -84,6 +87,8 @@ async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink])
     try:
         listening = await on_all(links, one)
         connects = await _connect(links, listening, nonce) if several else {}
+        if several and job.shared_path is not None:
+            await _check_shared(links, job.shared_path, nonce)
     finally:
         if several:
             closing = (answer(link, "net_close", nonce=nonce) for link in links.values())
@@ -96,7 +101,7 @@ async def _nothing() -> None:
 
 
 async def _listen(link: HostLink, job: Job, nonce: str) -> dict[str, Any]:
-    return await answer(link, "net_listen", nonce=nonce, port_range=job.port_range)
+    return await answer(link, "net_listen", nonce=nonce, port_range=job.port_range, interface=job.network_interface)
 
 
 async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], nonce: str) -> dict[str, Any]:
@@ -120,13 +125,7 @@ async def _send_archives(link: HostLink, job: Job) -> None:
 async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
     """Raise when the host cannot run this configuration."""
     slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
-    asked: dict[str, Any] = {
-        "python": job.python,
-        "modules": list(job.modules),
-        "slots": slots,
-        "shared_paths": [],
-        "nonce": "",
-    }
+    asked: dict[str, Any] = {"python": job.python, "modules": list(job.modules), "slots": slots}
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:
         raise EnvironmentMissingError(
@@ -150,7 +149,34 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
         raise HostError(link.host, f"Host '{link.host}': " + "; ".join(found["problems"]))
 
 
+async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) -> None:
+    """Raise unless every host of the gang reads in the checkpoint storage what every other host writes there."""
+    asked: dict[str, Any] = {"python": None, "modules": [], "slots": [], "shared_paths": [path], "nonce": nonce}
+
+    async def one(host: str, link: HostLink) -> Any:
+        return await answer(link, "preflight", timeout_s=60.0, **asked)
+
+    written = await on_all(links, one)
+    for host, found in written.items():
+        if not found["shared"][path]["writable"]:
+            raise HostError(host, f"Host '{host}': checkpoint_storage: " + "; ".join(found["problems"]))
+    # The second look comes after every host has left its mark.
+    seen = {host: set(found["shared"][path]["seen"]) for host, found in (await on_all(links, one)).items()}
+    for reader in links:
+        for writer in links:
+            if written[writer]["shared"][path]["self"] not in seen[reader]:
+                raise HostError(
+                    reader,
+                    f"Host '{reader}' does not see in {path} what host '{writer}' wrote there: checkpoint_storage must "
+                    "be one folder for all hosts. Mount the same file system there on both, or use s3, gcs or azure.",
+                )
+
+
 async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
     if (job.checkpoint_source is not None or job.weights_source is not None) and plan["master_local"]:
         await in_thread(job.send_checkpoint, link, plan["run"])
+    if job.carried is not None:
+        # To every host: a script may load its snapshot on each rank.
+        await in_thread(send_outputs, link, plan["run"], job.carried.name, job.carried.generation)
+        plan = {**plan, "carried": job.carried.name}
     return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)

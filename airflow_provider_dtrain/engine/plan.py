@@ -9,9 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.checkpoint_place import storage_root
 from airflow_provider_dtrain.core.launch import HostFacts, LaunchFacts, build_plans, rank_order
 from airflow_provider_dtrain.core.resources import Placement
-from airflow_provider_dtrain.engine.checkpoints import is_in_run_folder
+from airflow_provider_dtrain.engine.checkpoints import is_in_run_folder, trusted
 from airflow_provider_dtrain.engine.drawing import first_attempt
 from airflow_provider_dtrain.engine.needs import needed_modules
 from airflow_provider_dtrain.errors import ConfigError, Problem
@@ -19,6 +20,7 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.launch import NetworkChoice
+    from airflow_provider_dtrain.engine.outputs import Carried
     from airflow_provider_dtrain.engine.sources import SourceCheckpoint
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.hosts.remote import HostLink
@@ -56,6 +58,8 @@ class Job:
     checkpoint_source: CheckpointView | None = None
     #: Whose weights a trial without a checkpoint of its own starts from.
     weights_source: SourceCheckpoint | None = None
+    #: What a plain script wrote in earlier attempts.
+    carried: Carried | None = None
     #: Units of training at which the searcher decides on the trial.
     rungs: tuple[int, ...] = ()
     #: Seconds until Airflow's execution_timeout; None = no limit.
@@ -75,6 +79,11 @@ class Job:
     def port_range(self) -> list[int] | None:
         """Ports that a firewall leaves open between the hosts."""
         return list(self.config.port_bounds) if self.config.port_bounds else None
+
+    @property
+    def shared_path(self) -> str | None:
+        """Folder of the checkpoint storage that all hosts must share; None = a bucket, or the chief's run folder."""
+        return shared_root(self.config)
 
     def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
         """Return what the store keeps of a launch: the hosts' plans, the rendezvous, the boot ids.
@@ -120,7 +129,7 @@ class Job:
     def _checkpoint_dir(self, view: AttemptView) -> str | None:
         """Return the trial's folder on shared storage; None = the chief's run folder."""
         root = shared_root(self.config)
-        return f"{root}/{_own_folder(view)}" if root else None
+        return f"{root.rstrip('/')}/{_own_folder(view)}" if root else None
 
     def _checkpoint_url(self, view: AttemptView) -> str | None:
         """Return the trial's URL in the bucket; None where checkpoints go to a folder."""
@@ -133,7 +142,7 @@ class Job:
 
         own, weights = self.checkpoint_source, self.weights_source
         if own is not None and own.copy_url is not None:
-            send(link, run, RESTORED, Path(own.copy_url), Path(own.path).name)
+            send(link, run, RESTORED, Path(own.copy_url), trusted(own).name)
         if weights is not None and weights.is_sent:
             send(link, run, SOURCE, Path(weights.where), weights.name)
 
@@ -142,7 +151,8 @@ class Job:
         source = self.checkpoint_source
         if source is None:
             return None
-        return f"../{RESTORED}/{Path(source.path).name}" if source.copy_url else source.path
+        place = trusted(source)
+        return f"../{RESTORED}/{place.name}" if source.copy_url else place.path
 
     def _source_path(self) -> str | None:
         source = self.weights_source
@@ -175,21 +185,14 @@ def _own_folder(view: AttemptView) -> str:
 
 def shared_root(config: ExperimentConfig) -> str | None:
     """Return the folder for checkpoints that all hosts share; None = each run has its own."""
-    storage = config.checkpoint_storage
-    match storage.type:
-        case "shared_fs":
-            return str(Path(storage.host_path) / (storage.storage_path or ""))
-        case "directory":
-            return storage.container_path
-        case _:
-            return None
+    root = storage_root(config.checkpoint_storage.model_dump(mode="json"))
+    return root if root is not None and "://" not in root else None
 
 
 def bucket_url(config: ExperimentConfig) -> str | None:
     """Return the URL below which checkpoints go; None = they go to a folder."""
-    from airflow_provider_dtrain.train.storage_options import root_of
-
-    return root_of(config.checkpoint_storage.model_dump(mode="json"))
+    root = storage_root(config.checkpoint_storage.model_dump(mode="json"))
+    return root if root is not None and "://" in root else None
 
 
 def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.attempt import AttemptRunner
+    from airflow_provider_dtrain.engine.outcome import Outcome
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records import AttemptView
     from airflow_provider_dtrain.store.repository import Store
@@ -104,6 +106,10 @@ class Look:
                     return list(await work)
             except (DtrainError, TimeoutError) as error:
                 log.info("Recovery goes on later: %s", error or "no time left")
+                return []
+            except Exception:
+                # One attempt or host that fails in a new way must not keep the slots of all others.
+                log.exception("Recovery of one attempt or host failed, it is tried again later")
                 return []
 
     async def _look_at(self, store: Store, host: str) -> list[str]:
@@ -229,14 +235,26 @@ class Look:
         for host, error in lost.items():
             if isinstance(error, HostSilentError):
                 await rt.note_host(host, "lost", str(error))
+        runner = AttemptRunner(rt)
         try:
-            outcome = await AttemptRunner(rt).salvage(lost)
+            outcome = await self._outcome(runner, lost)
         finally:
             await self._give_back(rt)
         if outcome is not None:
             rt.log.info("It had no follower any more and has ended: %s", outcome.state)
         left = (await in_thread(store.attempt, view.attempt_id)).held_hosts
         return [host for host in view.held_hosts if host not in left]
+
+    @staticmethod
+    async def _outcome(runner: AttemptRunner, lost: Mapping[str, HostError]) -> Outcome | None:
+        """End an attempt by what its hosts have of it, or without that when it cannot be read."""
+        try:
+            return await runner.salvage(lost)
+        except DtrainError:
+            raise
+        except Exception as error:
+            log.exception("What the hosts have of attempt %d cannot be read, it is ended without", runner.rt.attempt_id)
+            return await runner.end_unread(error)
 
     async def _give_back(self, rt: Runtime) -> None:
         """Let a follower that comes back take the attempt again."""
@@ -291,7 +309,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
             continue
         token, wait_s = int(name.rpartition(".")[2]), finishing.FENCE_WAIT_S
         found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
-        words = "It is gone." if found.get("clear") else f"Left of it: {found.get('survivors')}"
+        words = "It is gone." if found.get("clear") else f"Left of it: {finishing.survivors_words(found)}"
         rt.log.warning("Run %s on host '%s' is unknown to the store, restored from a backup? %s", name, host, words)
     await free_slots(rt, host)
     return unknown
@@ -300,11 +318,12 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
 async def free_slots(rt: Runtime, host: str) -> None:
     """Make slots ready again that were stuck or somebody else's and that nobody has any more."""
     record = await rt.db(rt.store.get_host, host)
-    doubtful = [slot.index for slot in record.slots if slot.state != "ready"]
+    doubtful = [slot for slot in record.slots if slot.state != "ready"]
     if not doubtful:
         return
-    locks = (await rt.call(host, "status")).get("slots") or {}
-    for index in doubtful:
+    asked = [{"slot": slot.index, "device": slot.device} for slot in doubtful]
+    locks = (await rt.call(host, "status", slots=asked)).get("slots") or {}
+    for index in (slot.index for slot in doubtful):
         lock = locks.get(str(index))
         if lock is None or (isinstance(lock, Mapping) and lock.get("held_by") is None):
             await rt.db(rt.store.mark_slot, host, index, "ready")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.checkpoint_place import CheckpointPlace, StorageKind, storage_root
 from airflow_provider_dtrain.core.retention import unkept
-from airflow_provider_dtrain.engine.checkpoints import as_saved, is_in_run_folder, is_url, numbers_of
+from airflow_provider_dtrain.engine.checkpoints import as_saved, numbers_of, remove_copy
 from airflow_provider_dtrain.engine.runtime import answer
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError
@@ -35,6 +35,7 @@ _BACKGROUND: set[asyncio.Task[None]] = set()
 class Unkept:
     """Checkpoints that an experiment does not keep."""
 
+    experiment_id: int
     config: ExperimentConfig
     sealed: bytes | None
     checkpoints: list[CheckpointView]
@@ -67,7 +68,7 @@ async def find_unkept(rt: Runtime, view: AttemptView, state: State, error: Dtrai
     trials = await rt.db(lambda: rt.store.list_trials(experiment_id=view.experiment_id, limit=None))
     done = {one.trial_id for one in trials if one.state in DONE} | {view.trial_id}
     unwanted = [c for c in checkpoints if c.checkpoint_id in gone and c.trial_id in done]
-    return Unkept(config, stored.secrets, unwanted) if unwanted else None
+    return Unkept(view.experiment_id, config, stored.secrets, unwanted) if unwanted else None
 
 
 async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
@@ -80,7 +81,7 @@ async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
     async def remove() -> None:
         try:
             async with asyncio.timeout(REMOVAL_MOST_S):
-                await _remove(rt, unkept.config, unkept.sealed, unkept.checkpoints)
+                await _remove(rt, unkept)
         except (TimeoutError, DtrainError) as error:
             rt.log.warning("Checkpoints that the experiment does not keep stay for now: %s", error or "no time left")
 
@@ -90,42 +91,69 @@ async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
     await asyncio.wait({task}, timeout=REMOVAL_PATIENCE_S)
 
 
-async def _remove(rt: Runtime, config: ExperimentConfig, sealed: bytes | None, unwanted: list[CheckpointView]) -> None:
-    groups: dict[tuple[str, str | None, str], list[CheckpointView]] = defaultdict(list)
+@dataclass(frozen=True)
+class _Folder:
+    """A folder on a host from which checkpoints are removed."""
+
+    host: str
+    #: None: ``root`` is a folder that the configuration names; else the run whose folder is the root.
+    run: str | None
+    root: str
+    folder: str
+
+
+async def _remove(rt: Runtime, unkept: Unkept) -> None:
+    groups: dict[_Folder, list[CheckpointView]] = defaultdict(list)
     buckets: list[CheckpointView] = []
-    for one in unwanted:
-        if is_url(one.path):
+    removed: list[CheckpointView] = []
+    root = storage_root(unkept.config.checkpoint_storage.model_dump(mode="json")) or ""
+    for one in unkept.checkpoints:
+        place = removable(one, root)
+        if place is None:
+            rt.log.warning("Checkpoint of step %d of trial %d is not in the configured storage", one.step, one.trial_id)
+        elif place.kind is StorageKind.BUCKET:
             buckets.append(one)
         elif one.removed_at is not None:
-            groups["", None, ""].append(one)
+            removed.append(one)
         else:
-            run = one.run if is_in_run_folder(one) else None
-            groups[one.host, run, one.path.rpartition("/")[0]].append(one)
-    removed = await _from_bucket(rt, config, sealed, buckets) if buckets else []
-    on_hosts = [(key, found) for key, found in groups.items() if key[0]]
-    answers = await asyncio.gather(*(_from_host(rt, *key, found) for key, found in on_hosts))
-    removed += [one for gone in answers for one in gone] + groups.get(("", None, ""), [])
+            run = one.run if place.kind is StorageKind.RUN else None
+            groups[_Folder(one.host, run, place.root, place.folder)].append(one)
+    removed += await _from_bucket(rt, unkept.config, unkept.sealed, buckets) if buckets else []
+    answers = await asyncio.gather(*(_from_host(rt, where, found) for where, found in groups.items()))
+    removed += [one for gone in answers for one in gone]
     for one in removed:
-        await _forget(rt, one)
+        await _forget(rt, one, unkept.experiment_id)
     if removed:
         rt.log.info("Removed %d checkpoint(s) that the experiment does not keep", len(removed))
 
 
-async def _from_host(
-    rt: Runtime, host: str, run: str | None, root: str, found: list[CheckpointView]
-) -> list[CheckpointView]:
+def removable(checkpoint: CheckpointView, root: str) -> CheckpointPlace | None:
+    """Return the place that may be removed, None when it is refused or below another root.
+
+    :param root: folder or URL that the configuration of the ending trial names; "" = none
+    """
+    place = checkpoint.place
+    if place is None or checkpoint.refused is not None:
+        return None
+    return place if place.kind is StorageKind.RUN or place.root == root else None
+
+
+async def _from_host(rt: Runtime, where: _Folder, found: Sequence[CheckpointView]) -> list[CheckpointView]:
     """Return those that are gone from the host."""
-    names = [one.path.rpartition("/")[2] for one in found]
-    asked: dict[str, Any] = {"root": root, "names": names, **({"run": run} if run is not None else {})}
+    names = [one.place.name if one.place else "" for one in found]
+    asked: dict[str, Any] = {"folder": where.folder, "names": names}
+    asked |= {"run": where.run} if where.run is not None else {"root": where.root}
     try:
-        link = await rt.link(host)
+        link = await rt.link(where.host)
         told = await answer(link, "remove_checkpoints", timeout_s=REMOVE_TIMEOUT_S, **asked)
     except DtrainError as error:
-        rt.log.warning("%d checkpoint(s) on host '%s' are kept for now: %s", len(found), host, error)
+        rt.log.warning("%d checkpoint(s) on host '%s' are kept for now: %s", len(found), where.host, error)
         return []
-    for name, reason in told.get("kept", {}).items():
-        rt.log.warning("Checkpoint %s/%s on host '%s' is not wanted any more but stays: %s", root, name, host, reason)
-    gone = set(told.get("removed", ()))
+    kept = told.get("kept")
+    for name, reason in kept.items() if isinstance(kept, dict) else ():
+        rt.log.warning("Checkpoint %s/%s on host '%s' stays: %s", where.folder, name, where.host, reason)
+    answered = told.get("removed")
+    gone = {name for name in answered if isinstance(name, str)} if isinstance(answered, list) else set()
     return [one for one, name in zip(found, names, strict=True) if name in gone]
 
 
@@ -149,16 +177,17 @@ def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[Ch
     storages: dict[str, RemoteStorage] = {}
     gone = []
     for one in found:
-        root = one.path.rpartition("/")[0]
+        place = removable(one, storage_root(options) or "")
+        if place is None:
+            continue
+        root = f"{place.root}/{place.folder}"
         if root not in storages:
             storages[root] = RemoteStorage(root, options)
-        if storages[root].remove(one.path):
+        if storages[root].remove(place.path):
             gone.append(one)
     return gone
 
 
-async def _forget(rt: Runtime, one: CheckpointView) -> None:
+async def _forget(rt: Runtime, one: CheckpointView, experiment_id: int) -> None:
     await rt.db(rt.store.mark_removed, [one.checkpoint_id])
-    # Only what this provider wrote itself.
-    if one.copy_url is not None and rt.settings.checkpoint_dir in Path(one.copy_url).parents:
-        await in_thread(shutil.rmtree, one.copy_url, ignore_errors=True)
+    await in_thread(remove_copy, rt.settings.checkpoint_dir, one, experiment_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Mapping
@@ -40,7 +39,9 @@ class Renewer:
 
     def __init__(self) -> None:
         self._followers: dict[str, Follower] = {}
-        self._beats: queue.SimpleQueue[tuple[HostLink, dict[str, Any]]] = queue.SimpleQueue()
+        #: Latest beat of each host: a flood of them takes no memory.
+        self._beats: dict[HostLink, dict[str, Any]] = {}
+        self._news = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -64,13 +65,14 @@ class Renewer:
 
     def beat(self, link: HostLink, frame: dict[str, Any]) -> None:
         """Take a host's beat; called by the link's reader thread, returns at once."""
-        self._beats.put((link, frame))
+        self._beats[link] = frame
+        self._news.set()
 
     def _work(self) -> None:
         while True:
-            beats = [self._beats.get()]
-            while not self._beats.empty():
-                beats.append(self._beats.get())
+            self._news.wait()
+            self._news.clear()
+            beats = [self._beats.popitem() for _ in range(len(self._beats))]
             try:
                 self._renew(beats)
             except DtrainError as error:

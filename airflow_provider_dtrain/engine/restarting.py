@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.drawing import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
+from airflow_provider_dtrain.engine.outputs import beginning
 from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, back_off_s, platform_back_off_s, shortened
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -93,7 +94,7 @@ class Restarting:
             await self._until_gone(view)
         await self._next_attempt(error, counted=True)
         source, pause_s = (await self._job(await self.rt.view())).checkpoint_source, back_off_s(view.restarts)
-        where = f"step {source.step}" if source is not None else "the beginning: there is no checkpoint yet"
+        where = f"step {source.step}" if source is not None else await beginning(self.rt, view)
         self.rt.log.warning("Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, pause_s, where)
         await self._back_off(pause_s)
         return None
@@ -205,7 +206,7 @@ class Restarting:
 
         try:
             if isinstance(error, SlotBusyError) and isinstance(slot := error.details.get("slot"), int):
-                await self.rt.db(self.rt.store.mark_slot, error.host, slot, "busy_elsewhere")
+                await self.rt.db(self.rt.store.mark_slot, error.host, slot, "busy_elsewhere", str(error))
             return await look_at_host(self.rt, error.host)
         except DtrainError as problem:
             self.rt.log.warning("Host '%s' could not be looked at: %s", error.host, problem)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from airflow_provider_dtrain.engine.patience import patiently
 from airflow_provider_dtrain.engine.renewal import Follower, renewer
 from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.trial_logs import TrialLogs
 from airflow_provider_dtrain.errors import (
     DtrainError,
     GangEndedError,
@@ -68,6 +69,8 @@ class Runtime:
     ) -> None:
         self.hook, self.store, self.settings = hook, store, hook.settings
         self.attempt_id, self.watch, self.log, self.watcher = attempt_id, watch, log, watcher
+        #: Rank 0's lines in the task log.
+        self.logs = TrialLogs(self)
         #: Unix time when the trial must have ended; None = never
         self.deadline: float | None = None
         self.connect_timeout_s = CONNECT_TIMEOUT_S
@@ -75,6 +78,8 @@ class Runtime:
         self.wishes = Wishes()
         #: time.monotonic() when this process took the attempt's grant up; None = it did not.
         self.taken_up_at: float | None = None
+        #: The attempt as it was when this process began to follow its run; None while it follows none.
+        self.followed: AttemptView | None = None
         #: time.monotonic() when the watch was last known to be current.
         self.proved_at = time.monotonic()
         #: Called on a kill, in the loop's thread: sends what can be sent without waiting.
@@ -109,14 +114,16 @@ class Runtime:
         """Follow an attempt of the trial from now on, whoever followed it before."""
         self.watch = await self.db(self.store.watch, attempt_id, watcher=self.watcher)
         self.attempt_id, self.taken_up_at, self.proved_at = attempt_id, None, time.monotonic()
+        self.followed = None
         self.wishes, self._wishes_read_at = Wishes(), time.monotonic() - WISH_CHECK_S
 
     async def prove_watch(self) -> None:
         """Return when this process is known to be the one that may stop and fence.
 
         :raises StaleWatchError: another process follows the attempt
+        :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
         """
-        await self.db(self.store.check_watch, self.attempt_id, self.watch)
+        await self.db(self.store.check_watch, self.attempt_id, self.watch, followed=self.followed)
         self.proved_at = time.monotonic()
 
     async def view(self) -> AttemptView:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.engine.checkpoints import best_checkpoint, is_url
+from airflow_provider_dtrain.core.checkpoint_place import StorageKind, url_problem
+from airflow_provider_dtrain.engine.checkpoints import best_checkpoint
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
 if TYPE_CHECKING:
@@ -56,15 +57,19 @@ def resolve(
         return None
     if (match := _TRIAL.fullmatch(named)) is not None:
         return _of_trial(store, int(match[1]), match[2] or "best")
-    if not is_url(named) and not named.startswith("/"):
+    is_url = "://" in named
+    if not is_url and (not named.startswith("/") or ".." in named.split("/")):
         raise _refuse(f"'{named}' is none: {_FORMS}")
     where = named.rstrip("/")
-    if not is_url(where) and (Path(where) / METADATA).is_file():
+    if not is_url and (Path(where) / METADATA).is_file():
         return SourceCheckpoint(where=where, is_sent=True)
     known = store.find_checkpoint(where)
     if known is not None:
         return _of_view(known)
-    if is_url(where):
+    if is_url:
+        problem = url_problem(where, config.checkpoint_storage.model_dump(mode="json"))
+        if problem is not None:
+            raise _refuse(f"{where} is not read: {problem}")
         if look_up(where):
             return SourceCheckpoint(where=where, is_sent=False)
         raise _refuse(f"there is no checkpoint at {where}: it has no {METADATA}")
@@ -97,8 +102,8 @@ def _of_trial(store: Store, trial_id: int, which: str) -> SourceCheckpoint:
 def _of_view(checkpoint: CheckpointView) -> SourceCheckpoint:
     if checkpoint.copy_url is not None:
         return SourceCheckpoint(where=checkpoint.copy_url, is_sent=True)
-    if checkpoint.path.startswith("/") or is_url(checkpoint.path):
-        return SourceCheckpoint(where=checkpoint.path, is_sent=False)
+    if checkpoint.place is not None and checkpoint.place.kind is not StorageKind.RUN:
+        return SourceCheckpoint(where=checkpoint.place.path, is_sent=False)
     raise _refuse(
         f"the checkpoint of step {checkpoint.step} of trial {checkpoint.trial_id} lies on host '{checkpoint.host}' "
         "alone. Keep checkpoints in shared storage, or raise [dtrain] checkpoint_copy_limit"

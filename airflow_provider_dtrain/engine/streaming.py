@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.events import CorruptEventError, parse_events
+from airflow_provider_dtrain.engine.intake import Intake
+from airflow_provider_dtrain.engine.rank_log import RANK0_LOG
 from airflow_provider_dtrain.errors import (
+    DtrainError,
     HostError,
     HostLostError,
     HostProtocolError,
@@ -24,25 +28,37 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_provider_dtrain.engine.following import GangFollower
+    from airflow_provider_dtrain.engine.rank_log import RankLog
     from airflow_provider_dtrain.hosts.remote import Frame, HostLink
+    from airflow_provider_dtrain.store.records import AttemptView
+
+log = logging.getLogger(__name__)
 
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.5, 30.0
 #: What a supervisor needs beyond the grace to confirm that everything is gone.
 STOP_MARGIN_S = 15.0
-LOG_COMMIT_S, SUBSCRIBE_S = 1.0, 30.0
-LOG_TAIL_BYTES = 64 * 1024
-RANK0_LOG = "rank0.log"
+LOOK_S, SUBSCRIBE_S = 1.0, 30.0
 _RANK_EVENTS = re.compile(r"rank(\d+)\.events")
 #: How long a host that was restarted may take to send what its disk has kept of the run.
 RESTARTED_READ_S = 20.0
 #: A host that is away for longer is shown as unreachable, and gets no new gangs.
 SHOWN_AFTER_S = 10.0
+#: A subscription that brings nothing for so long and lasts is no failed connection.
+STEADY_S = 3.0
+#: A host's part ends after so many breaches of the protocol within the time.
+BREACHES_MOST, BREACHES_WITHIN_S = 5, 600.0
 
 
 def with_rank(stream: str, event: Mapping[str, Any]) -> dict[str, Any]:
     """Return an event with the rank that wrote it, where a rank did."""
     found = _RANK_EVENTS.fullmatch(stream)
     return {**event, "rank": int(found[1])} if found else dict(event)
+
+
+def ranks_of(view: AttemptView, host: str) -> frozenset[int]:
+    """Return the ranks that an attempt has on a host."""
+    plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
+    return frozenset(int(rank["rank"]) for rank in plan.get("ranks", ()))
 
 
 class HostFollower:
@@ -53,39 +69,62 @@ class HostFollower:
         self.boot_id = (gang.view.plan or {}).get("boots", {}).get(host)
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.sink: Callable[[Frame], None] | None = None
-        self.log_offset, self.log_committed, self.log_committed_at = 0, 0, time.monotonic()
-        self.log_tail = b""
-        #: Bytes of rank 0's log that were shown before its host lost the file's end.
-        self.log_shown = 0
+        #: Rank 0's log, on its host; it outlives connections.
+        self.log: RankLog | None = None
+        self.log_committed = 0
         #: stream -> how often it had begun anew when we subscribed
         self.epochs: dict[str, int] = {}
-        self.is_restarted = self.is_shown_away = False
+        self.is_linked = self.is_restarted = self.is_shown_away = False
         self.unreachable_since: float | None = None
         self.wait_s = RECONNECT_FIRST_S
+        #: Latest breaches of the protocol, time.monotonic().
+        self.breaches: deque[float] = deque(maxlen=BREACHES_MOST)
+        self.intake = Intake(self.rt, host, ranks_of(gang.view, host), gang.quota)
 
     async def run(self) -> None:
         """Return when the host's part has ended; reconnects as often as needed."""
         while self.host not in self.gang.end.ended:
+            self.is_linked = False
             try:
                 link = await self._subscribe()
                 await self._consume(link)
+                if self.log is not None:
+                    self.log.is_complete = True
             except HostLostError as error:
                 return self._give_up(error)
             except HostRefusedError as error:
                 if error.code == "unknown_run":
                     return self._give_up(self._lost("has no trace of"))
                 await self._back_off(error)
+            except HostProtocolError as error:
+                # A greeting that cannot be read may be of a machine that is starting: it counts as silence.
+                if self.is_linked and self._is_hopeless():
+                    return self._give_up(self._broken(error))
+                await self._back_off(error)
             except HostError as error:
                 await self._back_off(error)
             finally:
-                await asyncio.shield(self._commit_log())
+                if self.log is not None:
+                    await asyncio.shield(self.log.commit(at_once=True))
 
     def _lost(self, what: str) -> HostLostError:
         after = " It was restarted meanwhile." if self.is_restarted and "restarted" not in what else ""
         return HostLostError(self.host, f"Host '{self.host}' {what} run {self.run_name}.{after}")
 
+    def _is_hopeless(self) -> bool:
+        """Count a breach of the protocol; return whether they are too many."""
+        self.breaches.append(time.monotonic())
+        return len(self.breaches) == BREACHES_MOST and self.breaches[-1] - self.breaches[0] < BREACHES_WITHIN_S
+
+    def _broken(self, error: HostError) -> HostProtocolError:
+        return HostProtocolError(
+            self.host,
+            f"Host '{self.host}' broke the protocol {BREACHES_MOST} times, its part of the run is ended: {error}",
+        )
+
     async def _subscribe(self) -> HostLink:
         link = await self.rt.link(self.host)
+        self.is_linked = True
         self.is_restarted = bool(self.boot_id) and link.hello.boot_id != self.boot_id
         store, attempt_id = self.rt.store, self.rt.attempt_id
         stored = await self.rt.db(store.offsets, attempt_id)
@@ -94,7 +133,12 @@ class HostFollower:
             if host == self.host
         }  # fmt: skip
         offsets = {stream: offset for (host, stream), offset in stored.items() if host == self.host}
-        self.log_offset = self.log_committed = offsets.get(RANK0_LOG, 0)
+        self.intake.begin(offsets)
+        self.log_committed = offsets.get(RANK0_LOG, 0)
+        if self.log is not None:
+            offsets[RANK0_LOG] = self.log.received
+        elif (emptied := self.rt.logs.begin_of(self.gang.view, self.log_committed)) != self.log_committed:
+            offsets[RANK0_LOG] = emptied
         frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.frames = frames
         loop = asyncio.get_running_loop()
@@ -104,7 +148,14 @@ class HostFollower:
 
         self.sink = sink
         on_progress = functools.partial(self.gang.watchdog.take, self.host)
-        future = link.subscribe(self.run_name, offsets, sink, logs="rank0", on_progress=on_progress)
+        future = link.subscribe(
+            self.run_name,
+            offsets,
+            sink,
+            logs="rank0" if self.rt.logs.wanted else "none",
+            on_progress=on_progress,
+            streams=self.intake.streams,
+        )
         try:
             await self._subscribed(future)
         except BaseException:
@@ -117,13 +168,16 @@ class HostFollower:
         return link
 
     async def _subscribed(self, future: Future[dict[str, Any]]) -> None:
-        """Wait for the host's answer, and note that it answers again."""
+        """Wait for the host's answer."""
         try:
             async with asyncio.timeout(SUBSCRIBE_S):
                 await asyncio.wrap_future(future)
         except TimeoutError:
             message = f"Host '{self.host}' did not answer 'subscribe' within {SUBSCRIBE_S:.0f} s."
             raise HostUnreachableError(self.host, message) from None
+
+    async def _progressed(self) -> None:
+        """Note that the connection is of use again: the next one that fails is the first."""
         if self.unreachable_since is not None:
             self.rt.log.info("Host '%s' answers again", self.host)
         if self.is_shown_away:
@@ -131,33 +185,51 @@ class HostFollower:
         self.unreachable_since, self.wait_s, self.is_shown_away = None, RECONNECT_FIRST_S, False
 
     async def _consume(self, link: HostLink) -> None:
-        until = time.monotonic() + RESTARTED_READ_S
+        since = time.monotonic()
+        until = since + RESTARTED_READ_S
         try:
             while self.host not in self.gang.end.ended:
                 try:
                     # wait_for of Python 3.11 loses a cancellation that comes together with a frame.
-                    async with asyncio.timeout(LOG_COMMIT_S):
+                    async with asyncio.timeout(LOOK_S):
                         frame = await self.frames.get()
                 except TimeoutError:
-                    await self._commit_log()
+                    if self.log is not None:
+                        await self.log.commit()
+                    if time.monotonic() - since > STEADY_S:
+                        await self._progressed()
                     if self.is_restarted and time.monotonic() > until:
                         raise self._lost("was restarted during") from None
                     continue
                 if frame.t == "lost":
-                    raise HostUnreachableError(self.host, f"The channel to host '{self.host}' broke.")
-                await self._take(link, frame)
+                    raise self._lost_channel(frame)
+                await self._take_bounded(link, frame)
+                await self._progressed()
         finally:
             if link.alive:
                 link.unsubscribe(self.run_name, self.sink)
+
+    def _lost_channel(self, frame: Frame) -> HostError:
+        if isinstance(frame.error, HostProtocolError):
+            return HostProtocolError(self.host, str(frame.error))
+        return HostUnreachableError(self.host, f"The channel to host '{self.host}' broke.")
+
+    async def _take_bounded(self, link: HostLink, frame: Frame) -> None:
+        """Take a frame; one that cannot be handled is a breach of the protocol, which is counted, and no crash."""
+        try:
+            await self._take(link, frame)
+        except DtrainError:
+            raise
+        except Exception as error:
+            log.exception("A frame of %s from host '%s' could not be handled", frame.stream, self.host)
+            words = f"Host '{self.host}' sent a frame of {frame.stream} that cannot be handled: {error!r:.500}"
+            raise HostProtocolError(self.host, words) from error
 
     async def _take(self, link: HostLink, frame: Frame) -> None:
         assert frame.stream is not None
         if frame.t == "gap" and not frame.skip_bytes:
             await self._begin_anew(frame)
             return
-        if frame.t == "gap":
-            gap = (self.host, frame.stream, frame.skip_bytes, frame.offset, frame.reason)
-            self.rt.log.warning("Host '%s', %s: %d bytes are missing at %d (%s)", *gap)
         if frame.stream == RANK0_LOG:
             await self._take_log(frame)
         else:
@@ -168,43 +240,35 @@ class HostFollower:
         """Read a file from its start again: it is shorter than what we have of it."""
         stream = str(frame.stream)
         epoch = self.epochs.get(stream, 0) + frame.epoch
+        if stream != RANK0_LOG:
+            self.intake.check_anew(frame)
         self.rt.log.warning("Host '%s', %s: %s. It is read again from its start.", self.host, stream, frame.reason)
         if stream == RANK0_LOG:
-            # Nobody writes to it any more; what it still has was shown.
-            self.log_shown = max(self.log_shown, self.log_offset) if self.is_restarted else 0
-            self.log_offset = 0
+            self._rank_log().begin_anew(is_known=self.is_restarted)
             return
         place = (self.rt.attempt_id, self.rt.watch, self.host, stream, frame.offset)
         await self.rt.db(self.rt.store.begin_epoch, *place, epoch, frame.reason)
 
+    def _rank_log(self) -> RankLog:
+        if self.log is None:
+            self.log = self.rt.logs.follow(self.gang.view, self.host, self.log_committed)
+        return self.log
+
     async def _take_log(self, frame: Frame) -> None:
-        data = frame.data[max(0, self.log_shown - frame.offset) :]
-        if data:
-            self.rt.log.output(data)
-            self.log_tail = (self.log_tail + data)[-LOG_TAIL_BYTES:]
-        self.log_offset = frame.end
-        if time.monotonic() - self.log_committed_at > LOG_COMMIT_S:
-            await self._commit_log()
+        log = self._rank_log()
+        if frame.t == "gap":
+            log.skip(frame.offset, frame.end, frame.reason)
+        else:
+            log.take(frame.offset, frame.data)
+        await log.commit()
+        # A queue that is not empty never suspends its reader: other trials come between two frames.
+        await asyncio.sleep(0)
 
     async def _commit_events(self, link: HostLink, frame: Frame) -> None:
         stream = str(frame.stream)
-        try:
-            events = parse_events(frame.data)
-        except CorruptEventError as error:
-            where = f"Host '{self.host}', {stream} at {frame.offset}"
-            raise HostProtocolError(self.host, f"{where}: {error}") from None
-        place = (self.rt.attempt_id, self.rt.watch, self.host, stream, frame.offset, frame.end)
         epoch, offset_s = self.epochs.get(stream, 0) + frame.epoch, link.clock_offset_s
-        commit = self.rt.db(self.rt.store.commit_events, *place, events, epoch=epoch, clock_offset_s=offset_s)
-        for event in await asyncio.shield(commit):
+        for event in await asyncio.shield(self.intake.commit(frame, epoch, offset_s)):
             await self.gang.take(self.host, with_rank(stream, event), offset_s)
-
-    async def _commit_log(self) -> None:
-        if self.log_offset == self.log_committed:
-            return
-        offset, tail = self.log_offset, self.log_tail
-        await self.rt.db(self.rt.store.commit_log, self.rt.attempt_id, self.rt.watch, self.host, 0, offset, tail)
-        self.log_committed, self.log_committed_at = offset, time.monotonic()
 
     async def _back_off(self, error: HostError) -> None:
         """Wait before the next connection; give the host up when its run must have ended itself."""

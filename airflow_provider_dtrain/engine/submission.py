@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.files import read_regular
 from airflow_provider_dtrain.core.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL
@@ -40,7 +41,7 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
     :param what: ``configuration`` or ``template``, for messages
     :raises ConfigError: the text is not valid YAML, or the file cannot be read
     """
-    from airflow_provider_dtrain.core.documents import load_yaml
+    from airflow_provider_dtrain.core.documents import MAX_BYTES, load_yaml
 
     if isinstance(value, Mapping):
         return Source(document=value, name=what)
@@ -48,11 +49,35 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
         return Source(document=load_yaml(value, source=what), name=what)
     path = folder / value
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}. Paths start at the folder of the DAG file"
+        text = read_regular(path, limit_bytes=MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"cannot read {path}: {reason}. Paths start at the folder of the DAG file"
         raise ConfigError([Problem(path="", message=message)], source=what) from None
     return Source(document=load_yaml(text, source=str(value)), name=str(value))
+
+
+def overridden(
+    config: str | Mapping[str, Any], overrides: Mapping[str, Any] | None, folder: Path
+) -> str | Mapping[str, Any]:
+    """Return a configuration with the values that an operator's ``overrides`` replace; itself without any.
+
+    :param config: path, YAML text or dict
+    :param folder: where relative paths start: the folder of the DAG file
+    :raises ConfigError: the configuration cannot be read or was rendered before, or a path leads through no map
+    """
+    from airflow_provider_dtrain.core.overrides import with_overrides
+
+    if not overrides:
+        return config
+    if _is_rendered(config):
+        message = "belong to the task that renders the configuration; this task gets a rendered one"
+        raise ConfigError([Problem(path="overrides", message=message)])
+    return with_overrides(read_document(config, folder, what="configuration").document, overrides)
+
+
+def _is_rendered(config: str | Mapping[str, Any]) -> bool:
+    return isinstance(config, Mapping) and set(config) == {"config_id", "digest"}
 
 
 def looks_like_path(value: str) -> bool:
@@ -78,14 +103,19 @@ def render(
     from airflow_provider_dtrain.core.config import assemble
 
     store = hook.store
-    if isinstance(config, Mapping) and set(config) == {"config_id", "digest"}:
+    if isinstance(config, Mapping) and _is_rendered(config):
         return store.get_config(int(config["config_id"]))
     source = read_document(config, folder, what="configuration")
     named = template if template is not None else source.document.get("template")
     base, name, version = _template(store, named, folder)
     hook.ensure_local()
     wanted = pool_wanted(source.document, base)
-    chosen = store.get_pool(choose_pool(store, wanted or pool))
+    try:
+        chosen = store.get_pool(choose_pool(store, wanted or pool))
+    except NotFoundError:
+        # The problems of the documents come first: the pool's name may be one of them.
+        assemble(base, source.document)
+        raise
     effective = assemble(base, source.document, pool_defaults=dict(chosen.defaults) or None)
     for warning in effective.warnings:
         hook.log.warning("%s", warning)

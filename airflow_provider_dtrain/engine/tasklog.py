@@ -1,23 +1,17 @@
-"""Rank 0's log in the task log: whole lines, bounded, free of control characters."""
+"""The log of a trial's task: events of the engine, and rank 0's own lines by :mod:`.rank_log`."""
 
 from __future__ import annotations
 
 import logging
-import re
-import time
-from collections.abc import MutableMapping
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Hashable, MutableMapping
+from typing import TYPE_CHECKING, Any
 
-MAX_LINE_CHARS = 8192
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.rank_log import Shown
 
-#: What torch puts before the lines of a failed rank, and before warnings of its own.
-_TORCH_PREFIX = re.compile(r"^\[rank0\]: ?")
-
-
-def clean(line: str) -> str:
-    """Return a line without terminal escapes and control characters; a carriage return keeps its last part."""
-    return _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])[:MAX_LINE_CHARS]
+#: Files of task logs that one process remembers.
+MOST_FILES = 4096
 
 
 class OfTrial(logging.LoggerAdapter[logging.Logger]):
@@ -29,52 +23,44 @@ class OfTrial(logging.LoggerAdapter[logging.Logger]):
 
 
 class TaskLog:
-    """Writes events of the engine and lines of rank 0 to one logger.
+    """Writes events of the engine to one logger, and says how rank 0's lines are written to it.
 
     :param logger: the operator's or the trigger's logger
-    :param rate_bytes_per_s: more than this per second of rank 0's log is left out, and said; None: all of it is
+    :param rate_bytes_per_s: most bytes of rank 0's log per second; None: this log gets none of it
+    :param file: what tells this file of the task log from others; None = Airflow appends to it
     """
 
-    def __init__(self, logger: logging.Logger | Any, rate_bytes_per_s: int | None) -> None:
+    def __init__(
+        self, logger: logging.Logger | Any, rate_bytes_per_s: int | None, *, file: Hashable | None = None
+    ) -> None:
         self.debug, self.info, self.warning, self.error = logger.debug, logger.info, logger.warning, logger.error
-        self._rate = rate_bytes_per_s
-        self._rest = b""
-        self._second, self._spent, self._left_out = 0, 0, 0
+        self.rate_bytes_per_s, self.file = rate_bytes_per_s, file
 
-    def output(self, data: bytes) -> None:
-        """Log bytes of rank 0's output, line by line."""
-        if self._rate is None:
+
+class _Files:
+    """Record of what this process has handed to each file of a task log.
+
+    Airflow opens a trigger's file anew when the trigger returns to the same triggerer: what it showed is gone.
+    """
+
+    def __init__(self) -> None:
+        self._shown: OrderedDict[Hashable, list[Shown]] = OrderedDict()
+
+    def reopened(self, file: Hashable | None) -> list[Shown]:
+        """Return what was in a file before Airflow emptied it, and forget it."""
+        return [part for part in self._shown.pop(file, []) if part.begin != part.end]
+
+    def note(self, file: Hashable | None, shown: Shown) -> None:
+        """Remember that a file shows a part of a log, which may still grow."""
+        if file is None:
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE_CHARS:
-            lines, self._rest = [*lines, self._rest], b""
-        for line in lines:
-            self._line(line)
+        self._shown.setdefault(file, []).append(shown)
+        while len(self._shown) > MOST_FILES:
+            self._shown.popitem(last=False)
 
-    def flush(self) -> None:
-        """Log an unfinished last line and what was left out."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._line(rest)
-        self._say_left_out()
+    def forget(self, file: Hashable | None) -> None:
+        """Forget a file that is complete."""
+        self._shown.pop(file, None)
 
-    def _line(self, line: bytes) -> None:
-        second = int(time.monotonic())
-        if second != self._second:
-            self._say_left_out()
-            self._second, self._spent = second, 0
-        if self._rate is not None and self._spent + len(line) > self._rate:
-            self._left_out += len(line) + 1
-            return
-        self._spent += len(line) + 1
-        self.info("[rank 0] %s", _TORCH_PREFIX.sub("", clean(line.decode("utf-8", "replace"))))
 
-    def _say_left_out(self) -> None:
-        if self._left_out:
-            self.warning(
-                "%d bytes of rank 0's log left out here (more than %d bytes in a second); "
-                "the whole log: airflow dtrain trial logs",
-                self._left_out,
-                self._rate,
-            )
-            self._left_out = 0
+FILES = _Files()

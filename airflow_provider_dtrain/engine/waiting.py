@@ -53,7 +53,7 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
         if view.allocation_state == "starting":
             return
         if view.reason and view.reason != said:
-            rt.log.info("Waiting in pool '%s': %s", view.pool, view.reason)
+            rt.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
             said = view.reason
         if view.unplaceable:
             raise UnplaceableError(view.reason)
@@ -66,7 +66,7 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
 async def _until_active(rt: Runtime, *, patient: bool) -> None:
     """Return once nobody wants the trial to hold no slots any more; it demands none meanwhile."""
     view = await rt.view()
-    rt.log.info("Waiting in pool '%s': %s", view.pool, view.reason)
+    rt.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
     renewed_at = time.monotonic()
     while view.paused:
         if not patient:

@@ -91,6 +91,7 @@ class DtrainHook(BaseHook):
             name=record.name,
             remote_dir=record.remote_dir,
             state_dir=record.state_dir,
+            lock_dir=record.lock_dir or self.settings.lock_dir or None,
             python=record.python,
             make_transport=lambda: self._transport(record, connection),
         )
@@ -135,6 +136,7 @@ class DtrainHook(BaseHook):
             name=LOCAL_HOST,
             remote_dir=options.remote_dir,
             state_dir=None,
+            lock_dir=options.lock_dir or None,
             python=options.local_python,
             make_transport=_local_transport,
         )

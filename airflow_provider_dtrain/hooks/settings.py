@@ -20,6 +20,8 @@ class Settings:
     checkpoint_dir: Path
     #: Folder for payloads on the hosts, relative to the account's home.
     remote_dir: str
+    #: Folder of root on the hosts for the locks of all accounts; empty: the supervisor's default.
+    lock_dir: str
     #: A run whose lease was not renewed for this long ends itself; 0 = never.
     orphan_timeout_s: float
     #: Between SIGTERM and SIGKILL.
@@ -28,15 +30,27 @@ class Settings:
     log_limit_bytes: int
     #: Bytes per second of rank 0's log that reach the task log.
     task_log_rate_bytes_per_s: int
-    max_connections_per_host: int
+    #: Records per second in which one process sends lines of rank 0 to Airflow, for all its trials.
+    task_log_records_per_s: float
     #: Between two looks at the queue while waiting.
     pass_interval_s: float
     #: A trial that started in the worker defers when it still runs after this long.
     defer_after_s: float
     #: Checkpoints above this size stay on the host that wrote them.
     checkpoint_copy_limit_bytes: int
+    #: Between two copies of what a plain script wrote, while it runs; 0 = only at the end of an attempt.
+    output_sync_period_s: float
+    #: Most bytes of one trial's copies together.
+    trial_copy_limit_bytes: int
+    #: Most checkpoints of one trial that are copied.
+    trial_copies: int
     #: Age from which ended runs and what belongs to them may be collected; 0 = never.
     retention_days: int
+    #: What the ranks of one attempt may store; 0 = no limit. Rows are counted for training and validation apart.
+    attempt_events_limit: int
+    attempt_checkpoints_limit: int
+    attempt_metric_rows_limit: int
+    attempt_metric_names_limit: int
     #: Interpreter of host ``local``.
     local_python: str
 
@@ -60,15 +74,23 @@ def settings() -> Settings:
         sql_alchemy_conn=url,
         checkpoint_dir=Path(folder).expanduser(),
         remote_dir=conf.get(SECTION, "remote_dir", fallback="~/.dtrain").removeprefix("~/"),
+        lock_dir=conf.get(SECTION, "lock_dir", fallback=""),
         orphan_timeout_s=conf.getfloat(SECTION, "orphan_timeout", fallback=900.0),
         kill_grace_s=conf.getfloat(SECTION, "kill_grace_s", fallback=30.0),
         log_limit_bytes=conf.getint(SECTION, "log_limit", fallback=256 * 1024 * 1024),
-        task_log_rate_bytes_per_s=conf.getint(SECTION, "task_log_rate", fallback=1_000_000),
-        max_connections_per_host=conf.getint(SECTION, "max_connections_per_host", fallback=4),
+        task_log_rate_bytes_per_s=conf.getint(SECTION, "task_log_rate", fallback=250_000),
+        task_log_records_per_s=conf.getfloat(SECTION, "task_log_records", fallback=20.0),
         pass_interval_s=conf.getfloat(SECTION, "pass_interval", fallback=1.0),
         defer_after_s=conf.getfloat(SECTION, "defer_after", fallback=20.0),
         checkpoint_copy_limit_bytes=conf.getint(SECTION, "checkpoint_copy_limit", fallback=2 * 1024**3),
+        output_sync_period_s=conf.getfloat(SECTION, "output_sync_period", fallback=300.0),
+        trial_copy_limit_bytes=conf.getint(SECTION, "trial_copy_limit", fallback=20 * 1024**3),
+        trial_copies=conf.getint(SECTION, "trial_copies", fallback=100),
         retention_days=conf.getint(SECTION, "retention_days", fallback=30),
+        attempt_events_limit=conf.getint(SECTION, "attempt_events_limit", fallback=500_000),
+        attempt_checkpoints_limit=conf.getint(SECTION, "attempt_checkpoints_limit", fallback=10_000),
+        attempt_metric_rows_limit=conf.getint(SECTION, "attempt_metric_rows_limit", fallback=200_000),
+        attempt_metric_names_limit=conf.getint(SECTION, "attempt_metric_names_limit", fallback=1000),
         local_python=sys.executable,
     )
 

@@ -9,9 +9,11 @@ import time
 import weakref
 from typing import Protocol
 
-from airflow_provider_dtrain.errors import HostError, HostUnreachableError
+from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.transport import Channel, Completed
 
+#: Most that a command may write: answers are a line behind what a login script prints.
+OUTPUT_LIMIT_BYTES = 8 << 20
 #: How much of standard error a channel keeps.
 STDERR_LIMIT_BYTES = 64 * 1024
 
@@ -21,6 +23,7 @@ def complete(host: str, pipe: Channel, *, stdin: bytes, timeout_s: float) -> Com
 
     :param timeout_s: seconds for everything, transfer included
     :raises HostUnreachableError: the command had not ended by then
+    :raises HostProtocolError: it wrote more than an answer can have
     """
     deadline = time.monotonic() + timeout_s
     # A thread of its own: a command may fill its output before it has read all of its input.
@@ -32,6 +35,10 @@ def complete(host: str, pipe: Channel, *, stdin: bytes, timeout_s: float) -> Com
     output = bytearray()
     while chunk := _next(host, pipe, deadline, timeout_s):
         output += chunk
+        if len(output) > OUTPUT_LIMIT_BYTES:
+            raise HostProtocolError(
+                host, f"A command on host '{host}' wrote more than {OUTPUT_LIMIT_BYTES:,} bytes, its answer is short."
+            )
     exit_code = pipe.wait_exit(max(0.0, deadline - time.monotonic()))
     if exit_code is None:
         raise unfinished(host, timeout_s)

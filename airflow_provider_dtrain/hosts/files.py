@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,11 @@ _BASE_TIMEOUT_S = 60.0
 #: A transfer that stands still for so long has failed, seconds.
 STALL_S = 60.0
 _PIECE_BYTES = 1 << 20
+#: Longest request that a command reads.
+REQUEST_LIMIT_BYTES = 4 << 20
 _TAR_BLOCK = 512
+#: tar fills up its last record; a little more may have been read ahead.
+_AFTER_ARCHIVE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +41,14 @@ class FileCommands:
     remote_dir: str
     state_dir: str | None
     digest: str
+    #: Folder for the locks of all accounts, None for the supervisor's default.
+    lock_dir: str | None = None
 
     def argv(self, role: str, *args: str, state: bool = True) -> list[str]:
         """Return the command for a role of the supervisor file."""
         script = f"{self.remote_dir.rstrip('/')}/supervisor/{self.digest}.py"
         where = ["--state-dir", self.state_dir] if state and self.state_dir else []
+        where += ["--lock-dir", self.lock_dir] if state and self.lock_dir else []
         return [self.python, script, role, "--remote-dir", self.remote_dir, *where, *args]
 
     def send_archive(self, kind: str, digest: str, content: bytes) -> None:
@@ -56,22 +63,45 @@ class FileCommands:
         if done.exit_code != 0 or not done.stdout.rstrip().endswith(b"ok"):
             raise self._refused(f"receive {kind}", done)
 
-    @contextmanager
-    def fetching(self, run: str, relpath: str) -> Iterator[Incoming]:
+    def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
         """Yield a file that holds a tar of a path below a run's folder; it is read in pieces as it comes.
 
         :raises HostRefusedError: there is no such path, or it may not be read
         """
-        pipe = self.transport.open(self.argv("fetch", run, relpath))
+        return self._incoming("fetch", run, relpath)
+
+    def outputs(
+        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int
+    ) -> AbstractContextManager[Incoming]:
+        """Yield a file that holds a tar of what ranks of a run wrote or changed; see ``role_outputs``.
+
+        :param known: path -> version of files that need not be sent
+        :raises HostRefusedError: the host has nothing of the run
+        """
+        asked = {"known": dict(known), "limit_bytes": limit_bytes, "limit_files": limit_files}
+        request = json.dumps(asked).encode()
+        if len(request) > REQUEST_LIMIT_BYTES:
+            request = json.dumps({**asked, "known": {}}).encode()
+        return self._incoming("outputs", run, request=request)
+
+    @contextmanager
+    def _incoming(self, role: str, *args: str, request: bytes = b"") -> Iterator[Incoming]:
+        """Yield the tar that a command writes.
+
+        :param request: what the command reads first
+        """
+        pipe = self.transport.open(self.argv(role, *args))
         incoming = Incoming(self.transport.host, pipe)
         try:
+            if request:
+                Outgoing(pipe).write(request)
             pipe.finish_input()
             if not incoming.find_tar():
-                raise self._unfetched(pipe, incoming)
+                raise self._unfetched(role, pipe, incoming)
             yield incoming
             incoming.drain()
             if pipe.wait_exit(STALL_S) != 0:
-                raise self._unfetched(pipe, incoming)
+                raise self._unfetched(role, pipe, incoming)
         finally:
             pipe.close()
 
@@ -96,13 +126,13 @@ class FileCommands:
         finally:
             pipe.close()
 
-    def _unfetched(self, pipe: Channel, incoming: Incoming) -> HostError:
+    def _unfetched(self, role: str, pipe: Channel, incoming: Incoming) -> HostError:
         exit_code, host = pipe.wait_exit(STALL_S), self.transport.host
         head = incoming.head
         if exit_code == 0:
-            return HostProtocolError(host, f"Host '{host}' answered 'fetch' with no archive: {shown(head)}")
+            return HostProtocolError(host, f"Host '{host}' answered '{role}' with no archive: {shown(head)}")
         done = Completed(exit_code=-1 if exit_code is None else exit_code, stdout=head, stderr=pipe.errors())
-        return self._refused("fetch", done)
+        return self._refused(role, done)
 
     def fetch(self, run: str, relpath: str) -> bytes:
         """Return a tar of a path below a run's folder; raises as :meth:`fetching` does."""
@@ -156,9 +186,18 @@ class Incoming:
         return bytes(self._buffer)
 
     def drain(self) -> None:
-        """Read to the end and forget it."""
+        """Read to the end and forget it.
+
+        :raises HostProtocolError: more follows the archive than the padding of tar
+        """
+        left = _AFTER_ARCHIVE_BYTES
         while self._more():
+            left -= len(self._buffer)
             self._buffer.clear()
+            if left < 0:
+                raise HostProtocolError(
+                    self._host, f"Host '{self._host}' sent more than the archive that was asked for."
+                )
 
     def _more(self) -> bool:
         if self._ended:

@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,11 +22,25 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts import greeting
+from airflow_provider_dtrain.hosts.answers import check_answer
 from airflow_provider_dtrain.hosts.files import FileCommands, Incoming, Outgoing
 from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
 from airflow_provider_dtrain.hosts.refusals import refusal
 from airflow_provider_dtrain.hosts.transport import Channel, Transport
-from airflow_provider_dtrain.hosts.wire import Frame, FrameReader, Hello, Progress, WireError, encode, plain, shown
+from airflow_provider_dtrain.hosts.window import Window
+from airflow_provider_dtrain.hosts.wire import (
+    RUNS_LIMIT,
+    Frame,
+    FrameReader,
+    Hello,
+    Progress,
+    WireError,
+    encode,
+    is_span,
+    is_texts,
+    plain,
+    shown,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +80,7 @@ class HostLink:
         self._transport, self._channel, self._files = transport, channel, files
         self._calls: dict[str, _Call] = {}
         self._sinks: dict[str, Sink] = {}
+        self._windows: dict[str, Window] = {}
         self._progress: dict[str, ProgressSink] = {}
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._failure: DtrainError | None = None
@@ -85,6 +100,7 @@ class HostLink:
         remote_dir: str,
         state_dir: str | None,
         python: str,
+        lock_dir: str | None = None,
         timeout_s: float = 30.0,
         source: bytes | None = None,
     ) -> HostLink:
@@ -95,6 +111,7 @@ class HostLink:
         :param remote_dir: folder on the host, relative to the home directory or absolute
         :param state_dir: folder on a disk of the host itself, None for the supervisor's default
         :param python: interpreter, a program name or a path
+        :param lock_dir: folder for the locks of all accounts, None for the supervisor's default
         :param timeout_s: seconds for connecting and installing together
         :param source: the supervisor's text; default the one of this package
         :raises EnvironmentMissingError: no interpreter on the host, or one that is too old
@@ -106,6 +123,7 @@ class HostLink:
             python=from_home(python),
             remote_dir=from_home(remote_dir),
             state_dir=state_dir,
+            lock_dir=lock_dir,
             digest=digest_of(source),
         )
         try:
@@ -149,7 +167,7 @@ class HostLink:
 
     def subscribe(
         self, run: str, offsets: Mapping[str, int], sink: Sink, *, logs: str = "rank0",
-        on_progress: ProgressSink | None = None,
+        on_progress: ProgressSink | None = None, streams: Collection[str] | None = None,
     ) -> Future[dict[str, Any]]:  # fmt: skip
         """Ask for a run's streams from the given offsets on; never blocks.
 
@@ -159,7 +177,10 @@ class HostLink:
         :param logs: ``rank0``, ``all`` or ``none``
         :param on_progress: called with what the ranks do, with each beat and once a second while one stands; in the
             reading thread as well
+        :param streams: that the run has on this host; a frame of another one breaks the protocol. None = any
         """
+        # Frames that are not acknowledged are in memory: the host may send no more than its window.
+        self._windows[run] = Window(streams)
         self._sinks[run] = sink
         self._progress.pop(run, None)
         if on_progress is not None:
@@ -171,9 +192,12 @@ class HostLink:
     def _forget_refused(self, run: str, sink: Sink, done: Future[dict[str, Any]]) -> None:
         if (done.cancelled() or done.exception()) and self._sinks.get(run) is sink:
             self._sinks.pop(run, None)
+            self._windows.pop(run, None)
 
     def ack(self, run: str, stream: str, offset: int) -> None:
         """Tell the host that everything before ``offset`` has been dealt with."""
+        if (window := self._windows.get(run)) is not None:
+            window.ack(stream, offset)
         self._post(encode({"cmd": "ack", "run": run, "stream": stream, "offset": offset}))
 
     def unsubscribe(self, run: str, sink: Sink | None = None) -> None:
@@ -184,6 +208,7 @@ class HostLink:
         if sink is not None and self._sinks.get(run) is not sink:
             return
         self._progress.pop(run, None)
+        self._windows.pop(run, None)
         if self._sinks.pop(run, None) is not None:
             self.call("unsubscribe", run=run)
 
@@ -210,6 +235,12 @@ class HostLink:
     def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
         """Yield the tar that :meth:`fetch` returns as a file to read from, in pieces as it comes. Blocks."""
         return self._files.fetching(run, relpath)
+
+    def outputs(
+        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int
+    ) -> AbstractContextManager[Incoming]:
+        """Yield a tar of the files that ranks of a run wrote or changed, in pieces as it comes. Blocks."""
+        return self._files.outputs(run, known=known, limit_bytes=limit_bytes, limit_files=limit_files)
 
     def putting(self, run: str, relpath: str) -> AbstractContextManager[Outgoing]:
         """Yield a file to write a tar to that is unpacked as by :meth:`put`. Blocks."""
@@ -296,6 +327,8 @@ class HostLink:
             self._deliver(self._progress.get(progress.run), progress)
         elif kind in ("data", "gap"):
             frame = Frame.parse(document, raw)
+            if (window := self._windows.get(frame.run or "")) is not None:
+                window.take(frame)
             self._deliver(self._sinks.get(frame.run or ""), frame)
         else:
             raise WireError(f"a frame of unknown kind {shown(str(kind).encode())!r}")
@@ -311,15 +344,22 @@ class HostLink:
         if ok is not True:
             _settle(call.answer, error=refusal(self.host, call.cmd, document))
             return
+        try:
+            check_answer(call.cmd, document)
+        except WireError as error:
+            # The line is whole: only this answer is refused.
+            problem = HostProtocolError(self.host, f"Host '{self.host}' broke the protocol: {error}")
+            _settle(call.answer, error=problem)
+            return
         if "bytes" in document:
             document["data"] = raw
-        if call.cmd == "probe" and isinstance(wall_s := document.get("wall_s"), int | float):
+        if call.cmd == "probe" and is_span(wall_s := document.get("wall_s")):
             self.clock_offset_s = wall_s - (call.sent_s + time.time()) / 2
         _settle(call.answer, result=document)
 
     def _beat(self, beat: dict[str, Any]) -> None:
         runs, reading = beat.get("runs"), beat.get("boottime_s")
-        if not isinstance(reading, int | float) or not isinstance(runs, list) or any(type(r) is not str for r in runs):
+        if not is_span(reading) or not is_texts(runs, RUNS_LIMIT):
             raise WireError(f"a beat with wrong fields: {shown(str(beat).encode())}")
         if self.on_beat is not None:
             try:

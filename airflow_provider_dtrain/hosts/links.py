@@ -25,6 +25,8 @@ class HostAddress:
     python: str
     #: Makes a transport that has not connected yet; called once per connection.
     make_transport: Callable[[], Transport] = field(compare=False)
+    #: Folder for the locks of all accounts of the host, None for the supervisor's default.
+    lock_dir: str | None = None
 
 
 class _Entry:
@@ -71,6 +73,7 @@ class Links:
                 host.make_transport(),
                 remote_dir=host.remote_dir,
                 state_dir=host.state_dir,
+                lock_dir=host.lock_dir,
                 python=host.python,
                 timeout_s=timeout_s,
             )

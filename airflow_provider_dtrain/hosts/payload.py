@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
+from airflow_provider_dtrain.core.files import read_regular
 from airflow_provider_dtrain.errors import PayloadError
 
 LIMIT_BYTES = 96 * 1024 * 1024
@@ -22,6 +23,12 @@ IGNORE_FILE = ".dtrainignore"
 SKIPPED = frozenset({"__pycache__", ".git"})
 _PACKAGE = "airflow_provider_dtrain"
 _LARGEST = 5
+_HOOK = "dtrain_rendezvous"
+#: A distribution as importlib.metadata finds it; PyTorch calls the entry point at the end of its import.
+_HOOK_METADATA = {
+    "METADATA": f"Metadata-Version: 2.1\nName: {_HOOK}\nVersion: 1\n",
+    "entry_points.txt": f"[torch.backends]\n{_HOOK} = {_HOOK}:install\n",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +60,19 @@ def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
 
 @functools.cache
 def library() -> Payload:
-    """Return the part of this package that ranks import: its root module and ``train``."""
+    """Return what ranks import: this package's root module and ``train``, and the hook that PyTorch calls.
+
+    The hook is a copy of ``train/rendezvous.py`` at the top, so that programs which do not use the library do not
+    import it, with a distribution folder that registers it as an entry point.
+    """
     root = Path(str(resources.files(_PACKAGE)))
     files = [root / "__init__.py", root / "train", *_walk(root / "train", lambda _: False)]
-    return _archive((f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files)
+    entries: list[tuple[str, Path | bytes]] = [
+        (f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files
+    ]
+    entries.append((f"{_HOOK}.py", root / "train" / "rendezvous.py"))
+    entries += [(f"{_HOOK}-1.dist-info/{name}", text.encode()) for name, text in _HOOK_METADATA.items()]
+    return _archive(iter(entries))
 
 
 def _ignored(root: Path) -> Callable[[str], bool]:
@@ -64,7 +80,7 @@ def _ignored(root: Path) -> Callable[[str], bool]:
     from pathspec import GitIgnoreSpec
 
     try:
-        lines = (root / IGNORE_FILE).read_text("utf-8").splitlines()
+        lines = read_regular(root / IGNORE_FILE).decode("utf-8").splitlines()
     except FileNotFoundError:
         return lambda _: False
     except (OSError, ValueError) as error:
@@ -133,21 +149,24 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.1f} MiB"
 
 
-def _archive(entries: Iterator[tuple[str, Path]]) -> Payload:
+def _archive(entries: Iterator[tuple[str, Path | bytes]]) -> Payload:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, path in sorted(entries, key=lambda entry: PurePosixPath(entry[0]).parts):
-            _add(tar, name, path)
+        for name, source in sorted(entries, key=lambda entry: PurePosixPath(entry[0]).parts):
+            _add(tar, name, source)
     # Not the gzip module: its header depends on the version of Python.
     squeeze = zlib.compressobj(6, zlib.DEFLATED, 31)
     content = squeeze.compress(plain.getbuffer()) + squeeze.flush()
     return Payload(digest=hashlib.sha256(content).hexdigest(), content=content)
 
 
-def _add(tar: tarfile.TarFile, name: str, path: Path) -> None:
+def _add(tar: tarfile.TarFile, name: str, path: Path | bytes) -> None:
     member = tarfile.TarInfo(name)
     member.mtime, member.mode = 0, 0o644
-    if path.is_symlink():
+    if isinstance(path, bytes):
+        member.size = len(path)
+        tar.addfile(member, io.BytesIO(path))
+    elif path.is_symlink():
         member.type, member.mode = tarfile.SYMTYPE, 0o777
         member.linkname = _relative_target(path)
         tar.addfile(member)
@@ -170,6 +189,6 @@ def _relative_target(link: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise PayloadError(f"{path} cannot be read: {error.strerror}. Fix its mode, or leave it out.") from error

@@ -43,8 +43,7 @@ class SSHTransport:
 
     :param host: name under which the host is registered
     :param hook: makes the hook when a connection is needed; called in the thread that needs it
-    :param host_key: ``TYPE BASE64`` that the host must show, unless the connection or known_hosts
-        brings a key of its own
+    :param host_key: ``TYPE BASE64`` that the host must show, unless the connection brings a key of its own
     :param connect_timeout_s: most that connecting may take, whatever the operation has left
     :param max_channels: commands at a time; more wait for one to end
     """

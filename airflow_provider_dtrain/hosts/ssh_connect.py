@@ -20,6 +20,7 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
     UserError,
 )
+from airflow_provider_dtrain.hosts.host_keys import pin
 from airflow_provider_dtrain.hosts.wire import plain, shown
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _mask(connection: Any) -> None:
 def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, deadline: float) -> paramiko.SSHClient:
     """Return a connected client.
 
-    :param host_key: ``TYPE BASE64`` to expect, unless the connection or known_hosts brings a key
+    :param host_key: ``TYPE BASE64`` to expect, unless the connection brings a key of its own
     :param deadline: on the monotonic clock
     :raises HostError: one kind per cause
     """
@@ -144,24 +145,6 @@ def _hook(host: str, make_hook: Callable[[], SSHHook]) -> SSHHook:
                 "Add it with: airflow connections add CONN_ID --conn-type ssh ..."
             ) from error
         raise UserError(f"The SSH connection of host '{host}' cannot be used: {plain(error)}") from error
-
-
-def pin(host: str, hook: SSHHook, host_key: str | None) -> None:
-    """Make a hook expect ``host_key`` unless its connection says something about keys."""
-    if host_key is None or hook.host_key is not None or hook.no_host_key_check or hook.allow_host_key_change:
-        return
-    from paramiko import PKey, SSHException
-
-    kind, _, text = host_key.strip().partition(" ")
-    try:
-        key = PKey.from_type_string(kind, base64.b64decode(text.split()[0], validate=True))
-    except (ValueError, IndexError, SSHException) as error:
-        raise HostKeyError(
-            host,
-            f"The key stored for host '{host}' cannot be read ({kind}). Store it anew: "
-            f"airflow dtrain hosts probe {host} --accept-host-key SHA256:...",
-        ) from error
-    vars(hook)["host_key"] = key
 
 
 def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:

@@ -5,8 +5,8 @@ The same file plays every role. ``follow`` carries commands and bytes over one c
 single commands. ``docs/host-protocol.md`` lists the files and messages.
 
 Sections: constants, values from the network, files, host facts, network facts, devices, folders,
-locks, events, samples, containment, archives, plans, ranks, supervisor, launching, commands, logs,
-network checks, streams, channel, roles.
+locks, events, samples, containment, archives, outputs, plans, ranks, supervisor, launching, commands,
+logs, network checks, streams, channel, roles.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import gc
 import hashlib
+import io
 import json
 import os
 import pwd
@@ -26,6 +28,7 @@ import random
 import re
 import resource
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -50,6 +53,10 @@ MAX_LINE = 8 << 20
 #: Most bytes of one stream that the control side has not acknowledged.
 WINDOW = 1 << 20
 CHUNK = 256 << 10
+#: A follower that is further behind in a log gets the last eighth of it and a gap.
+LOG_LAG = 8 << 20
+#: How much of a line that is too long is searched for its end at once.
+SKIP = 16 << 20
 #: Frames are made while less than this waits for the control side.
 HIGH_WATER = 4 << 20
 BEAT_S = 5.0
@@ -68,6 +75,8 @@ OBEY_S, KILLING_S = 1.0, 5.0
 FENCE_WAIT_S = 10.0
 #: How long a start waits for a slot whose last run has ended.
 SLOT_WAIT_S = 2.0
+#: Folder of the lock files that all accounts of a machine share, and the value that does without.
+LOCK_DIR, NO_LOCK_DIR = "/run/lock", "none"
 #: A probe holds a lock for microseconds; a refusal within this time proves nothing.
 PROBE_S = 0.1
 ATTACH_WAIT_S = 20.0
@@ -84,8 +93,18 @@ COLLECT_LIMIT = 20_000
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000
+#: Folders of a run whose files are its outputs, first those that are taken first.
+OUTPUT_FOLDERS = ("checkpoints", "work")
+#: Most output files that are sent, and that are looked at; longest path of one.
+OUTPUT_FILES, OUTPUT_LOOKS, OUTPUT_PATH = 10_000, 500_000, 1024
+#: A file that changed within this time and is open for writing is not sent yet; how long it is waited for.
+SETTLED_S, SETTLE_WAIT_S = 5.0, 10.0
+#: Last member of the outputs: what was sent, what was not.
+OUTPUTS_END = "end.json"
 #: Space kept back so that the end of a run can be recorded on a full disk.
 RESERVE = 64 << 10
+#: A record of gaps has this size at least, so that it can be replaced on a full disk.
+GAPS_BYTES = 128
 #: What one pattern may cost on the logs of one run, seconds of CPU and in all; then it is given up.
 MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
 #: Decisions of the searcher about one run; no search has more rungs.
@@ -106,13 +125,16 @@ WORD = re.compile(r"[A-Za-z0-9_.:-]{1,128}", re.ASCII)
 MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 RUNG = re.compile(r"0|[1-9]\d{0,5}", re.ASCII)
 DECISION = re.compile(r"continue|stop|complete")
+CARRIED = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
 #: What is read on request only.
 READABLE = re.compile(rf"{STREAM.pattern}|samples|rank(\d{{1,6}})\.samples", re.ASCII)
 KINDS = ("payloads", "libraries")
+ROLES = ("follow", "receive", "fetch", "put", "start", "stop", "fence", "status", "collect", "match", "probe")
 ARCHIVE_NAME = re.compile(r"(payloads|libraries)/[0-9a-f]{64}")
 BASE_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+LINGER_DIR = "/var/lib/systemd/linger"
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "afs", "9p", "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",
     "pvfs2", "ocfs2", "gfs2", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.gcsfuse",
@@ -341,6 +363,16 @@ def write_json(path: str, document: Any, *, durable: bool = True, sync_names: bo
     write_atomic(path, data, durable=durable, sync_names=sync_names)
 
 
+def overwrite(path: str, data: bytes) -> None:
+    """Replace the content of a file of one block in place, padded with blanks: this needs no free space."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(fd, data.ljust(GAPS_BYTES), 0)
+        os.ftruncate(fd, GAPS_BYTES)
+    finally:
+        os.close(fd)
+
+
 def write_mark(path: str, document: Any) -> None:
     """Create a file whose being there counts, durably; without a rename, which costs a second flush."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -384,14 +416,28 @@ def read_text(path: str) -> str | None:
 def make_private(path: str) -> None:
     """Create a folder for this account alone; what is there must belong to it and be closed to others.
 
-    :raises Refused: it is a link, somebody else's, or open
+    :raises Refused: it is a link or a file, or belongs to another user
     """
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    if not os.path.lexists(path):
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        # A tombstone is as durable as the folder that it lies in.
+        sync_folder(os.path.dirname(path))
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise Refused("state_dir", f"{path} is not a folder of user {os.getuid()}. Remove it, or set state_dir.")
+        raise Refused(
+            "state_dir",
+            f"{path} must be a folder of user {user_name(os.getuid())}, found {kind_of(found)} of user "
+            f"{user_name(found.st_uid)}. As root on the host: rm -rf {shlex.quote(path)}. Or set state_dir.",
+        )
     if found.st_mode & 0o077:
         os.chmod(path, 0o700)
+
+
+def kind_of(found: os.stat_result) -> str:
+    """Return in words what a path is."""
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"), (stat.S_ISLNK, "a symbolic link"))
+    return next((words for test, words in kinds if test(found.st_mode)), "a special file")
 
 
 def below(root: str, relative: str) -> str:
@@ -504,6 +550,12 @@ def identity(pid: int | None = None) -> Json:
     }
 
 
+def start_time(pid: int) -> int:
+    """Return when a process was started, 0 when it is gone."""
+    proc = read_proc(pid)
+    return proc.start_time if proc else 0
+
+
 def find_process(known: Json | None) -> Proc | None:
     """Return the living process with this identity; None when it is gone or its pid is another's now."""
     if not known or known.get("boot_id") != boot_id() or known.get("pid_ns", pid_namespace()) != pid_namespace():
@@ -608,6 +660,8 @@ def memory_bytes() -> int:
 # ------------------------------------------------------------------------------------ network facts
 
 RTM_GETLINK, RTM_GETADDR = 18, 22
+#: Scope of addresses that mean this machine only, e.g. 127.0.0.1.
+SCOPE_HOST = 254
 NLM_REQUEST_DUMP = 0x301
 
 
@@ -870,10 +924,18 @@ def device_users(devices: Iterable[str]) -> list[Json]:
 
 def user_of(pid: int) -> str:
     """Return whose process it is, ``?`` when it is hidden."""
-    try:
-        uid = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return "?"
+    uid = real_uid(pid)
+    return "?" if uid is None else user_name(uid)
+
+
+def real_uid(pid: int) -> int | None:
+    """Return the account of a process, None when it is hidden; the owner of /proc/<pid> is root for some programs."""
+    match = re.search(r"^Uid:\s+(\d+)", read_text(f"/proc/{pid}/status") or "", re.MULTILINE)
+    return int(match.group(1)) if match else None
+
+
+def user_name(uid: int) -> str:
+    """Return the name of an account, its number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -958,19 +1020,28 @@ class Layout:
 
     :param remote_dir: content-addressed archives; may be one share for many hosts
     :param state_dir: locks, pids and runs; must be a file system of this host
+    :param lock_dir: lock files that all accounts share; None: ``/run/lock`` where it can be used, ``none``: no folder
     """
 
-    def __init__(self, remote_dir: str, state_dir: str | None = None) -> None:
+    def __init__(self, remote_dir: str, state_dir: str | None = None, lock_dir: str | None = None) -> None:
         self.remote_dir = os.path.abspath(os.path.expanduser(remote_dir))
         default = f"/var/tmp/dtrain-{os.getuid()}/{machine_id()}"  # noqa: S108 - private, owner checked
         self.is_default = state_dir is None
         self.state_dir = os.path.abspath(os.path.expanduser(state_dir or default))
+        wanted = os.path.abspath(lock_dir or LOCK_DIR)
+        #: Why slots are locked against this account only.
+        self.lock_problem = "lock_dir is 'none'" if lock_dir == NO_LOCK_DIR else why_no_lock_dir(wanted)
+        self.lock_dir = None if self.lock_problem else wanted
+        self.needs_lock_dir = lock_dir not in (None, NO_LOCK_DIR)
 
     def ensure(self) -> Layout:
         """Create the folders of ``state_dir`` and return self.
 
-        :raises Refused: ``state_dir`` is on a network file system, or not this account's
+        :raises Refused: ``state_dir`` is on a network file system, or not this account's; ``lock_dir`` was set and
+            cannot be used
         """
+        if self.needs_lock_dir and self.lock_problem:
+            raise Refused("lock_dir", self.lock_problem)
         point, kind = mount_of(self.state_dir)
         if kind in NETWORK_FILE_SYSTEMS:
             raise Refused(
@@ -1001,8 +1072,15 @@ class Layout:
         return sorted(int(index) for index, _, kind in names if kind == "lock" and index.isdigit())
 
     def slot_lock(self, index: int) -> str:
-        """Return the lock file of a slot."""
+        """Return the lock file of a slot for this account; its text names the run that took the slot last."""
         return os.path.join(self.state_dir, "slots", f"{index}.lock")
+
+    def machine_lock(self, index: int, device: str | None) -> str | None:
+        """Return the lock file of a slot for all accounts, None where there is no folder for it."""
+        if self.lock_dir is None:
+            return None
+        name = f"cpu-{index}" if device is None else device.replace("/", "_")
+        return os.path.join(self.lock_dir, f"dtrain-{name}.lock")
 
     def archive(self, kind: str, digest: str) -> str:
         """Return the path of an archive."""
@@ -1019,8 +1097,10 @@ class Layout:
         """
         folder = self.run(run)
         path = folder.tombstone if launch is None else f"{folder.tombstone}+{launch}"
-        if not os.path.lexists(path):
-            write_json(path, {"run": run, "token": token, "at": time.time()})
+        if os.path.lexists(path):
+            # The process that wrote it may have been killed before the name was durable.
+            return sync_folder(os.path.dirname(path))
+        write_json(path, {"run": run, "token": token, "at": time.time()})
 
     def tokens(self, index: int) -> Json:
         """Return the highest token per store that used a slot."""
@@ -1061,25 +1141,35 @@ def take_lock(path: str, *, shared: bool = False) -> int | None:
 
     :param shared: only look; two that look do not disturb each other
     """
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
-            raise
-        # Somebody may have replaced the file between our open and our lock.
-        here = os.fstat(fd)
-        try:
-            there = os.stat(path, follow_symlinks=False)
-        except FileNotFoundError:
-            there = None
-        if there is not None and here.st_nlink > 0 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+        if not lock_file(fd, shared=shared):
+            return None
+        if is_file_at(fd, path):
             return fd
         os.close(fd)
+
+
+def lock_file(fd: int, *, shared: bool) -> bool:
+    """Lock an open file without waiting; close it when another process holds it."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def is_file_at(fd: int, path: str) -> bool:
+    """Return whether an open file is still the one at a path; it may be replaced between our open and our lock."""
+    here = os.fstat(fd)
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return here.st_nlink > 0 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 def wait_lock(path: str, timeout_s: float) -> int:
@@ -1106,6 +1196,122 @@ def is_locked(path: str) -> bool:
         return True
     os.close(fd)
     return False
+
+
+def why_no_lock_dir(path: str) -> str | None:
+    """Return why a folder cannot hold the lock files of all accounts, None when it can."""
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        words = f"it cannot be looked at: {error.strerror}"
+    else:
+        owner, kind = user_name(found.st_uid), mount_of(path)[1]
+        mode = stat.S_IMODE(found.st_mode)
+        if not stat.S_ISDIR(found.st_mode):
+            words = f"it is {kind_of(found)}"
+        elif found.st_uid != 0 or not mode & stat.S_ISVTX or not mode & stat.S_IWOTH:
+            words = f"it has mode {mode:04o} and belongs to user {owner}"
+        elif kind in NETWORK_FILE_SYSTEMS:
+            words = f"it lies on {kind}, not on a file system of the host itself"
+        else:
+            return None
+    return (
+        f"lock_dir {path} must be a folder of root with mode 1777, {words}. "
+        f"As root on the host: install -d -o root -g root -m 1777 {shlex.quote(path)}"
+    )
+
+
+def open_machine_lock(path: str, *, create: bool) -> int:
+    """Open a lock file that all accounts share; only the caller that may ``create`` one must have a single thread.
+
+    Sticky folders refuse O_CREAT on a file of another account (fs.protected_regular), so it comes second.
+
+    :raises FileNotFoundError: it is not there, and ``create`` is false
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    for _ in range(100):
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            if not create:
+                raise
+        before = os.umask(0)
+        try:
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
+        except FileExistsError:
+            continue
+        finally:
+            os.umask(before)
+    raise OSError(errno.EBUSY, "appears and disappears", path)
+
+
+def take_machine_lock(path: str, *, create: bool) -> int | None:
+    """Return a descriptor that holds a slot's lock for all accounts, None when another process holds it.
+
+    :param create: make the file when it is not there
+    :raises Refused: ``slot_busy``, the file is none of ours; names its owner and the command that repairs it
+    :raises FileNotFoundError: there is nothing to look at
+    """
+    while True:
+        try:
+            fd = open_machine_lock(path, create=create)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EACCES, errno.ENXIO):
+                raise unusable_lock(path) from error
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_nlink > 1:
+            os.close(fd)
+            raise unusable_lock(path)
+        if not lock_file(fd, shared=False):
+            return None
+        if is_file_at(fd, path):
+            return fd
+        os.close(fd)
+
+
+def unusable_lock(path: str) -> Refused:
+    """Return the refusal for a lock file that another user made unusable."""
+    try:
+        found = os.lstat(path)
+        words = f"found {kind_of(found)} with mode {stat.S_IMODE(found.st_mode):04o} and {found.st_nlink} name(s)"
+        words += f" of user {user_name(found.st_uid)}"
+    except OSError as error:
+        words = f"it cannot be looked at: {error.strerror}"
+    return Refused(
+        "slot_busy",
+        f"Lock file {path} must be a regular file with mode 0444 and one name, {words}. "
+        f"As root on the host: rm {shlex.quote(path)}",
+    )
+
+
+def machine_holder(path: str | None) -> str | None:
+    """Return in words who holds a slot's lock for all accounts, None when it is free."""
+    if path is None:
+        return None
+    try:
+        fd = take_machine_lock(path, create=False)
+    except FileNotFoundError:
+        return None
+    except Refused as error:
+        return error.message
+    if fd is None:
+        return lock_taker(path)
+    os.close(fd)
+    return None
+
+
+def lock_taker(path: str) -> str:
+    """Return in words which process took the lock of a file, by the kernel's own list."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return "an unknown process"
+    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in (read_text("/proc/locks") or "").splitlines():
+        fields = line.split()
+        if fields[1:2] == ["FLOCK"] and fields[5:6] == [wanted] and fields[4].isdigit():
+            return f"process {fields[4]} ({command_of(int(fields[4]))[:100]}) of user {user_of(int(fields[4]))}"
+    return f"a process that user {user_name(os.getuid())} cannot see"
 
 
 def write_label(fd: int, label: Json) -> None:
@@ -1383,7 +1589,8 @@ class Cgroup:
         if os.environ.get("DTRAIN_NO_CGROUP"):
             return None
         parent = own_cgroup()
-        if parent is None:
+        # A group below the account's own systemd ends with the last session, unless the account lingers.
+        if parent is None or (f"/user@{os.getuid()}.service/" in f"{parent}/" and not lingers()):
             return None
         # Containers of one machine may share the hierarchy and use the same run names.
         unique = f"{machine_id()} {pid_namespace()} {folder.path}"
@@ -1434,8 +1641,9 @@ class Cgroup:
             file.write(b"1")
 
     def pids(self) -> list[int]:
-        """Return the processes inside."""
-        return [int(pid) for pid in (read_text(os.path.join(self.path, "cgroup.procs")) or "").split() if pid.isdigit()]
+        """Return the processes inside, those in groups below it included."""
+        files = (os.path.join(path, "cgroup.procs") for path, _, _ in os.walk(self.path))
+        return [int(pid) for file in files for pid in (read_text(file) or "").split() if pid.isdigit()]
 
     def remove(self) -> None:
         """Remove the cgroup and what the ranks made below it; keeps it while something lives inside."""
@@ -1484,7 +1692,7 @@ def leftovers(folder: RunFolder) -> list[Proc]:
     """Return the living processes of a run whose supervisor is gone.
 
     Found by the run's cgroup, by its ranks (pid and start time) and their descendants, by the
-    environment, and by who keeps its slot locks. Never this process or one above it.
+    environment, by who keeps its slot locks, and below its reaper. Never this process or one above it.
     """
     procs = all_procs()
     found: dict[int, Proc] = {}
@@ -1497,6 +1705,9 @@ def leftovers(folder: RunFolder) -> list[Proc]:
         inside = [procs[pid] for pid in (group.pids() if group else ()) if pid in procs]
         for proc in [*mine, *inside, *descendants([proc.pid for proc in [*mine, *inside]], procs)]:
             found[proc.pid] = proc
+        # It inherits what its dead supervisor leaves, a sampler that hangs in a driver as well.
+        if (reaper := find_reaper(folder)) is not None:
+            found.update({one.pid: one for one in descendants([reaper.pid], procs) if not is_ours(one.pid)})
     for proc in procs.values():
         if proc.pid not in found and environment_names(proc.pid, folder):
             found[proc.pid] = proc
@@ -1530,6 +1741,127 @@ def ancestors(pid: int, procs: dict[int, Proc]) -> set[int]:
         found.add(pid)
         pid = procs[pid].ppid
     return found
+
+
+#: The file of this program as hosts have it, and in a checkout.
+OWN_FILE = re.compile(r"(.*/)?(supervisor/[0-9a-f]{64}|airflow_provider_dtrain/hosts/supervisor)\.py")
+
+
+def is_ours(pid: int) -> bool:
+    """Return whether a process is a role of this program; no role ever becomes code of a user."""
+    argv = (read_text(f"/proc/{pid}/cmdline") or "").split("\0")
+    return len(argv) > 2 and OWN_FILE.fullmatch(argv[1]) is not None and argv[2] in ROLES
+
+
+def find_reaper(folder: RunFolder) -> Proc | None:
+    """Return the living reaper of a run, None when it is gone or the run was started by an older version."""
+    known = folder.supervisor() or {}
+    reaper = known.get("reaper")
+    return find_process({**known, **reaper}) if isinstance(reaper, dict) else None
+
+
+def origin() -> Json:
+    """Return what every descendant of this process has in common with it, and loses to no ordinary system call.
+
+    ``heirs`` are the processes above the reaper, nearest first: one of them inherits what outlives the reaper.
+    """
+    heirs: list[Json] = []
+    session = os.getsid(0)
+    # The process that forked the reaper leads the session and ends at once; the run is not started before.
+    while (reaper := read_proc(os.getppid())) is not None and reaper.ppid == session:
+        time.sleep(0.0005)
+    heir = read_proc(reaper.ppid) if reaper else None
+    while heir is not None and len(heirs) < 64:
+        heirs.append({"pid": heir.pid, "start_time": heir.start_time})
+        heir = read_proc(heir.ppid)
+    return {"heirs": heirs, "session": session, **place_of(os.getpid())}
+
+
+def place_of(pid: int) -> Json:
+    """Return the login session that the kernel keeps for a process, and its place in the hierarchy of systemd."""
+    groups = (read_text(f"/proc/{pid}/cgroup") or "").splitlines()
+    group = [line.partition(":")[2] for line in groups if line.split(":")[1:2] in ([""], ["name=systemd"])]
+    return {"login": read_text(f"/proc/{pid}/sessionid"), "group": sorted(group)}
+
+
+def suspects(folder: RunFolder) -> list[Proc]:
+    """Return the processes that may be what a run has left, when supervisor and reaper are both gone.
+
+    They are of this account, younger than the run, belong to no known run, and either share a session with the run or
+    were inherited by the process that inherits the run's orphans. They are not killed, since a program that the user
+    started otherwise may look the same. Not suspected is what has another login session or another place in systemd's
+    hierarchy than the run, since neither changes without privileges.
+    """
+    known = folder.supervisor() or {}
+    start = number(known.get("start_time"))
+    if folder.has("ended") or folder.has("swept") or not folder.has("started") or start < 0 or is_proved(known):
+        return []
+    procs = all_procs()
+    told = (read_json(folder.file("started")) or {}).get("origin")
+    source: Json = told if isinstance(told, dict) else {}
+    parents, sessions = orphans_parents(source, procs), {number(rank.get("pid")) for rank in rank_records(folder)}
+    sessions.add(number(source.get("session")))
+    first = [
+        proc for proc in procs.values()
+        if proc.start_time >= start and (proc.ppid in parents or (proc.session in sessions and proc.session > 0))
+        and is_suspect(proc, source)
+    ]  # fmt: skip
+    found = {proc.pid: proc for proc in [*first, *descendants([proc.pid for proc in first], procs)]}
+    spared = known_processes(procs) | ancestors(os.getpid(), procs)
+    return [proc for proc in found.values() if proc.pid not in spared and not is_dead(proc)]
+
+
+def is_proved(known: Json) -> bool:
+    """Return whether nothing of a run can live although its supervisor is gone: another boot, or an empty cgroup."""
+    if known.get("boot_id") != boot_id() or known.get("pid_ns") != pid_namespace():
+        return True
+    path = known.get("cgroup")
+    return isinstance(path, str) and not (os.path.isdir(path) and Cgroup(path).pids())
+
+
+def orphans_parents(source: Json, procs: dict[int, Proc]) -> set[int]:
+    """Return who may have inherited what a run has left; nothing is known of runs that an older version started."""
+    heirs = source.get("heirs")
+    heirs = [heir for heir in heirs if isinstance(heir, dict)] if isinstance(heirs, list) else []
+    living = [procs[heir["pid"]].pid for heir in heirs
+              if heir.get("pid") in procs and procs[heir["pid"]].start_time == heir.get("start_time")]  # fmt: skip
+    # The nearest one inherits. Once it has gone, it is one of those above it, and any of them may be.
+    return set(living[:1] if len(living) == len(heirs) else living)
+
+
+def is_suspect(proc: Proc, source: Json) -> bool:
+    """Return whether a process is of this account, and of the run's login session and place if these are known."""
+    if real_uid(proc.pid) != os.getuid():
+        return False
+    place = place_of(proc.pid)
+    return all(place[key] == source.get(key, place[key]) for key in place)
+
+
+def known_processes(procs: dict[int, Proc]) -> set[int]:
+    """Return the roles of this program, of any ``state_dir``, and everything that runs below them."""
+    roles = [proc.pid for proc in procs.values() if is_ours(proc.pid)]
+    return {*roles, *(proc.pid for proc in descendants(roles, procs))}
+
+
+def left_of(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
+    """Return what lives of a run whose supervisor is gone, its reaper included, and without these its suspects."""
+    found = leftovers(folder)
+    if not found and (reaper := find_reaper(folder)) is not None:
+        found = [reaper]
+    return found, [] if found else suspects(folder)
+
+
+def has_left(folder: RunFolder) -> bool:
+    """Return whether something may live of a run that was started and whose supervisor is gone."""
+    return folder.has("started") and not folder.has("ended") and not folder.alive() and any(left_of(folder))
+
+
+def remains(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
+    """Kill what surely is left of a run whose supervisor is gone; return what lives all the same, and suspects."""
+    kill_leftovers(folder)
+    if (reaper := find_reaper(folder)) is not None and reaper.state in "Tt":
+        send_signal(reaper, signal.SIGCONT)
+    return left_of(folder)
 
 
 def kill_leftovers(folder: RunFolder) -> list[Proc]:
@@ -1710,6 +2042,210 @@ def send_tree(path: str, target: IO[bytes]) -> None:
         archive.add(path, arcname=os.path.basename(path), filter=wanted)
 
 
+# ------------------------------------------------------------------------------------------ outputs
+
+
+class OutputFile(NamedTuple):
+    """A file that ranks wrote or changed."""
+
+    #: Relative to the run's folder.
+    path: str
+    size: int
+    mtime: float
+    #: Differs after each change.
+    version: str
+
+
+def version_of(found: os.stat_result) -> str:
+    """Return what tells a file from itself after a change."""
+    return f"{found.st_ino}.{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}"
+
+
+def output_file(path: str, found: os.stat_result) -> OutputFile:
+    """Return a file as it is; a time that archives cannot hold becomes one that they can."""
+    return OutputFile(path, found.st_size, min(max(0.0, found.st_mtime), float(1 << 33)), version_of(found))
+
+
+def walk_files(folder: RunFolder, name: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and status of everything but folders below a folder of a run; caches of Python are left out."""
+    if not os.path.isdir(folder.file(name)) or os.path.islink(folder.file(name)):
+        return
+    for base, folders, files in os.walk(folder.file(name)):
+        links = [one for one in folders if os.path.islink(os.path.join(base, one))]
+        folders[:] = sorted(one for one in folders if one != "__pycache__")
+        for one in sorted([*files, *links]):
+            with contextlib.suppress(OSError):
+                yield os.path.relpath(os.path.join(base, one), folder.path), os.lstat(os.path.join(base, one))
+
+
+def note_baseline(folder: RunFolder) -> None:
+    """Record which files came with the user's code, once: what differs later was written by the ranks."""
+    if not folder.has("baseline.json"):
+        found = {path: version_of(status) for path, status in walk_files(folder, "work")}
+        write_json(folder.file("baseline.json"), found, durable=False)
+
+
+def take_carried(folder: RunFolder, name: str | None) -> None:
+    """Move the files of the attempt before to their places, over those of the user's code."""
+    root = folder.file(f"carried-{name}")
+    for base, _, files in os.walk(root) if name is not None else ():
+        for one in files:
+            parts = os.path.relpath(os.path.join(base, one), root).split(os.sep)
+            # A path that became a link or a folder in the user's code stays so.
+            with contextlib.suppress(Refused, IsADirectoryError, NotADirectoryError):
+                if parts[0] in OUTPUT_FOLDERS:
+                    os.replace(os.path.join(base, one), os.path.join(real_parent(folder.path, parts, one), parts[-1]))
+    for entry in names_in(folder.path):
+        if entry.startswith("carried-"):
+            shutil.rmtree(folder.file(entry), ignore_errors=True)
+
+
+class Outputs:
+    """Sends the files that ranks wrote or changed, as a tar whose last member says what it holds.
+
+    :param known: path -> version of what the other side has
+    :param limit_bytes: most bytes that the files have together
+    """
+
+    def __init__(self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int) -> None:
+        self.folder, self.known, self.limit_bytes, self.limit_files = folder, known, limit_bytes, limit_files
+        #: path -> [size, mtime, version] of what is sent, or is known.
+        self.files: dict[str, list[Any]] = {}
+        self.unsettled: list[str] = []
+        self.left_out: list[tuple[int, str]] = []
+        #: Links, sockets, names that are no text: not sent.
+        self.others = 0
+        self.total = 0
+
+    def send(self, target: IO[bytes]) -> None:
+        """Write the archive."""
+        with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            waiting = [file for file in self.chosen() if not self._send(archive, file, is_last=False)]
+            deadline = time.monotonic() + SETTLE_WAIT_S
+            while waiting:
+                is_last = time.monotonic() > deadline
+                if not is_last:
+                    time.sleep(0.25)
+                waiting = [file for file in waiting if not self._send(archive, file, is_last=is_last)]
+            content = json.dumps(self.end()).encode()
+            member = tarfile.TarInfo(OUTPUTS_END)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+    def end(self) -> Json:
+        """Return what the last member says."""
+        largest = sorted(self.left_out, reverse=True)[:3]
+        left_out = {"files": len(self.left_out), "bytes": sum(size for size, _ in self.left_out),
+                    "largest": [path for _, path in largest]}  # fmt: skip
+        return {"files": self.files, "unsettled": self.unsettled, "left_out": left_out, "others": self.others}
+
+    def chosen(self) -> list[OutputFile]:
+        """Return what is sent or known: checkpoints first, then what was changed last, up to the limits."""
+        chosen: list[OutputFile] = []
+        for file in sorted(self.found(), key=lambda file: (not file.path.startswith("checkpoints/"), -file.mtime)):
+            if self.total + file.size > self.limit_bytes or len(chosen) == self.limit_files:
+                self.left_out.append((file.size, file.path))
+                continue
+            self.total += file.size
+            chosen.append(file)
+        return chosen
+
+    def refreshed(self, file: OutputFile) -> OutputFile:
+        """Return a file as it is now, unless it has outgrown the limit since the list was made."""
+        now = os.lstat(self.folder.file(file.path))
+        if not stat.S_ISREG(now.st_mode) or self.total + now.st_size - file.size > self.limit_bytes:
+            return file
+        self.total += now.st_size - file.size
+        return output_file(file.path, now)
+
+    def found(self) -> Iterator[OutputFile]:
+        """Yield every file that did not come with the user's code."""
+        baseline = parse_object(read_bytes(self.folder.file("baseline.json"), 1 << 30) or b"") or {}
+        plan = self.folder.plan() or {}
+        # Checkpoints on shared storage are kept there.
+        has_own = "DTRAIN_CHECKPOINT_DIR" not in (plan.get("env") or {})
+        looks = 0
+        for name in OUTPUT_FOLDERS:
+            for path, status in walk_files(self.folder, name) if has_own or name != "checkpoints" else ():
+                looks += 1
+                version = version_of(status)
+                if looks > OUTPUT_LOOKS:
+                    self.others += 1
+                elif not stat.S_ISREG(status.st_mode) or not is_plain_path(path):
+                    self.others += baseline.get(path) != version
+                elif baseline.get(path) != version:
+                    yield output_file(path, status)
+
+    def _send(self, archive: tarfile.TarFile, file: OutputFile, *, is_last: bool) -> bool:
+        """Send a file unless it is known; return False when it is to be tried again."""
+        try:
+            file = self.refreshed(file)
+            entry = [file.size, file.mtime, file.version]
+            if self.known.get(file.path) == file.version:
+                self.files[file.path] = entry
+            elif self._is_being_written(file):
+                if not is_last:
+                    return False
+                self.unsettled.append(file.path)
+            elif self._write(archive, file):
+                self.files[file.path] = entry
+            else:
+                self.unsettled.append(file.path)
+        except FileNotFoundError:
+            # Removed since the list was made.
+            self.files.pop(file.path, None)
+        return True
+
+    def _write(self, archive: tarfile.TarFile, file: OutputFile) -> bool:
+        """Send a file; return whether it was the same before and after."""
+        fd = os.open(self.folder.file(file.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as source:
+            if version_of(os.fstat(fd)) != file.version:
+                return False
+            member = tarfile.TarInfo(file.path)
+            member.size, member.mtime = file.size, int(file.mtime)
+            member.mode = 0o755 if os.fstat(fd).st_mode & 0o100 else 0o644
+            archive.addfile(member, Padded(source))
+            return version_of(os.fstat(fd)) == file.version
+
+    def _is_being_written(self, file: OutputFile) -> bool:
+        if time.time() - file.mtime > SETTLED_S:
+            # A log that is kept open, or a file without a writer.
+            return False
+        now = os.lstat(self.folder.file(file.path))
+        return (now.st_dev, now.st_ino) in self._open_files()
+
+    def _open_files(self) -> set[tuple[int, int]]:
+        """Return device and inode of what processes of the run have open for writing."""
+        found = set()
+        parent = find_process(self.folder.supervisor())
+        for proc in descendants([parent.pid], all_procs()) if parent is not None else ():
+            for fd in names_in(f"/proc/{proc.pid}/fd"):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    flags = (read_text(f"/proc/{proc.pid}/fdinfo/{fd}") or "").partition("flags:")[2].split()[0]
+                    if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+                        status = os.stat(f"/proc/{proc.pid}/fd/{fd}")
+                        found.add((status.st_dev, status.st_ino))
+        return found
+
+
+class Padded:
+    """A file that gives zeros behind its end: a file that became shorter must not break the archive."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self.source = source
+
+    def read(self, count: int = -1, /) -> bytes:
+        """Return exactly ``count`` bytes."""
+        data = self.source.read(count)
+        return data + bytes(max(0, count - len(data)))
+
+
+def is_plain_path(path: str) -> bool:
+    """Return whether a path is text that JSON, archives and other file systems take."""
+    return len(path) <= OUTPUT_PATH and path.isprintable() and path.count("/") < 32
+
+
 # -------------------------------------------------------------------------------------------- plans
 
 
@@ -1744,6 +2280,8 @@ def check_plan(document: Any) -> Json:
         "timeout_s": plan.number("timeout_s", 0.01, 10**9, default=None),
         "log_limit_bytes": plan.integer("log_limit_bytes", 1 << 16, 1 << 50, default=256 << 20),
         "cpu_slots": plan.flag("cpu_slots", default=False),
+        #: Names the folder with the files of the attempt before, which was put into the run's; None = there are none.
+        "carried": plan.text("carried", CARRIED, default=None),
         #: 0: system metrics are not sampled.
         "sampling_interval_s": plan.number("sampling_interval_s", 0, 86400, default=0),
     }
@@ -1780,6 +2318,12 @@ def plan_slots(plan: Json) -> list[int]:
     return sorted({rank["slot"] for rank in ranks if rank["slot"] >= 0}) if isinstance(ranks, list) else []
 
 
+def slot_devices(plan: Json) -> dict[int, str | None]:
+    """Return the slots that a plan uses, in order, with their devices; None for a CPU slot."""
+    devices = {rank["slot"]: rank.get("device") for rank in plan.get("ranks") or ()}
+    return {index: devices[index] for index in plan_slots(plan)}
+
+
 def check_secrets(values: Any) -> dict[str, str]:
     """Return the variables that only the ranks may see."""
     return Fields({"secrets": values or {}}).environment("secrets")
@@ -1804,7 +2348,14 @@ class Rank:
 
     def note_gap(self, start: int, end: int) -> None:
         """Record which part of the log is free before it is: a reader that finds a hole must know that it is one."""
-        write_json(os.path.join(self.folder, "gaps.json"), {"gaps": [[start, end]]}, durable=False)
+        path, document = os.path.join(self.folder, "gaps.json"), {"gaps": [[start, end]]}
+        try:
+            write_json(path, document, durable=False)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # The log has filled the disk. The file has its block since the start.
+            overwrite(path, json.dumps(document, separators=(",", ":")).encode())
         self.gap = [start, end]
 
     @property
@@ -1854,7 +2405,7 @@ def rank_argv(plan: Json) -> list[str]:
 
 
 def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: Rank, parent: int, cgroup: Cgroup | None,
-                log: int, lock: int) -> None:  # fmt: skip
+                log: int, locks: list[int]) -> None:  # fmt: skip
     """Turn a freshly forked child into a rank; only returns by raising.
 
     The order matters: the cgroup before anything can fork, the parent-death signal before the look
@@ -1876,13 +2427,12 @@ def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: R
     os.chdir(folder.file("work"))
     os.dup2(log, 1)
     os.dup2(log, 2)
-    keep = 2
-    if lock >= 0:
-        # The number of the lock's descriptor is the first free one, as after any start.
-        lock = os.dup2(lock, 3, inheritable=True)
-        keep = 3
+    # The locks' descriptors get the first free numbers, as after any start; first out of each other's way.
+    away = [fcntl.fcntl(lock, fcntl.F_DUPFD, 64) for lock in locks]
+    for number_, lock in enumerate(away, 3):
+        os.dup2(lock, number_, inheritable=True)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > keep:
+        if int(name) > 2 + len(away):
             with contextlib.suppress(OSError):
                 os.close(int(name))
     try:
@@ -2007,8 +2557,10 @@ class Supervisor:
         self.reason: str | None = None
         self.first_failure: int | None = None
         self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
-        self.slot_locks: dict[int, int] = {}
+        #: Slot -> descriptors of its lock files: this account's, then the one of all accounts.
+        self.slot_locks: dict[int, list[int]] = {}
         self.run_lock = -1
+        self.identity = Json()
         self.port_socket: socket.socket | None = None
         self.cgroup: Cgroup | None = None
         self.unwritten: deque[Json] = deque()
@@ -2056,6 +2608,9 @@ class Supervisor:
                 self.cgroup.remove()
             if created and self.run_lock >= 0:
                 shutil.rmtree(self.folder.path, ignore_errors=True)
+            # Before the refusal is read, so that a look at the slots finds them as they are.
+            for lock in (lock for locks in self.slot_locks.values() for lock in locks):
+                os.close(lock)
             raise
         return {"state": "prepared", "attached": False, "port": port}
 
@@ -2081,7 +2636,8 @@ class Supervisor:
         for name in ("go.json", "stop.json", "state.json", "renewed"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.folder.file(name))
-        write_json(self.folder.file("supervisor.json"), identity(), durable=False)
+        self.identity = {**identity(), "reaper": {"pid": os.getppid(), "start_time": start_time(os.getppid())}}
+        write_json(self.folder.file("supervisor.json"), self.identity, durable=False)
         return None
 
     def _lock_run(self) -> bool:
@@ -2130,22 +2686,43 @@ class Supervisor:
             raise Refused("need", words, missing=digests, kinds=missing)
 
     def _take_slots(self) -> None:
-        """Take every slot's lock, in order; a slot whose last run has just ended is waited for."""
-        begun = time.monotonic()
+        """Take every slot's locks, in order; a slot whose last run has just ended is waited for."""
         label = {"run": self.folder.name, "store": self.plan["store"], "token": self.plan["token"], **identity()}
-        for index in plan_slots(self.plan):
-            path = self.layout.slot_lock(index)
-            while (lock := take_lock(path)) is None:
-                holder = str((read_json(path) or {}).get("run"))
-                ending = RUN_NAME.fullmatch(holder) is not None and self.layout.run(holder).has("ended")
-                if time.monotonic() - begun > (SLOT_WAIT_S if ending else PROBE_S):
-                    words = f"Slot {index} is held by run {holder}. Wait for its end, or fence it."
-                    raise Refused("slot_busy", words, slot=index, run=holder)
-                time.sleep(0.002)
-            self.slot_locks[index] = lock
+        devices = slot_devices(self.plan)
+        for index in devices:
+            self.slot_locks[index] = [self._take_account_lock(index)]
+        # All of this account's first: a run of ours that holds a slot is named by its own name.
         self._refuse_hidden_holder()
-        for lock in self.slot_locks.values():
-            write_label(lock, label)
+        for index, device in devices.items():
+            if (path := self.layout.machine_lock(index, device)) is not None:
+                self.slot_locks[index].append(self._take_machine_lock(index, path))
+        for index, locks in self.slot_locks.items():
+            write_label(locks[0], {**label, "device": devices[index]})
+
+    def _take_account_lock(self, index: int) -> int:
+        path, begun = self.layout.slot_lock(index), time.monotonic()
+        while (lock := take_lock(path)) is None:
+            holder = str((read_json(path) or {}).get("run"))
+            ending = RUN_NAME.fullmatch(holder) is not None and self.layout.run(holder).has("ended")
+            if time.monotonic() - begun > (SLOT_WAIT_S if ending else PROBE_S):
+                words = f"Slot {index} is held by run {holder}. Wait for its end, or fence it."
+                raise Refused("slot_busy", words, slot=index, run=holder)
+            time.sleep(0.002)
+        return lock
+
+    def _take_machine_lock(self, index: int, path: str) -> int:
+        begun = time.monotonic()
+        try:
+            # A run of this account that is about to be gone may have let go of the other lock only.
+            while (lock := take_machine_lock(path, create=True)) is None:
+                if time.monotonic() - begun > SLOT_WAIT_S:
+                    words = f"Slot {index} is held by {lock_taker(path)}, outside this account's runs ({path})."
+                    raise Refused("slot_busy", f"{words} Wait for its end.", slot=index, run=None)
+                time.sleep(0.005)
+        except Refused as error:
+            error.details["slot"] = index
+            raise
+        return lock
 
     def _refuse_hidden_holder(self) -> None:
         """Refuse slots of a living run whose lock file was removed, e.g. by a cleaner of temporary files."""
@@ -2154,8 +2731,8 @@ class Supervisor:
             if name == self.folder.name or folder.has("ended"):
                 continue
             shared = [index for index in plan_slots(folder.plan() or {}) if index in self.slot_locks]
-            if shared and (folder.alive() or (folder.has("started") and leftovers(folder))):
-                words = f"Slot {shared[0]} is used by run {name}, whose lock file was removed."
+            if shared and (folder.alive() or has_left(folder)):
+                words = f"Slot {shared[0]} is used by run {name}, although its lock is free."
                 raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=shared[0], run=name)
 
     def _check_tokens(self) -> None:
@@ -2172,9 +2749,14 @@ class Supervisor:
         folder = self.folder
         for name in ("checkpoints", *(f"rank{rank.number}" for rank in self.ranks)):
             os.makedirs(folder.file(name), mode=0o700, exist_ok=True)
+        for rank in self.ranks:
+            # Its block is kept from now on, for the day when the log has filled the disk.
+            write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": []}, durable=False)
         if self.plan["payload"]:
             unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
         os.makedirs(folder.file("work"), mode=0o700, exist_ok=True)
+        note_baseline(folder)
+        take_carried(folder, self.plan["carried"])
         if self.plan["library"]:
             digest = self.plan["library"]
             unpack_archive(self.layout.archive("libraries", digest), self.layout.library(digest))
@@ -2184,7 +2766,7 @@ class Supervisor:
             self._leave_cgroup()
             self.cgroup.remove()
             self.cgroup = None
-        own = {**identity(), "cgroup": self.cgroup.path if self.cgroup else None}
+        own = {**self.identity, "cgroup": self.cgroup.path if self.cgroup else None}
         documents = {"context.json": self.plan["context"], "supervisor.json": own, "plan.json": self.plan}
         for name, document in documents.items():
             write_json(folder.file(name), document, durable=False)
@@ -2294,7 +2876,7 @@ class Supervisor:
 
     def _start(self, go: Json) -> None:
         """Fork the ranks; the mark that they were started is durable before the first one exists."""
-        write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity()})
+        write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity(), "origin": origin()})
         self.prepare_deadline = float("inf")
         self.started_at = time.monotonic()
         self.oom_kills = oom_kills()
@@ -2323,7 +2905,7 @@ class Supervisor:
                 self.sampler = start_sampler(self.folder, max(0.1, self.plan["sampling_interval_s"]), devices)
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
-        lock = self.slot_locks.get(rank.plan["slot"], -1)
+        locks = self.slot_locks.get(rank.plan["slot"], [])
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
         parent = os.getpid()
@@ -2331,7 +2913,7 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 try:
-                    become_rank(argv, env, self.folder, rank, parent, self.cgroup, log, lock)
+                    become_rank(argv, env, self.folder, rank, parent, self.cgroup, log, locks)
                 except BaseException as error:
                     say_cannot_start(rank, argv[0], error)
                 finally:
@@ -2648,23 +3230,61 @@ def launch(layout: Layout, request: bytes) -> int:
 
 
 def detach(layout: Layout, request: bytes, report: int) -> None:
-    """Fork once more out of every session and job, and be the supervisor there; never returns."""
+    """Fork once more out of every session and job, and be the reaper and the supervisor there; never returns."""
     try:
         os.setsid()
         if os.fork() == 0:
-            supervise(layout, request, report)
+            reap(layout, request, report)
     finally:
         os._exit(0)
 
 
+def reap(layout: Layout, request: bytes, report: int) -> None:
+    """Be the process above a supervisor: wait for its death, then end everything that it leaves, and end.
+
+    It runs no code of a user and takes no command. Orphans of a dead supervisor become its children.
+    """
+    for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number_, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.chdir("/")
+    child = os.fork()
+    if child == 0:
+        supervise(layout, request, report)
+    close_all_but(-1)
+    while os.waitpid(-1, 0)[0] != child:
+        pass
+    sweep_orphans()
+    run = (parse_object(request) or {}).get("plan", {}).get("run")
+    folder = layout.run(str(run))
+    if folder.has("started") and not folder.has("ended"):
+        # Without this record, on a full disk, a fence looks among all processes.
+        with contextlib.suppress(OSError):
+            write_json(folder.file("swept"), identity(), durable=False)
+
+
+def sweep_orphans() -> None:
+    """Kill all descendants until no child is left; a sampler that hangs in a driver is left to itself after a while."""
+    begun, pause_s = time.monotonic(), 0.001
+    while has_children():
+        procs = descendants([os.getpid()], all_procs())
+        for proc in procs:
+            send_signal(proc, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if time.monotonic() - begun > SAMPLER_PATIENCE_S and all(is_ours(proc.pid) for proc in procs):
+            return
+        time.sleep(pause_s)
+        pause_s = min(0.25, pause_s * 2)
+
+
 def supervise(layout: Layout, request: bytes, report: int) -> None:
     """Be a supervisor from beginning to end."""
-    for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number_, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.umask(0o077)
-    os.chdir("/")
     close_all_but(report)
     supervisor = None
     try:
@@ -2775,6 +3395,13 @@ class Zygote:
 
 def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
     """Record the end of a run whose supervisor could not; the caller holds the run's lock."""
+    last = tell_end(folder, reason, cause)
+    shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
+    write_json(folder.file("ended"), shown)
+
+
+def tell_end(folder: RunFolder, reason: str, cause: str | None) -> Json:
+    """Write the event of the end, unless it is there already, and return it; the caller holds the run's lock."""
     events = EventWriter(folder.file("events.supervisor"))
     try:
         last = events.last
@@ -2783,10 +3410,24 @@ def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
             if cause is not None:
                 last["cause"] = cause
             events.write(last)
+        return last
     finally:
         events.close()
-    shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
-    write_json(folder.file("ended"), shown)
+
+
+def restore_end(folder: RunFolder) -> None:
+    """Write the event of an end that is recorded, if another process of the account has removed it from the file."""
+    try:
+        lock = take_lock(folder.file("lock"))
+    except FileNotFoundError:
+        return
+    if lock is None:
+        return
+    try:
+        ended = folder.ended() or {}
+        tell_end(folder, str(ended.get("reason", "lost")), ended.get("cause"))
+    finally:
+        os.close(lock)
 
 
 def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
@@ -2805,11 +3446,14 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
             return False
         if folder.ended() or not folder.has("started"):
             return True
-        deadline = time.monotonic() + wait_s
-        while kill_leftovers(folder):
-            if time.monotonic() > deadline:
+        deadline, pause_s = time.monotonic() + wait_s, 0.005
+        while any(left := remains(folder)):
+            if time.monotonic() > deadline or not left[0]:
+                # Followers get the event now, so that they fence the run and show what is left.
+                tell_end(folder, "lost", how_gone(folder)[0])
                 return False
-            time.sleep(0.005)
+            time.sleep(pause_s)
+            pause_s = min(0.25, pause_s * 2)
         write_end(folder, "lost", how_gone(folder)[0])
         return True
     finally:
@@ -2872,17 +3516,17 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
         if proc is not None or (lock is None and folder.exists):
             return fence_supervisor(folder, proc, elapsed_s)
         plan = folder.plan() or {}
-        left = [describe(proc) for proc in kill_leftovers(folder) if is_still(proc)]
+        left = [describe(proc) for found in remains(folder) for proc in found]
         busy = [] if left else busy_slots(folder, plan, token)
-        left = left or ([] if busy else left_on_devices(folder, plan))
-        if left or busy:
+        own, foreign = ([], []) if left or busy else device_strangers(folder, plan)
+        if left or busy or own:
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
-            return {"clear": False, "survivors": unique([*left, *keepers]), "busy_slots": busy}
+            return {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
         if plan and not folder.has("ended"):
             # On a full disk the next one who looks writes it.
             with contextlib.suppress(OSError):
                 write_end(folder, "fenced")
-        return {"clear": True}
+        return {"clear": True, "foreign": foreign} if foreign else {"clear": True}
     finally:
         if lock is not None:
             os.close(lock)
@@ -2895,14 +3539,9 @@ def fence_supervisor(folder: RunFolder, proc: Proc | None, elapsed_s: float) -> 
     patience_s = KILLING_S if folder.state().get("state") in ("killing", "ended") else OBEY_S
     if proc is not None and (proc.state in "Tt" or elapsed_s > patience_s):
         send_signal(proc, signal.SIGKILL)
-    left = [describe(one) for one in [proc, *leftovers(folder)] if one is not None]
-    return {"clear": False, "survivors": unique(left), "busy_slots": []}
-
-
-def is_still(proc: Proc) -> bool:
-    """Return whether a process that was just killed is not gone yet."""
-    now = read_proc(proc.pid)
-    return now is not None and now.start_time == proc.start_time and not is_dead(now)
+    # Without a supervisor another process is at the same, and holds the run's lock for it.
+    left = [proc, *leftovers(folder)] if proc is not None else [one for found in left_of(folder) for one in found]
+    return {"clear": False, "survivors": unique([describe(one) for one in left]), "busy_slots": []}
 
 
 def unique(survivors: list[Json]) -> list[Json]:
@@ -2945,14 +3584,28 @@ def busy_slots(folder: RunFolder, plan: Json, token: int) -> list[Json]:
     return found
 
 
-def left_on_devices(folder: RunFolder, plan: Json) -> list[Json]:
-    """Return this account's processes on the run's GPUs that are part of no other run there."""
-    devices = [rank["device"] for rank in plan.get("ranks", ()) if rank.get("device")]
-    if not devices or plan.get("cpu_slots"):
-        return []
-    users = {user["pid"] for user in device_users(devices)}
-    procs = [proc for proc in map(read_proc, users) if proc is not None and not is_dead(proc)]
-    return [describe(proc) for proc in procs if environment_names(proc.pid, folder)]
+def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Json]]:
+    """Return the processes on a run's GPUs that belong to no known run: those that may be its own, and all others.
+
+    Its own may be every process of this account that is younger than the run. Each of the others has its ``slot``.
+    """
+    slots = {device: index for index, device in slot_devices(plan).items() if device is not None}
+    known = folder.supervisor() or {}
+    # Nothing lives of a run from before the last boot.
+    start = number(known.get("start_time")) if known.get("boot_id") == boot_id() else 1 << 62
+    own, foreign = [], []
+    users = device_users(slots)
+    procs = all_procs() if users else {}
+    spared = known_processes(procs) | ancestors(os.getpid(), procs) if users else set()
+    for user in users:
+        proc = procs.get(user["pid"])
+        if proc is not None and (proc.pid in spared or is_dead(proc)):
+            continue
+        if proc is not None and proc.start_time >= start and real_uid(proc.pid) == os.getuid():
+            own.append(describe(proc))
+        else:
+            foreign.append({"slot": slots[user["device"]], **user})
+    return own, foreign
 
 
 def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
@@ -3057,14 +3710,49 @@ def run_state(folder: RunFolder) -> str:
     return "lost" if folder.has("started") else "gone"
 
 
-def status(layout: Layout) -> Json:
-    """Return every run of this host and who holds which slot."""
+def status(layout: Layout, devices: dict[int, str | None] | None = None) -> Json:
+    """Return every run of this host and who holds which slot.
+
+    :param devices: slots to look at besides those that were ever locked here, with their devices
+    """
     runs = {name: run_status(layout.run(name)) for name in layout.runs() if layout.run(name).exists}
+    devices = devices or {}
+    stuck = stuck_slots(layout)
     slots = {}
-    for index in layout.slots():
-        path = layout.slot_lock(index)
-        slots[str(index)] = {"held_by": (read_json(path) or {}).get("run", "unknown") if is_locked(path) else None}
+    for index in sorted({*layout.slots(), *devices}):
+        slots[str(index)] = {"held_by": slot_holder(layout, index, devices, stuck)}
     return {"runs": runs, "slots": slots, "stores": layout.stores()}
+
+
+def slot_holder(layout: Layout, index: int, devices: dict[int, str | None], stuck: dict[int, str]) -> str | None:
+    """Return who holds a slot: a run of this account, what is left of one, or another process in words."""
+    path = layout.slot_lock(index)
+    label = read_json(path) or {}
+    if is_locked(path):
+        return str(label.get("run", "unknown"))
+    if index in stuck:
+        return stuck[index]
+    device = devices.get(index, label.get("device"))
+    holder = machine_holder(layout.machine_lock(index, device))
+    if holder is not None or index not in devices or device is None:
+        return holder
+    users = device_users([device])
+    return process_words(users[0]) if users else None
+
+
+def stuck_slots(layout: Layout) -> dict[int, str]:
+    """Return the slots of runs without a supervisor of which something lives, with the name of the run."""
+    found = {}
+    for name in layout.runs():
+        folder = layout.run(name)
+        if has_left(folder):
+            found.update(dict.fromkeys(plan_slots(folder.plan() or {}), name))
+    return found
+
+
+def process_words(user: Json) -> str:
+    """Return a process on a device in words."""
+    return f"process {user['pid']} ({user['name'][:100]}) of user {user['user']}"
 
 
 def run_status(folder: RunFolder) -> Json:
@@ -3182,12 +3870,49 @@ def tree_bytes(path: str) -> int:
     return total
 
 
-def remove_checkpoints(root: str, names: list[str]) -> Json:
-    """Remove checkpoints of the training library from a folder; what is anything else stays.
+@contextlib.contextmanager
+def opened_below(root: str, folder: str) -> Iterator[str]:
+    """Yield a path of a folder below ``root`` that stays the same folder whatever is renamed meanwhile.
 
-    :param root: folder that holds them
+    Links in ``root`` itself are followed: it is what a configuration or this file names. Below it none is.
+
+    :raises FileNotFoundError: it is not there
+    :raises Refused: it leads outside, or passes through a link
+    """
+    parts = folder.split("/")
+    if len(folder) > 4096 or "\0" in folder or any(part in ("", ".", "..") for part in parts):
+        raise Refused("bad_plan", f"folder: {shorten(folder)} is not a plain relative path", field="folder")
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            try:
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                    raise
+                words = f"folder: {shorten(part)} of {shorten(folder)} is a link or no folder"
+                raise Refused("bad_plan", words, field="folder") from error
+            os.close(fd)
+            fd = inner
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def remove_checkpoints(root: str, folder: str, names: list[str]) -> Json:
+    """Remove checkpoints of the training library from a folder below ``root``; what is anything else stays.
+
     :param names: of the checkpoints' folders; one that is not there counts as removed
     """
+    try:
+        with opened_below(root, folder) as path:
+            return remove_from(path, names)
+    except FileNotFoundError:
+        return {"removed": list(names), "kept": {}}
+
+
+def remove_from(root: str, names: list[str]) -> Json:
+    """Remove checkpoints from the folder that holds them."""
     removed, kept = [], {}
     for name in names:
         path = os.path.join(root, name)
@@ -3270,6 +3995,8 @@ def probe(layout: Layout) -> Json:
         "pid1_start_time": getattr(read_proc(1), "start_time", 0),
         "stores": layout.stores(),
         "state_dir_fs": mount_of(layout.state_dir)[1],
+        "lock_dir": layout.lock_dir,
+        "lock_problem": layout.lock_problem,
         **logout_facts(),
     }
 
@@ -3278,14 +4005,15 @@ def logout_facts() -> Json:
     """Return whether logind ends an account's processes when its last session ends; None where there is none."""
     if not os.path.isdir("/run/systemd/system"):
         return {"linger": None, "kill_user_processes": None}
-    try:
-        account = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        account = str(os.getuid())
     return {
-        "linger": os.path.exists(os.path.join("/var/lib/systemd/linger", account)),
+        "linger": lingers(),
         "kill_user_processes": kills_user_processes(),
     }
+
+
+def lingers() -> bool:
+    """Return whether the account's own systemd lives on without a session of the account (loginctl enable-linger)."""
+    return os.path.exists(os.path.join(LINGER_DIR, user_name(os.getuid())))
 
 
 def kills_user_processes() -> bool | None:
@@ -3499,20 +4227,45 @@ def run_match(folder: RunFolder, patterns: list[str]) -> Json:
 # ----------------------------------------------------------------------------------- network checks
 
 
-def open_listener(port_range: Any) -> socket.socket:
-    """Return a listening socket on every address.
+def open_listeners(port_range: Any, where: list[str]) -> list[socket.socket]:
+    """Return one listening socket per address, all on the same port.
 
-    :raises Refused: no port of the range is free
+    :param where: address literals of this host
+    :raises Refused: no port of the range is free on all of them
     """
-    for port in ports_of(port_range):
+    # Without a range the kernel chooses a port on the first address; another address may have it in use.
+    for port in ports_of(port_range) if port_range else [0] * 16:
+        listeners: list[socket.socket] = []
         try:
-            sock = bind_everywhere(port)
+            for address in where:
+                listeners.append(listen_on(address, listeners[0].getsockname()[1] if listeners else port))
         except OSError:
+            for sock in listeners:
+                sock.close()
             continue
+        return listeners
+    raise Refused("no_port", f"No free port in {port_range}. Widen port_range or end what uses it.")
+
+
+def listen_on(address: str, port: int) -> socket.socket:
+    """Return a socket that listens on one address of this host."""
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.bind((address, port))
         sock.listen(256)
         sock.setblocking(False)
-        return sock
-    raise Refused("no_port", f"No free port in {port_range}. Widen port_range or end what uses it.")
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def addresses_to_listen_on(interface: str | None) -> list[str]:
+    """Return the addresses for a check of the network: those of one interface, else all that other hosts may use."""
+    if interface is None:
+        return [found["address"] for found in candidates()]
+    # An IPv6 address of the link alone means nothing without its interface.
+    return [found.address for found in addresses() if found.link.name == interface and found.scope in (0, SCOPE_HOST)]
 
 
 def connect_all(nonce: str, targets: list[tuple[str, int]], timeout_s: float) -> list[Json]:
@@ -3569,6 +4322,8 @@ class Stream:
         self.name, self.path, self.whole = name, path, whole
         self.offset = self.acked = offset
         self.epoch = 0
+        #: Where the file ends for us, once its writer is gone: what still grows is not waited for.
+        self.limit: int | None = None
         #: Gaps that were told and not acknowledged, [start, end).
         self.skipped: list[tuple[int, int]] = []
 
@@ -3578,7 +4333,8 @@ class Stream:
             found = os.lstat(self.path)
         except OSError:
             return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+        size = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        return size if self.limit is None else min(size, self.limit)
 
     def acknowledge(self, offset: int) -> None:
         """Take note that the control side has everything before ``offset``."""
@@ -3602,20 +4358,26 @@ class Stream:
 
     def peek(self) -> bytes:
         """Return the next bytes that may be sent without moving: whole lines, or what is there."""
-        limit = min(self.room(), WINDOW if self.whole else CHUNK)
-        if limit <= 0 or self.size() <= self.offset:
+        limit = min(self.room(), WINDOW if self.whole else CHUNK, self.size() - self.offset)
+        if limit <= 0:
             return b""
+        # A line is sent whole: an offset behind anything else lies in the middle of one that is skipped.
+        if self.whole and self.offset and self._read(self.offset - 1, 1) != b"\n":
+            return b""
+        data = self._read(self.offset, limit)
+        return data[: data.rfind(b"\n") + 1] if self.whole else data
+
+    def _read(self, offset: int, length: int) -> bytes:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return b""
         try:
-            data = os.pread(fd, limit, self.offset)
+            return os.pread(fd, length, offset)
         except OSError:
             return b""
         finally:
             os.close(fd)
-        return data[: data.rfind(b"\n") + 1] if self.whole else data
 
     def next(self, final: bool) -> tuple[Json, bytes] | None:
         """Return the next frame, None when there is nothing to send now.
@@ -3632,6 +4394,10 @@ class Stream:
         if size == self.offset or self.room() <= 0:
             return None
         hole = None if self.whole else self._hole()
+        freed = hole[1] - max(hole[0], self.offset) if hole is not None else 0
+        if not self.whole and size - self.offset - freed > LOG_LAG:
+            # The end of a run comes behind its logs: what the control side is behind by must not hold it up.
+            return self.gap(size - self.offset - LOG_LAG // 8, "the follower was far behind")
         if hole is not None and hole[0] <= self.offset:
             return self.gap(hole[1] - self.offset, "beyond log_limit")
         data = self.peek()
@@ -3643,9 +4409,23 @@ class Stream:
                 return self.gap(hole[1] - self.offset, "beyond log_limit")
         if data:
             return self.take(data)
-        if self.whole and (final or size - self.offset >= WINDOW) and self.room() == WINDOW:
-            return self.gap(min(size - self.offset, WINDOW), "an unfinished line")
-        return None
+        return self.skip(final) if self.whole else None
+
+    def skip(self, final: bool) -> tuple[Json, bytes] | None:
+        """Return a gap for bytes that no whole line in the window begins with, None while such a line may still come.
+
+        It ends behind the next newline, or in the middle of the line: then the next one goes on from there. One at a
+        time, so that a line of any length costs the control side no more than a frame for each :data:`SKIP`.
+        """
+        size = self.size()
+        is_inside = self.offset > 0 and self._read(self.offset - 1, 1) != b"\n"
+        is_too_long = is_inside or size - self.offset >= WINDOW
+        if self.skipped or self.room() < WINDOW or size <= self.offset or not (final or is_too_long):
+            return None
+        data = self._read(self.offset, min(SKIP, size - self.offset))
+        end = data.find(b"\n") + 1
+        words = f"a line of more than {WINDOW} bytes" if is_too_long else "an unfinished line"
+        return self.gap(end or len(data), words) if data else None
 
     def _anew(self, size: int) -> tuple[Json, bytes]:
         words = f"the file has {size} bytes: the host lost what was not on its disk"
@@ -3666,12 +4446,34 @@ class Stream:
         return self.offset == self.size()
 
     def _hole(self) -> tuple[int, int] | None:
-        """Return the freed part of a log that reaches beyond the offset."""
-        gaps = (read_json(os.path.join(os.path.dirname(self.path), "gaps.json")) or {}).get("gaps")
-        for pair in gaps if isinstance(gaps, list) else ():
-            if isinstance(pair, list) and len(pair) == 2 and number(pair[1]) > self.offset and number(pair[0]) >= 0:
-                return pair[0], min(pair[1], self.size())
-        return None
+        return hole_of(self.path, self.offset, self.size())
+
+
+def hole_of(path: str, offset: int, size: int) -> tuple[int, int] | None:
+    """Return the part of a log that ``log_limit`` freed, if it reaches beyond an offset.
+
+    :param size: of the log
+    """
+    gaps = (read_json(os.path.join(os.path.dirname(path), "gaps.json")) or {}).get("gaps")
+    for pair in gaps if isinstance(gaps, list) else ():
+        if isinstance(pair, list) and len(pair) == 2 and number(pair[0]) >= 0:
+            end = min(number(pair[1]), size)
+            if end > max(offset, pair[0]):
+                return pair[0], end
+    return None
+
+
+def read_log(fd: int, path: str, start: int, length: int) -> tuple[int, bytes]:
+    """Return bytes of a log and where they begin: behind the freed part if ``start`` lies in it, and none of that."""
+    while True:
+        data = os.pread(fd, length, start)
+        # A gap is recorded before its bytes are freed, so it is looked up after they were read.
+        hole = hole_of(path, start, os.fstat(fd).st_size)
+        if hole is None or hole[0] >= start + len(data):
+            return start, data
+        if hole[0] > start:
+            return start, data[: hole[0] - start]
+        start = hole[1]
 
 
 class Subscription:
@@ -3727,13 +4529,15 @@ class Subscription:
         if cut is not None and not self.final:
             # What the ranks wrote before their end is there now, and was not when we looked at them.
             self.final = self.dirty = True
+            for rank in self.ranks:
+                rank.limit = rank.size()
             data = data[:cut]
         elif cut is not None:
             if all(rank.drained() for rank in self.ranks):
                 self.complete = True
             else:
                 data = data[:cut]
-        return stream.take(data) if data else None
+        return stream.take(data) if data else stream.skip(self.final) if cut is None else None
 
 
 def position_of_end(data: bytes) -> int | None:
@@ -3955,7 +4759,7 @@ class Follow:
         self.threads = 0
         self.subscriptions: dict[str, Subscription] = {}
         self.waiting_go: list[tuple[str, RunFolder, float]] = []
-        self.listeners: dict[str, socket.socket] = {}
+        self.listeners: dict[str, list[socket.socket]] = {}
         self.shared_checks: dict[str, set[str]] = {}
         self.pidfds: dict[str, int] = {}
         self.recovering: set[str] = set()
@@ -4312,13 +5116,10 @@ class Follow:
             if not stat.S_ISREG(found.st_mode):
                 raise Refused("unknown_stream", f"{name} of {folder.name} is no file.")
             start = max(0, found.st_size + offset) if offset < 0 else offset
-            data = os.pread(fd, length, start)
+            start, data = read_log(fd, path, start, length) if kind == "log" else (start, os.pread(fd, length, start))
         finally:
             os.close(fd)
         return {"bytes": len(data), "size": found.st_size, "offset": start}, data
-
-    def _status(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
-        return status(self.layout), b""
 
     def _have(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         kind = fields.text("kind", re.compile("|".join(KINDS)))
@@ -4337,13 +5138,15 @@ class Follow:
     def _net_listen(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         nonce = fields.text("nonce", WORD)
         port_range = fields.port_range("port_range")
+        where = addresses_to_listen_on(fields.text("interface", limit=64, default=None))
         if nonce not in self.listeners:
             if len(self.listeners) >= 64:
                 raise Refused("busy", "64 network checks are open on this channel. Close one.")
-            sock = open_listener(port_range)
-            self.listeners[nonce] = sock
-            self._handle(sock.fileno(), lambda: self._greet(sock, nonce))
-        return {"port": self.listeners[nonce].getsockname()[1], "addresses": candidates()}, b""
+            self.listeners[nonce] = open_listeners(port_range, where)
+            for sock in self.listeners[nonce]:
+                self._handle(sock.fileno(), functools.partial(self._greet, sock, nonce))
+        port = self.listeners[nonce][0].getsockname()[1] if self.listeners[nonce] else 0
+        return {"port": port, "addresses": candidates()}, b""
 
     def _greet(self, sock: socket.socket, nonce: str) -> None:
         """Answer whoever connects with the nonce."""
@@ -4355,8 +5158,7 @@ class Follow:
 
     def _net_close(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         nonce = fields.text("nonce", WORD)
-        sock = self.listeners.pop(nonce, None)
-        if sock is not None:
+        for sock in self.listeners.pop(nonce, ()):
             self._forget(sock.fileno())
             sock.close()
         for path in self.shared_checks.pop(nonce, ()):
@@ -4367,6 +5169,11 @@ class Follow:
 
     def _probe(self, fields: Fields) -> Callable[[], Json]:
         return lambda: probe(self.layout)
+
+    def _status(self, fields: Fields) -> Callable[[], Json]:
+        items = [Fields(item, "slots") for item in fields.items("slots", limit=65536, default=[])]
+        devices = {slot.integer("slot", 0, 65535): slot.text("device", DEVICE, default=None) for slot in items}
+        return lambda: status(self.layout, devices)
 
     def _preflight(self, fields: Fields) -> Callable[[], Json]:
         paths = fields.texts("shared_paths", limit=64, default=[])
@@ -4389,13 +5196,16 @@ class Follow:
         return lambda: fence(self.layout, run, token, wait_s, launch)
 
     def _remove_checkpoints(self, fields: Fields) -> Callable[[], Json]:
-        names = fields.texts("names", CHECKPOINT_NAME, limit=4096)
-        run, root = fields.run() if fields.text("run", default=None) is not None else None, fields.text("root")
-        if run is not None:
-            return lambda: remove_checkpoints(below(self.layout.run(run).path, root), names)
-        if not root.startswith("/") or ".." in root.split("/"):
-            raise fields.bad("root", f"{shorten(root)} is no absolute path")
-        return lambda: remove_checkpoints(root, names)
+        names, folder = fields.texts("names", CHECKPOINT_NAME, limit=4096), fields.text("folder")
+        if fields.text("run", default=None) is not None:
+            root = self.layout.run(fields.run()).path
+        else:
+            root = fields.text("root")
+            if not root.startswith("/") or ".." in root.split("/"):
+                raise fields.bad("root", f"{shorten(root)} is no absolute path")
+            if not os.path.isdir(root):
+                raise Refused("not_found", f"This host has no folder {shorten(root)}. Mount it, or correct the path.")
+        return lambda: remove_checkpoints(root, folder, names)
 
     def _collect(self, fields: Fields) -> Callable[[], Json]:
         age_s, dry_run = fields.number("older_than_s", 0, 1e12), fields.flag("dry_run", default=False)
@@ -4435,6 +5245,9 @@ class Follow:
                 alive.append(name)
             else:
                 self._recover(folder)
+        for subscription in self.subscriptions.values():
+            if not subscription.final and subscription.folder.ended():
+                self._tell_end_again(subscription.folder)
         self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})
 
     def _tell_progress(self, with_beat: bool) -> None:
@@ -4448,12 +5261,21 @@ class Follow:
 
     def _recover(self, folder: RunFolder) -> None:
         """End what is left of a run whose supervisor is dead, in a thread."""
-        if folder.name in self.recovering or folder.ended() or not folder.has("started"):
+        if not folder.ended() and folder.has("started"):
+            self._upkeep(folder, recover)
+
+    def _tell_end_again(self, folder: RunFolder) -> None:
+        """Restore the event of the end of a run whose file lost it after the end, in a thread."""
+        self._upkeep(folder, restore_end)
+
+    def _upkeep(self, folder: RunFolder, task: Callable[[RunFolder], object]) -> None:
+        """Work on a run in a thread, one at a time for each run."""
+        if folder.name in self.recovering:
             return
 
         def work() -> Json:
             try:
-                recover(folder)
+                task(folder)
             finally:
                 self.recovering.discard(folder.name)
             return {}
@@ -4488,10 +5310,11 @@ class Follow:
         "have": _have, "prepare": _prepare, "go": _go, "stop": _stop, "request_stop": _request_stop,
         "decide": _decide,
         "subscribe": _subscribe, "unsubscribe": _unsubscribe, "ack": _ack, "renew": _renew, "read": _read,
-        "status": _status, "net_listen": _net_listen, "net_close": _net_close,
+        "net_listen": _net_listen, "net_close": _net_close,
     }  # fmt: skip
     SLOW: dict[str, Callable[[Follow, Fields], Callable[[], Json]]] = {
-        "probe": _probe, "preflight": _preflight, "net_connect": _net_connect, "fence": _fence, "collect": _collect,
+        "probe": _probe, "status": _status,
+        "preflight": _preflight, "net_connect": _net_connect, "fence": _fence, "collect": _collect,
         "remove_checkpoints": _remove_checkpoints,
         "match": _match,
     }  # fmt: skip
@@ -4529,6 +5352,18 @@ def role_fetch(layout: Layout, args: argparse.Namespace) -> None:
     if not os.path.lexists(path):
         raise Refused("not_found", f"{args.run} has no {shorten(args.relpath)} on this host.")
     send_tree(path, sys.stdout.buffer)
+
+
+def role_outputs(layout: Layout, args: argparse.Namespace) -> None:
+    """Write a tar of the files that ranks of a run wrote or changed; standard input says what is known of them."""
+    folder = checked_run(layout, args.run)
+    fields = Fields(parse_object(sys.stdin.buffer.read(MAX_LINE)) or {})
+    known = fields.inner("known", default={}).values
+    limit_bytes = fields.integer("limit_bytes", 0, UNPACKED_LIMIT)
+    limit_files = fields.integer("limit_files", 0, OUTPUT_FILES)
+    if not os.path.isdir(folder.file("work")):
+        raise Refused("not_found", f"{args.run} has no files on this host.")
+    Outputs(folder, known, limit_bytes, limit_files).send(sys.stdout.buffer)
 
 
 def role_put(layout: Layout, args: argparse.Namespace) -> Json:
@@ -4612,6 +5447,8 @@ def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--remote-dir", default=".dtrain", help="archives, relative to the home directory")
     common.add_argument("--state-dir", help="locks and runs; default /var/tmp/dtrain-<uid>/<machine id>")
+    words = "folder of root with mode 1777 for the locks of all accounts; default /run/lock where it is one; or none"
+    common.add_argument("--lock-dir", help=words)
     top = argparse.ArgumentParser(prog="supervisor.py", description="The host side of airflow-provider-dtrain.")
     roles = top.add_subparsers(dest="role", required=True)
 
@@ -4626,6 +5463,7 @@ def parser() -> argparse.ArgumentParser:
     role("follow", role_follow)
     role("receive", role_receive, "kind", "digest")
     role("fetch", role_fetch, "run", "relpath")
+    role("outputs", role_outputs, "run")
     role("put", role_put, "run", "relpath")
     role("start", role_start, "run")
     role("stop", role_stop, "run").add_argument("--grace-s", type=float, default=None)
@@ -4643,7 +5481,7 @@ def main(argv: list[str] | None = None) -> int:
     """Play the role that the command line names; return the exit status."""
     os.umask(0o077)
     args = parser().parse_args(argv)
-    layout = Layout(args.remote_dir, args.state_dir)
+    layout = Layout(args.remote_dir, args.state_dir, args.lock_dir)
     if args.function is role_follow:
         return int(role_follow(layout, args))
     try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeGuard
 
+from airflow_provider_dtrain.core.untrusted import UntrustedInputError, is_count, is_number, parse_object
 from airflow_provider_dtrain.core.watchdog import RankReport
 from airflow_provider_dtrain.errors import HostError, UserError
 
@@ -19,6 +20,10 @@ MAGIC = f"DTRAIN/{PROTOCOL} ".encode()
 #: Longest line in either direction, and most raw bytes behind one.
 LINE_LIMIT_BYTES = 8 * 1024 * 1024
 RAW_LIMIT_BYTES = 16 * 1024 * 1024
+#: Deepest nesting and most values of a line; `{},{},...` takes 70 bytes for each as objects.
+MAX_DEPTH, MAX_VALUES = 32, 1_000_000
+#: Characters of a text in a greeting; stores, runs of a beat and ranks of a report, in number.
+TEXT_LIMIT, STORES_LIMIT, RUNS_LIMIT, RANKS_LIMIT = 4096, 10_000, 20_000, 8192
 #: Most that a login script may print before the greeting.
 NOISE_LIMIT_BYTES = 64 * 1024
 _SHOWN = 200
@@ -78,26 +83,43 @@ class Hello:
         if isinstance(document.get("error"), dict):
             raise GreetingRefusedError(document["error"])
         known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        for key, kinds in _HELLO_TYPES.items():
-            if not isinstance(known.get(key), kinds) or isinstance(known[key], bool):
+        for key, fits in _HELLO_FIELDS.items():
+            if not fits(known.get(key)):
                 raise WireError(f"greeting without a proper {key!r}: {shown(line)}")
         if known["protocol"] != PROTOCOL:
             raise WireError(f"protocol {known['protocol']} instead of {PROTOCOL}")
         stores = known.get("stores", {})
         if (
-            not isinstance(known.get("wall_s"), float | int | None)
-            or not _is_count(known.get("pid1_start_time", 0))
+            not (known.get("wall_s") is None or is_span(known["wall_s"]))
+            or not is_count(known.get("pid1_start_time", 0))
             or not isinstance(stores, dict)
-            or not all(_is_count(token) for token in stores.values())
+            or len(stores) > STORES_LIMIT
+            or not all(is_count(token) for token in stores.values())
         ):
             raise WireError(f"greeting with improper details: {shown(line)}")
         return cls(**known)
 
 
-_HELLO_TYPES: dict[str, type | tuple[type, ...]] = {
-    "protocol": int, "machine_id": str, "boot_id": str, "pid_ns": (int, str), "uid": int, "python": str,
-    "executable": str, "state_dir": str, "boottime_s": (int, float), "hostname": str,
-}  # fmt: skip
+def is_span(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number of seconds that a clock can show."""
+    return isinstance(value, int | float) and is_number(value) and 0 <= value < 1e12
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= TEXT_LIMIT
+
+
+def is_texts(value: object, limit: int) -> TypeGuard[list[str]]:
+    """Return whether a value is a list of at most ``limit`` texts of bounded length."""
+    return isinstance(value, list) and len(value) <= limit and all(map(_is_text, value))
+
+
+_HELLO_FIELDS: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("machine_id", "boot_id", "python", "executable", "state_dir", "hostname"), _is_text),
+    **dict.fromkeys(("protocol", "uid"), is_count),
+    "pid_ns": lambda value: _is_text(value) or is_count(value),
+    "boottime_s": is_span,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +156,7 @@ class Frame:
         """Return the frame; :raises WireError: a field is missing or of the wrong type."""
         run, stream = document.get("run"), document.get("stream")
         counts = [document.get(key, 0) for key in ("offset", "epoch", "skip_bytes")]
-        if not isinstance(run, str) or not isinstance(stream, str) or not all(map(_is_count, counts)):
+        if not _is_text(run) or not _is_text(stream) or not all(map(is_count, counts)) or counts[1] >= 2**31:
             raise WireError(f"a frame with wrong fields: {shown(json.dumps(document).encode())}")
         return cls(
             t=document["t"],
@@ -148,21 +170,9 @@ class Frame:
         )
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_span(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 _RANK_FIELDS: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("rank", "pid", "steps"), _is_count),
-    **dict.fromkeys(("state_s", "idle_s", "silent_s", "still_s"), _is_span),
+    **dict.fromkeys(("rank", "pid", "steps"), is_count),
+    **dict.fromkeys(("state_s", "idle_s", "silent_s", "still_s"), is_span),
     **dict.fromkeys(("state", "phase", "what"), _is_text),
     "started": lambda value: isinstance(value, bool),
 }
@@ -184,8 +194,10 @@ class Progress:
         """Return the report; :raises WireError: a field is missing or of the wrong type."""
         run, ranks = document.get("run"), document.get("ranks")
         reading, stopped_s = document.get("boottime_s"), document.get("supervisor_stopped_s", 0.0)
-        if not isinstance(run, str) or not isinstance(ranks, list) or not _is_span(reading) or not _is_span(stopped_s):
+        if not _is_text(run) or not isinstance(ranks, list) or not is_span(reading) or not is_span(stopped_s):
             raise WireError(f"a progress report with wrong fields: {shown(json.dumps(document).encode())}")
+        if len(ranks) > RANKS_LIMIT:
+            raise WireError(f"a progress report of {len(ranks)} ranks, at most {RANKS_LIMIT} are accepted")
         found = tuple(_rank_report(rank, host) for rank in ranks)
         return cls(run=run, boottime_s=reading, ranks=found, supervisor_stopped_s=stopped_s)
 
@@ -251,7 +263,7 @@ class FrameReader:
 
 def _raw_length(document: Mapping[str, Any], line: bytes) -> int:
     length = document.get("bytes", 0)
-    if not _is_count(length) or length > RAW_LIMIT_BYTES:
+    if not is_count(length) or length > RAW_LIMIT_BYTES:
         raise WireError(f"raw bytes beyond {RAW_LIMIT_BYTES}: {shown(line)}")
     return int(length)
 
@@ -259,16 +271,9 @@ def _raw_length(document: Mapping[str, Any], line: bytes) -> int:
 def parse_line(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; :raises WireError: it is something else."""
     try:
-        document = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"a line that is no JSON: {shown(line)}") from error
-    if not isinstance(document, dict):
-        raise WireError(f"a line that is no JSON object: {shown(line)}")
-    return document
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
+        return parse_object(line, depth=MAX_DEPTH, values=MAX_VALUES)
+    except UntrustedInputError as error:
+        raise WireError(f"a line is refused, {error}: {shown(line)}") from error
 
 
 def encode(document: Mapping[str, Any]) -> bytes:

@@ -23,30 +23,40 @@ class RenderConfigOperator(BaseOperator):
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, or a dict
         (templated)
+    :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value that replaces the configuration's; a text is
+        read as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param template: name of a stored template, a path, or a dict; None = the template that the
         configuration names, if it names one (templated)
     """
 
-    template_fields: Sequence[str] = ("config", "template")
+    template_fields: Sequence[str] = ("config", "template", "overrides")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     ui_color = "#e8f0fe"
 
     def __init__(
-        self, *, config: str | Mapping[str, Any], template: str | Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        *,
+        config: str | Mapping[str, Any],
+        template: str | Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.config = config
         self.template = template
+        self.overrides = overrides
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return id and digest of the stored configuration.
 
         :raises AirflowFailException: the documents are not valid; all problems are in the log
         """
-        from airflow_provider_dtrain.engine.submission import render
+        from airflow_provider_dtrain.engine.submission import overridden, render
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():
-            stored = render(DtrainHook(), self.config, self.template, dag_folder(context))
+            folder = dag_folder(context)
+            config = overridden(self.config, self.overrides, folder)
+            stored = render(DtrainHook(), config, self.template, folder)
         self.log.info("Configuration %d (%s)", stored.config_id, stored.digest[:12])
         return {"config_id": stored.config_id, "digest": stored.digest}

@@ -32,6 +32,8 @@ class PlanTrialsOperator(BaseOperator):
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
         the XCom of a ``RenderConfigOperator`` (templated)
+    :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value that replaces the configuration's; a text is
+        read as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param template: name of a stored template, a path, or a dict (templated)
     :param name: of the experiment; None = the configuration's, else the DAG's (templated)
     :param payload: digest of code that ``airflow dtrain experiment create`` stored; None = each trial packs
@@ -39,7 +41,7 @@ class PlanTrialsOperator(BaseOperator):
     :param retries: of failures of the store (3)
     """
 
-    template_fields: Sequence[str] = ("config", "template", "name", "payload")
+    template_fields: Sequence[str] = ("config", "template", "overrides", "name", "payload")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     ui_color = "#e8f0fe"
 
@@ -48,6 +50,7 @@ class PlanTrialsOperator(BaseOperator):
         *,
         config: str | Mapping[str, Any],
         template: str | Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         name: str | None = None,
         payload: str | None = None,
         retries: int = 3,
@@ -57,6 +60,7 @@ class PlanTrialsOperator(BaseOperator):
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.config = config
         self.template = template
+        self.overrides = overrides
         self.name = name
         self.payload = payload
 
@@ -66,16 +70,17 @@ class PlanTrialsOperator(BaseOperator):
         :raises AirflowFailException: the configuration is not valid; all problems are in the log
         """
         from airflow_provider_dtrain.engine.search import plan_search
+        from airflow_provider_dtrain.engine.submission import overridden
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():
-            hook = DtrainHook()
+            hook, folder = DtrainHook(), dag_folder(context)
             trials = plan_search(
                 hook,
                 trial_key(context),
-                self.config,
+                overridden(self.config, self.overrides, folder),
                 self.template,
-                dag_folder(context),
+                folder,
                 name=self.name,
                 payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),

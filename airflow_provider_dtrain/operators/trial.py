@@ -46,6 +46,8 @@ class TrialOperator(BaseOperator):
         the XCom of a ``RenderConfigOperator``; not read for a trial of a ``PlanTrialsOperator``, which runs with the
         plan's (templated)
     :param template: name of a stored template, a path, or a dict (templated)
+    :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value that replaces the configuration's; a text is
+        read as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param trial: an element of a ``PlanTrialsOperator``'s XCom, or ``{"number": int, "hparams": {...}}``; None = trial
         0 (or the map index) with the configuration's constants, and a sample of what is not constant (templated)
     :param allocation: XCom of a ``GangSensor``: the trial runs on that gang and waits in no queue; None = it waits
@@ -58,7 +60,7 @@ class TrialOperator(BaseOperator):
     :param map_index_template: of mapped trials: number and hyperparameters
     """
 
-    template_fields: Sequence[str] = ("config", "template", "trial", "allocation")
+    template_fields: Sequence[str] = ("config", "template", "overrides", "trial", "allocation")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml", "trial": "json"}
     ui_color = "#e6f4ea"
 
@@ -67,6 +69,7 @@ class TrialOperator(BaseOperator):
         *,
         config: str | Mapping[str, Any] | None = None,
         template: str | Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         trial: Mapping[str, Any] | None = None,
         allocation: Mapping[str, Any] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -80,6 +83,7 @@ class TrialOperator(BaseOperator):
         super().__init__(retries=retries, retry_delay=retry_delay, map_index_template=of_mapped, **kwargs)
         self.config = config
         self.template = template
+        self.overrides = overrides
         self.trial = trial
         self.allocation = allocation
         self.deferrable = deferrable
@@ -129,6 +133,8 @@ class TrialOperator(BaseOperator):
         from airflow_provider_dtrain.engine.outcome import Outcome
 
         event = event or {}
+        for mark in event.get("log_marks", ()):
+            self.log.warning("%s", mark)
         self._name = event.get("name")
         return self._end(Outcome.from_dict(event["outcome"]))
 
@@ -143,11 +149,12 @@ class TrialOperator(BaseOperator):
 
         :param folder: of the DAG file
         """
-        from airflow_provider_dtrain.engine.submission import config_of, submit
+        from airflow_provider_dtrain.engine.submission import config_of, overridden, submit
 
         gang = self._gang()
         pool = hook.store.gang(gang.allocation_id).pool if gang is not None else None
-        stored = config_of(hook, self.config, self.template, folder, trial=self.trial, pool=pool)
+        config = overridden(self.config, self.overrides, folder) if self.config is not None else None
+        stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
         return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)
 
     def _gang(self) -> HeldGang | None:
@@ -180,9 +187,12 @@ class TrialOperator(BaseOperator):
         try:
             if self.deferrable:
                 loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
-            return await AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable).run()
+            outcome = await AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable).run()
         finally:
             self._running = None
+        for mark in runtime.logs.unconfirmed:
+            self.log.warning("%s", mark)
+        return outcome
 
     async def _kill(self, hook: DtrainHook, trial_id: int) -> None:
         from airflow_provider_dtrain.engine.attempt import AttemptRunner

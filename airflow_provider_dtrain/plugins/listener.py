@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 #: With these a task has imported nearly all that it does without PyTorch and SSH: a third of a second of CPU.
 NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.core.config",
+    "airflow_provider_dtrain.engine.attempt",
     "airflow_provider_dtrain.engine.search",
     "airflow_provider_dtrain.engine.sources",
     "airflow_provider_dtrain.engine.submission",

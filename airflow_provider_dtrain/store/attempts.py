@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.placement import place
 from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
-from airflow_provider_dtrain.store.base import UNFINISHED, bump, guard, reads, writes
+from airflow_provider_dtrain.store.base import bump, guard, reads, writes
 from airflow_provider_dtrain.store.ending import mark_of
 from airflow_provider_dtrain.store.held import last_users
 from airflow_provider_dtrain.store.pools import options_of
@@ -22,6 +22,8 @@ from airflow_provider_dtrain.store.tables import allocations, attempts, experime
 from airflow_provider_dtrain.store.views import attempt_views
 
 HANDED_OVER = "handed over"
+#: States of an attempt whose ranks may run.
+FOLLOWED_STATES = ("starting", "running", "stopping")
 #: How long a host that did not answer, and that a trial cannot do without, is not tried again.
 AWAY_FOR = timedelta(seconds=30)
 
@@ -55,14 +57,16 @@ class Attempts(Queue):
 
     @writes
     def renew(self, conn: Connection, watches: Mapping[int, int]) -> set[int]:
-        """Renew leases; return the attempts whose watch is still current and which have not ended.
+        """Renew leases; return the attempts whose watch is still current and which hold their gang.
+
+        One that waits has no run, whatever its follower knew before the store lost its last commits.
 
         :param watches: attempt -> watch
         """
         if not watches:
             return set()
         pairs = sa.tuple_(attempts.c.id, attempts.c.watch).in_(list(watches.items()))
-        where = (pairs, attempts.c.state.in_(UNFINISHED))
+        where = (pairs, attempts.c.state.in_(FOLLOWED_STATES))
         # Locked in one order, so that two followers of the same attempts cannot block each other.
         current = set(conn.scalars(sa.select(attempts.c.id).where(*where).order_by(attempts.c.id).with_for_update()))
         if current:
@@ -73,7 +77,7 @@ class Attempts(Queue):
     def stale(self, conn: Connection, older_than_s: float) -> list[AttemptView]:
         """Return attempts that hold slots and whose lease nobody renewed for ``older_than_s``: look at them."""
         before = self._now() - timedelta(seconds=older_than_s)
-        live = attempts.c.state.in_(("starting", "running", "stopping"))
+        live = attempts.c.state.in_(FOLLOWED_STATES)
         return attempt_views(conn, sa.and_(live, attempts.c.renewed_at < before))
 
     @reads

@@ -13,7 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, Row
 
-from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreError, StoreUnavailableError, UserError
+from airflow_provider_dtrain.errors import (
+    NotFoundError,
+    StaleWatchError,
+    StoreError,
+    StoreSetBackError,
+    StoreUnavailableError,
+    UserError,
+)
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.engine import dump_json, gate, utcnow
 from airflow_provider_dtrain.store.fast import Statement
@@ -254,6 +261,16 @@ def _refuse(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
     ).one_or_none()
     if found is None:
         raise NotFoundError(f"There is no attempt {attempt_id}.")
+    if found.watch < watch:
+        raise set_back(attempt_id, f"its watch is {found.watch} there, and was {watch}")
     raise StaleWatchError(
         f"Attempt {attempt_id} is followed under watch {found.watch} ({found.watcher}), not {watch}: stop here."
     )
+
+
+def set_back(attempt_id: int, words: str) -> StoreSetBackError:
+    """Return the error of a follower whose commits the store has lost.
+
+    :param words: by what it shows
+    """
+    return StoreSetBackError(f"The store has lost the last commits of attempt {attempt_id}: {words}.")

@@ -11,7 +11,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,6 +139,10 @@ class Changes:
             return event.wait(timeout_s)
         finally:
             self.remove(waiter)
+
+    def wake_granted(self, pool: str, allocation_ids: Collection[int]) -> None:
+        """Wake those who wait for grants that this process has just committed; no message has to come back for it."""
+        self._wake_concerned(set(allocation_ids), {pool})
 
     def close(self) -> None:
         """End thread and connection; repeatable. In a forked child they belong to its parent."""

@@ -22,7 +22,7 @@ from sqlalchemy.engine.url import URL
 from sqlalchemy.types import TypeDecorator
 
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store import durability, fast
 
 BUSY_TIMEOUT_S = 30
 #: Longest wait of a fork for transactions of other threads.
@@ -136,7 +136,13 @@ def _sqlite(url: URL) -> Engine:
         connect_args={"timeout": BUSY_TIMEOUT_S},
         pool_timeout=BUSY_TIMEOUT_S,
     )
-    event.listen(engine, "connect", _configure_sqlite)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        # Python's sqlite3 would begin transactions by itself, and deferred ones.
+        connection.isolation_level = None
+        durability.configure_sqlite(connection, str(url.database))
+
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -165,8 +171,8 @@ def _postgresql(url: URL) -> Engine:
     return engine
 
 
-def _prepare_if_direct(connection: Any, _record: Any) -> None:
-    """Let the server keep the plans of repeated statements, unless a pooler stands in between.
+def _prepare_if_direct(connection: Any, record: Any) -> None:
+    """Set a session up whose statements' plans the server keeps, unless a pooler stands in between.
 
     A pooler (pgbouncer) may send the next statement to another server process, which does not know what the last
     one prepared. It also gives its clients process ids of its own: by them it is known.
@@ -175,6 +181,9 @@ def _prepare_if_direct(connection: Any, _record: Any) -> None:
     answer = connection.pgconn.exec_(b"SELECT pg_backend_pid()")
     if answer.get_value(0, 0) == str(connection.info.backend_pid).encode():
         connection.prepare_threshold, connection.prepared_max = PREPARE_AFTER, PREPARED_MAX
+        durability.configure_psycopg(connection)
+    else:
+        record.info[fast.POOLED] = True
 
 
 def is_pooled(conn: Connection) -> bool:
@@ -191,13 +200,6 @@ def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
         if not poll.poll(0):
             return
     raise sa.exc.DisconnectionError("the server has closed the connection")
-
-
-def _configure_sqlite(connection: Any, _record: Any) -> None:
-    # Python's sqlite3 would begin transactions by itself, and deferred ones.
-    connection.isolation_level = None
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: Connection) -> None:

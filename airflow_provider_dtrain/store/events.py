@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,10 +12,12 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
 from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import Base, guard, reads, writes
+from airflow_provider_dtrain.store.base import Base, guard, reads, set_back, writes
 from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.metrics import add_checkpoint, add_metrics
-from airflow_provider_dtrain.store.records import EventView, MetricGroup, RankView
+from airflow_provider_dtrain.store.gaps import GAP, add_gaps
+from airflow_provider_dtrain.store.metrics import METRIC_GROUPS, add_checkpoint, add_metrics
+from airflow_provider_dtrain.store.moments import moment
+from airflow_provider_dtrain.store.records import AttemptView, EventView, OpenLog, RankView
 from airflow_provider_dtrain.store.rungs import answer, note_best
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, events, ranks, slots, streams
 from airflow_provider_dtrain.store.views import store_mark
@@ -61,7 +62,8 @@ class Events(Base):
         Only a stream that began anew can bring events that are stored already.
 
         :param stream: ``supervisor.events`` or ``rank<k>.events``
-        :param batch: events as parsed, with ``seq``, ``at`` (Unix seconds) and ``kind``
+        :param batch: events as parsed, with ``seq``, ``at`` (Unix seconds) and ``kind``; a ``gap`` stands for bytes
+            that are left out, with ``offset``, ``bytes``, ``lines``, ``code`` and ``reason``
         :param epoch: how often the stream began anew; see :meth:`begin_epoch`
         :param clock_offset_s: how far the host's clock is ahead of ours; kept with each event
         :raises StaleWatchError: the watch is not current, or the stream is not at ``old_offset`` of ``epoch``
@@ -79,11 +81,17 @@ class Events(Base):
             }
             for event in batch
         ]  # fmt: skip
-        fast.add(conn, events, *rows)
+        fast.add(conn, events, *(row for row in rows if row["kind"] != GAP))
+        if marks := [row for row in rows if row["kind"] == GAP]:
+            add_gaps(conn, {"attempt_id": attempt_id, "token": token, "host": host, "stream": stream}, marks)
+            batch = [event for event in batch if event.get("kind") != GAP]
+            _show_limit(conn, attempt, marks)
         source = _RANK_STREAM.fullmatch(stream)
+        rank = int(source[1]) if source else None
+        add_metrics(conn, attempt, [event for event in batch if event.get("kind") in METRIC_GROUPS], rank=rank or 0)
         for event in batch:
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
-                handler(conn, attempt, {**event, "host": host, "token": token}, int(source[1]) if source else None)
+                handler(conn, attempt, {**event, "host": host, "token": token}, rank)
         if source and source[1] == "0":
             # Last, because they lock the trial and its search, and a pool is locked before these.
             if validations := [event for event in batch if event.get("kind") == "validation"]:
@@ -133,22 +141,55 @@ class Events(Base):
 
     @writes
     def commit_log(
-        self, conn: Connection, attempt_id: int, watch: int, host: str, rank: int, new_offset: int, tail: bytes
+        self,
+        conn: Connection,
+        attempt_id: int,
+        watch: int,
+        host: str,
+        rank: int,
+        new_offset: int | None,
+        tail: bytes | None,
+        *,
+        closed: bool = False,
     ) -> None:
-        """Store the end of a rank's log and how far it was read.
+        """Store the end of a rank's log and how far the task log has it.
 
-        :param tail: the last bytes; at most 64 KiB are kept
+        :param new_offset: None = the position stays
+        :param tail: the last bytes; at most 64 KiB are kept. None = they stay
+        :param closed: the task log has everything, or marks that say what is missing
         :raises StaleWatchError: the watch is not current
         """
         guard(conn, attempt_id, watch)
+        if new_offset is not None:
+            self._move_log(conn, attempt_id, host, rank, new_offset)
+        if tail is not None:
+            where = (ranks.c.attempt_id == attempt_id, ranks.c.rank == rank)
+            conn.execute(ranks.update().where(*where).values(log_tail=tail[-LOG_TAIL_BYTES:]))
+        if closed:
+            conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(log_closed=True))
+
+    def _move_log(self, conn: Connection, attempt_id: int, host: str, rank: int, new_offset: int) -> None:
         token, stream = _token_of(conn, attempt_id), f"rank{rank}.log"
         insert = self._insert(streams).values(
             attempt_id=attempt_id, token=token, host=host, stream=stream, position=new_offset
         )
         key = ["attempt_id", "token", "host", "stream"]
         conn.execute(insert.on_conflict_do_update(index_elements=key, set_={"position": new_offset}))
-        where = (ranks.c.attempt_id == attempt_id, ranks.c.rank == rank)
-        conn.execute(ranks.update().where(*where).values(log_tail=tail[-LOG_TAIL_BYTES:]))
+
+    @reads
+    def open_logs(self, conn: Connection, trial_id: int) -> list[OpenLog]:
+        """Return the ended attempts of a trial of whose rank 0 the task log may miss something."""
+        query = (
+            sa.select(attempts.c.id, ranks.c.host)
+            .join(ranks, sa.and_(ranks.c.attempt_id == attempts.c.id, ranks.c.rank == 0))
+            .where(attempts.c.trial_id == trial_id, attempts.c.ended_at.is_not(None), ~attempts.c.log_closed)
+            .order_by(attempts.c.number)
+        )
+        found = []
+        for row in conn.execute(query).all():
+            position, _ = _positions(conn, row.id).get((row.host, "rank0.log"), (0, 0))
+            found.append(OpenLog(attempt_id=row.id, host=row.host, position=position))
+        return found
 
     def _move(self, conn: Connection, of: _Stream, old: int, new: int) -> None:
         key = {"attempt_id": of.attempt_id, "token": of.token, "host": of.host, "stream": of.stream}
@@ -176,14 +217,34 @@ class Events(Base):
         ]
 
     @reads
-    def check_watch(self, conn: Connection, attempt_id: int, watch: int) -> None:
-        """Do nothing while a watch is current.
+    def check_watch(
+        self, conn: Connection, attempt_id: int, watch: int, *, followed: AttemptView | None = None
+    ) -> None:
+        """Return while a watch is current.
 
-        :raises StaleWatchError: somebody else follows the attempt now
+        :param followed: the attempt as it was when its run was first followed
+        :raises StaleWatchError: another process follows the attempt
+        :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
         """
-        found = conn.scalar(sa.select(attempts.c.watch).where(attempts.c.id == attempt_id))
-        if found != watch:
-            raise StaleWatchError(f"Attempt {attempt_id} is followed under watch {found}, not {watch}: stop here.")
+        query = (
+            sa.select(attempts.c.watch, attempts.c.created_at, allocations.c.token)
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(attempts.c.id == attempt_id)
+        )
+        found = conn.execute(query).one_or_none()
+        if found is None:
+            raise set_back(attempt_id, "it is not there")
+        if found.watch < watch:
+            raise set_back(attempt_id, f"its watch is {found.watch} there, and was {watch}")
+        # A number that was given out again is another attempt, whatever its watch is.
+        if followed is not None and found.created_at != followed.created_at:
+            raise set_back(attempt_id, "its number was given out again")
+        if found.watch != watch:
+            raise StaleWatchError(
+                f"Attempt {attempt_id} is followed under watch {found.watch}, not {watch}: stop here."
+            )
+        if followed is not None and found.token != followed.token:
+            raise set_back(attempt_id, f"the grant of its run {followed.run} is not there")
 
     @reads
     def silent_for_s(self, conn: Connection, attempt_id: int) -> float:
@@ -256,14 +317,6 @@ def _is_another(plan: Any, host: str, launch: str | None) -> bool:
     return mine is not None and launch is not None and mine != launch
 
 
-def moment(at: Any) -> datetime:
-    """Return Unix seconds as a time; a number that is none becomes the epoch."""
-    try:
-        return datetime.fromtimestamp(float(at), UTC)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)
-
-
 _STREAM_KEY = ("attempt_id", "token", "host", "stream")
 _BEGIN_STREAM = Statement(
     # Both databases spell ON CONFLICT alike.
@@ -279,6 +332,13 @@ _MOVE_STREAM = Statement(
     .values(position=sa.bindparam("new"))
     .returning(streams.c.position)
 )
+
+
+def _show_limit(conn: Connection, attempt: Row[Any], marks: Sequence[Mapping[str, Any]]) -> None:
+    """Give a limit that was hit as the reason of an attempt that runs without another one."""
+    limit = next((mark["body"]["reason"] for mark in marks if str(mark["body"].get("code")).endswith("_limit")), None)
+    if limit is not None and not attempt.reason:
+        conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(reason=limit))
 
 
 class _Stream(NamedTuple):
@@ -362,11 +422,6 @@ def _result(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], rank:
         conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(**values))
 
 
-def _report(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], rank: int | None) -> None:
-    group: MetricGroup = "validation" if event["kind"] == "validation" else "training"
-    add_metrics(conn, attempt, group, event, rank=rank or 0, at=moment(event.get("at")))
-
-
 def _checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: int | None) -> None:
     add_checkpoint(conn, attempt, event, at=moment(event.get("at")))
 
@@ -385,6 +440,5 @@ def _integer(value: Any) -> int | None:
 
 #: What each kind of event changes besides its own row; other kinds are only stored.
 HANDLERS: Mapping[str, Handler] = {
-    "started": _started, "exit": _exited, "result": _result, "report": _report, "validation": _report,
-    "checkpoint": _checkpoint,
+    "started": _started, "exit": _exited, "result": _result, "checkpoint": _checkpoint,
 }  # fmt: skip

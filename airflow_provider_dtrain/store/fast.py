@@ -17,11 +17,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Dialect, Engine
 
-from airflow_provider_dtrain.store.turns import write_turn
+from airflow_provider_dtrain.store.durability import SET_DURABLE_LOCAL
+from airflow_provider_dtrain.store.write_queue import write_turn
 
 Processor = Callable[[Any], Any]
 #: What of a transaction was not sent yet, in the books of its connection.
 _UNSENT = "dtrain_unsent"
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+#: Set in the books of a connection that goes through a pooler: each transaction may get another session.
+POOLED = "dtrain_pooled"
 #: Rows that are inserted one by one; of more, one statement is made.
 FEW = 3
 
@@ -278,7 +282,9 @@ def transaction(engine: Engine) -> Iterator[Connection]:
             return
         # Kept here as well: a connection that is lost does not give it.
         books = conn.info
-        books[_UNSENT] = [("BEGIN ISOLATION LEVEL READ COMMITTED", None)]
+        books[_UNSENT] = [(_BEGIN, None)]
+        if books.get(POOLED):
+            books[_UNSENT].append((SET_DURABLE_LOCAL, None))
         try:
             yield conn
         except BaseException:
@@ -301,7 +307,7 @@ def commit(connection: Any) -> None:
     unsent = connection.info.pop(_UNSENT, None)
     if not unsent:
         connection.commit()
-    elif len(unsent) > 1 or unsent[0][1] is not None:
+    elif any(text not in (_BEGIN, SET_DURABLE_LOCAL) for text, _ in unsent):
         # Once a statement fails, the server skips the rest up to the end of what is sent together: COMMIT as well.
         _together(connection.dbapi_connection, [*unsent, ("COMMIT", None)])
 

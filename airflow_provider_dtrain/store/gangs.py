@@ -16,6 +16,7 @@ from airflow_provider_dtrain.errors import (
     GangEndedError,
     GangMismatchError,
     StaleWatchError,
+    StoreSetBackError,
     UnplaceableError,
     UserError,
 )
@@ -177,7 +178,9 @@ class Gangs(Trials, Attempts):
         self._hold(conn, gang)
         if gang.attempt_id not in {None, attempt_id}:
             reason = f"it waits for {self._user_words(conn, gang.attempt_id)}, which uses the held gang"
-            conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(reason=reason))
+            # Renewed as well: its request is the gang's, which the other task renews.
+            waits = {"reason": reason, "renewed_at": self._now()}
+            conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**waits))
             return None
         if attempt.state == "waiting":
             self._set_gang(conn, row.id, attempt_id=attempt_id, unclear=sorted(held_hosts(conn, row.id)))
@@ -254,6 +257,9 @@ class Gangs(Trials, Attempts):
 
     def _watched(self, conn: Connection, allocation_id: int, watch: int) -> Row[Any]:
         row, gang = self._locked_gang(conn, allocation_id), self._gang(conn, allocation_id)
+        if gang.watch < watch:
+            words = f"its watch is {gang.watch} there, and was {watch}"
+            raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {words}.")
         if gang.watch != watch:
             raise StaleWatchError(
                 f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}), not {watch}: stop."

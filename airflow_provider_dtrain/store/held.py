@@ -19,6 +19,12 @@ from airflow_provider_dtrain.store.records import Proof
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, gangs, trials
 
 
+def trial_words(trial_id: int, dag_id: str, task_id: str, map_index: int) -> str:
+    """Return a trial by the names that Airflow's pages show, for people."""
+    mapped = f"[{map_index}]" if map_index >= 0 else ""
+    return f"{dag_id}.{task_id}{mapped} (trial {trial_id})"
+
+
 def gang_words(dag_id: str, task_id: str) -> str:
     """Return whose a held gang is, for people."""
     return f"gang of {dag_id}/{task_id}"

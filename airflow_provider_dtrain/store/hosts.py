@@ -30,9 +30,11 @@ from airflow_provider_dtrain.store.tables import (
 )
 from airflow_provider_dtrain.store.views import attempt_views
 
+#: Longest note of a slot.
+NOTE_CHARS = 1000
 RECORD_COLUMNS = (
-    "name", "pool", "conn_id", "slot_type", "address", "python", "remote_dir", "state_dir", "host_key", "state",
-    "state_reason", "facts", "machine_id", "boot_id", "pid_ns",
+    "name", "pool", "conn_id", "slot_type", "address", "python", "remote_dir", "state_dir", "lock_dir", "host_key",
+    "state", "state_reason", "facts", "machine_id", "boot_id", "pid_ns",
 )  # fmt: skip
 
 
@@ -154,9 +156,12 @@ class Hosts(Pools, Holding):
         self._note(conn, by, "slot enabled" if enabled else "slot disabled", f"{host}:{index}")
 
     @writes
-    def mark_slot(self, conn: Connection, host: str, index: int, state: SlotState) -> None:
-        """Note that a slot is stuck, busy elsewhere, or ready again."""
-        self._set_slot(conn, host, index, state=state)
+    def mark_slot(self, conn: Connection, host: str, index: int, state: SlotState, note: str = "") -> None:
+        """Note that a slot is stuck, busy elsewhere, or ready again.
+
+        :param note: the processes that are left in it, or who holds it; cut to 1000 characters
+        """
+        self._set_slot(conn, host, index, state=state, note=note[:NOTE_CHARS] or None)
 
     def _set_slot(self, conn: Connection, host: str, index: int, **values: Any) -> None:
         row = _locked_host(conn, host)
@@ -218,6 +223,7 @@ class Hosts(Pools, Holding):
                 enabled=row.enabled, state=row.state, allocation_id=row.allocation_id, trial_id=row.trial_id,
                 experiment=row.experiment if row.gang_dag is None else gang_words(row.gang_dag, row.gang_task),
                 held_since=row.held_since,
+                note=row.note or "",
             )
             for row in conn.execute(rows)
         ]  # fmt: skip

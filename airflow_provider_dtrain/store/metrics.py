@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,16 +12,29 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.checkpoint_place import (
+    CheckpointPlace,
+    CheckpointPlaces,
+    StorageKind,
+    UntrustedPathError,
+    shown_path,
+)
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, bump, reads, writes
 from airflow_provider_dtrain.store.engine import restore_floats
 from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.moments import moment
 from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
-from airflow_provider_dtrain.store.tables import allocations, attempts, checkpoints, metrics, trials
+from airflow_provider_dtrain.store.tables import allocations, attempts, checkpoints, configs, metrics, trials
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
+#: Paths that one event may name as removed; the library removes one or two per save.
+REMOVED_LIMIT = 500
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+#: Kind of an event -> group of its metrics.
+METRIC_GROUPS: Mapping[str, MetricGroup] = {"report": "training", "validation": "validation"}
 
 
 class Metrics(Base):
@@ -46,11 +60,18 @@ class Metrics(Base):
 
     @reads
     def checkpoints(self, conn: Connection, trial_id: int, *, removed: bool = False) -> list[CheckpointView]:
-        """Return a trial's checkpoints, oldest first.
+        """Return a trial's checkpoints, oldest first, without refused ones.
 
         :param removed: also those that are gone
         """
-        return _as_checkpoints(fast.rows(conn, _EVER_SAVED if removed else _SAVED, {"trial": trial_id}))
+        found = _as_checkpoints(fast.rows(conn, _EVER_SAVED if removed else _SAVED, {"trial": trial_id}))
+        return [one for one in found if one.refused is None]
+
+    @reads
+    def refused_checkpoints(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
+        """Return what a trial reported as checkpoints outside its places, oldest first."""
+        found = _as_checkpoints(fast.rows(conn, _EVER_SAVED, {"trial": trial_id}))
+        return [one for one in found if one.refused is not None]
 
     @reads
     def experiment_checkpoints(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
@@ -61,14 +82,15 @@ class Metrics(Base):
         """
         own = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
         where = (checkpoints.c.trial_id.in_(own), _IS_THERE)
-        refused = set(conn.scalars(sa.select(checkpoints.c.id).join(attempts).where(*where, _IS_REFUSED)))
-        found = _checkpoint_views(conn, *where)
+        refused = set(conn.scalars(sa.select(checkpoints.c.id).join(attempts).where(*where, _IS_OF_REFUSED_HPARAMS)))
+        found = [one for one in _checkpoint_views(conn, *where) if one.refused is None]
         return [replace(one, metrics={}) if one.checkpoint_id in refused else one for one in found]
 
     @reads
     def find_checkpoint(self, conn: Connection, url: str) -> CheckpointView | None:
         """Return the newest checkpoint that lies at a path or URL, or whose copy does; None without one."""
-        found = _checkpoint_views(conn, sa.or_(checkpoints.c.copy_url == url, checkpoints.c.path == url), _IS_THERE)
+        same = sa.or_(checkpoints.c.copy_url == url, checkpoints.c.path == url)
+        found = [one for one in _checkpoint_views(conn, same, _IS_THERE) if one.refused is None]
         return found[-1] if found else None
 
     @writes
@@ -78,13 +100,17 @@ class Metrics(Base):
         conn.execute(checkpoints.update().where(*where).values(removed_at=self._now(), copy_url=None))
 
     @writes
-    def add_checkpoint_copy(self, conn: Connection, checkpoint_id: int, url: str | None) -> None:
-        """Note where a copy of a checkpoint lies; None: there is none any more.
+    def add_checkpoint_copy(
+        self, conn: Connection, checkpoint_id: int, url: str | None, *, size_bytes: int | None = None
+    ) -> None:
+        """Note where a copy of a checkpoint lies; None: its copy was removed.
 
+        :param size_bytes: as counted while it was copied, in place of what was reported; None = not counted
         :raises NotFoundError: there is no such checkpoint
         """
         where = checkpoints.c.id == checkpoint_id
-        if not conn.execute(checkpoints.update().where(where).values(copy_url=url)).rowcount:
+        counted = {"size_bytes": size_bytes} if size_bytes is not None else {}
+        if not conn.execute(checkpoints.update().where(where).values(copy_url=url, **counted)).rowcount:
             raise NotFoundError(f"There is no checkpoint {checkpoint_id}.")
 
 
@@ -92,7 +118,7 @@ class Metrics(Base):
 _IS_THERE = sa.or_(checkpoints.c.removed_at.is_(None), checkpoints.c.copy_url.is_not(None))
 
 _LATER = attempts.alias("later")
-_IS_REFUSED = sa.and_(
+_IS_OF_REFUSED_HPARAMS = sa.and_(
     sa.exists().where(trials.c.id == checkpoints.c.trial_id, trials.c.draw > 0),
     sa.exists().where(
         _LATER.c.trial_id == checkpoints.c.trial_id,
@@ -111,13 +137,22 @@ def _metrics_query(has_group: bool, has_rank: bool) -> Statement:
     return Statement(query.where(*where).order_by(metrics.c.step, metrics.c.id))
 
 
+#: ``checkpoint_storage`` of the configuration that the trial of a row has.
+_STORAGE = configs.c.document["checkpoint_storage"].label("storage")
 _CHECKPOINTS: sa.Select[Any] = (
-    sa.select(checkpoints, attempts.c.number)
+    sa.select(checkpoints, attempts.c.number, trials.c.experiment_id, _STORAGE)
     .join(attempts, attempts.c.id == checkpoints.c.attempt_id)
+    .join(trials, trials.c.id == checkpoints.c.trial_id)
+    .join(configs, configs.c.config_id == trials.c.config_id)
     .order_by(checkpoints.c.id)
 )
 _EVER_SAVED = Statement(_CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial")))
 _SAVED = Statement(_CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial"), _IS_THERE))
+_PLACES = Statement(
+    sa.select(trials.c.experiment_id, _STORAGE)
+    .join(configs, configs.c.config_id == trials.c.config_id)
+    .where(trials.c.id == sa.bindparam("trial"))
+)
 
 
 def _checkpoint_views(conn: Connection, *where: sa.ColumnElement[bool]) -> list[CheckpointView]:
@@ -125,47 +160,80 @@ def _checkpoint_views(conn: Connection, *where: sa.ColumnElement[bool]) -> list[
 
 
 def _as_checkpoints(rows: Iterable[Row[Any]]) -> list[CheckpointView]:
+    return [_as_checkpoint(row) for row in rows]
+
+
+def _as_checkpoint(row: Row[Any]) -> CheckpointView:
     names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url", "removed_at")
-    return [
-        CheckpointView(
-            **{name: getattr(row, name) for name in names},
-            checkpoint_id=row.id,
-            attempt=row.number,
-            metrics=restore_floats(row.metrics),
-        )
-        for row in rows
-    ]
+    # Compared at each read: a row may be older than the check at its entry.
+    place, refused = _find(CheckpointPlaces.of(row.storage, row.experiment_id, row.trial_id), row.path)
+    return CheckpointView(
+        **{name: getattr(row, name) for name in names},
+        checkpoint_id=row.id,
+        attempt=row.number,
+        metrics=restore_floats(row.metrics),
+        place=place if row.refused is None else None,
+        refused=row.refused or refused,
+    )
 
 
-def add_metrics(
-    conn: Connection, attempt: Row[Any], group: MetricGroup, event: Mapping[str, Any], *, rank: int, at: datetime
-) -> None:
-    """Store a report; one without a step or without metrics stays an event only."""
-    step, values, epoch = event.get("step"), event.get("metrics"), event.get("epoch")
-    if not _is_step(step) or not isinstance(values, Mapping):
-        return
-    fast.add(conn, metrics, {
-        "trial_id": attempt.trial_id, "attempt_id": attempt.id, "metric_group": group, "step": step, "rank": rank,
-        "epoch": epoch if isinstance(epoch, int | float) else None, "metrics": dict(values), "at": at,
-    })  # fmt: skip
+def _find(places: CheckpointPlaces, path: object) -> tuple[CheckpointPlace | None, str | None]:
+    """Return a checkpoint's place, or why its path is refused."""
+    try:
+        return places.find(path), None
+    except UntrustedPathError as error:
+        return None, str(error)
+
+
+def add_metrics(conn: Connection, attempt: Row[Any], reports: Sequence[Mapping[str, Any]], *, rank: int) -> None:
+    """Store reports, all with one statement; one without a step or without metrics stays an event only.
+
+    :param reports: events of the kinds in :data:`METRIC_GROUPS`
+    """
+    rows = [
+        {
+            "trial_id": attempt.trial_id, "attempt_id": attempt.id, "metric_group": METRIC_GROUPS[event["kind"]],
+            "step": event["step"], "rank": rank, "metrics": dict(event["metrics"]), "at": moment(event.get("at")),
+            "epoch": epoch if isinstance(epoch := event.get("epoch"), int | float) else None,
+        }
+        for event in reports
+        if _is_step(event.get("step")) and isinstance(event.get("metrics"), Mapping)
+    ]  # fmt: skip
+    if rows:
+        fast.add(conn, metrics, *rows)
 
 
 def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], *, at: datetime) -> None:
-    """Store a reported checkpoint; one without step or path stays an event only."""
+    """Store a reported checkpoint; one without step or path stays an event only.
+
+    One outside the trial's places is stored as refused: its path is shown and never used.
+    """
     step, path, values, size = event.get("step"), event.get("path"), event.get("metrics"), event.get("size_bytes")
-    if not _is_step(step) or not isinstance(path, str) or ".." in path.split("/") or "\0" in path:
+    if not _is_step(step) or not isinstance(path, str):
         return
+    places = _places(conn, attempt.trial_id)
+    place, refused = _find(places, path)
+    sha256 = event.get("sha256")
     run = run_name(store_mark(conn), attempt.trial_id, attempt.number, event["token"])
     conn.execute(
         checkpoints.insert().values(
             trial_id=attempt.trial_id, attempt_id=attempt.id, run=run, host=event["host"], step=step,
-            path=path, size_bytes=size if _is_step(size) else None,
-            sha256=str(event["sha256"])[:64] if event.get("sha256") else None,
-            metrics=dict(values) if isinstance(values, Mapping) else {}, at=at,
+            path=shown_path(path) if place is None else place.path, size_bytes=size if _is_step(size) else None,
+            sha256=sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
+            metrics=dict(values) if isinstance(values, Mapping) else {}, at=at, refused=refused,
+            # Code of an older version, which knows no refusals, takes it for gone.
+            removed_at=at if refused else None,
         )
     )  # fmt: skip
+    if place is None:
+        return
     _note_preemptible(conn, attempt)
-    _note_removed(conn, attempt, run, event.get("removed"), at=at)
+    _note_removed(conn, attempt, run, places, event.get("removed"), at=at)
+
+
+def _places(conn: Connection, trial_id: int) -> CheckpointPlaces:
+    row = fast.first(conn, _PLACES, {"trial": trial_id})
+    return CheckpointPlaces.of(row.storage, row.experiment_id, trial_id)
 
 
 def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
@@ -177,13 +245,18 @@ def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
         bump(conn, pool)
 
 
-def _note_removed(conn: Connection, attempt: Row[Any], run: str, paths: Any, *, at: datetime) -> None:
-    """Apply what a rank says it removed: checkpoints of its own run, or of its trial on shared storage."""
-    gone = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
-    if gone:
-        own = sa.or_(checkpoints.c.run == run, checkpoints.c.path.like("/%"), checkpoints.c.path.like("%://%"))
-        where = (checkpoints.c.trial_id == attempt.trial_id, checkpoints.c.path.in_(gone), own)
-        conn.execute(checkpoints.update().where(*where, checkpoints.c.removed_at.is_(None)).values(removed_at=at))
+def _note_removed(
+    conn: Connection, attempt: Row[Any], run: str, places: CheckpointPlaces, paths: Any, *, at: datetime
+) -> None:
+    """Apply what a rank says it removed: checkpoints of its own run, or of its trial in the configured storage."""
+    named = [_find(places, path)[0] for path in paths[:REMOVED_LIMIT]] if isinstance(paths, list) else []
+    gone = {place for place in named if place is not None}
+    for is_in_run in (True, False):
+        of_kind = [place.path for place in gone if (place.kind is StorageKind.RUN) is is_in_run]
+        where = [checkpoints.c.trial_id == attempt.trial_id, checkpoints.c.path.in_(of_kind)]
+        where += [checkpoints.c.run == run] if is_in_run else []
+        if of_kind:
+            conn.execute(checkpoints.update().where(*where, checkpoints.c.removed_at.is_(None)).values(removed_at=at))
 
 
 def _is_step(value: Any) -> bool:

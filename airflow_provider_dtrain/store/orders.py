@@ -22,20 +22,22 @@ from airflow_provider_dtrain.store.passing import ENTRIES, HOSTS, NOTES, Situati
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, counters, pools
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
+_POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)
 LOOK = Statement(
     sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
         pools.c.name == _POOL
     )
 )
 _IS_DUE = sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
-_LOCKED = sa.select(*(pools.c[field.name] for field in fields(PoolOptions)), _IS_DUE.label("is_due")).where(
-    pools.c.name == _POOL
-)
-#: Passes of all processes exclude each other by a lock of their own, so that one does not wait for another one,
-#: but does for whoever changes the pool.
-_IS_ALONE = sa.func.pg_try_advisory_xact_lock(
-    sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), " dtrain ", pools.c.name), 0)
-)
+_LOCKED = sa.select(
+    *(pools.c[field.name] for field in fields(PoolOptions)), pools.c.waiting, _IS_DUE.label("is_due")
+).where(pools.c.name == _POOL)
+#: Passes of all processes exclude each other by a lock of their own, so that a process that finds another one passing
+#: waits for it beside the queue for the pool's row, where it would hold up those who write.
+_PASS_LOCK = sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), " dtrain ", _POOL_NAME), 0)
+_IS_ALONE = sa.func.pg_try_advisory_xact_lock(_PASS_LOCK)
+#: One statement that is its own transaction: it holds the lock for no longer than the server takes to release it.
+AWAIT_PASS = Statement(sa.select(sa.func.pg_advisory_xact_lock_shared(_PASS_LOCK)))
 _TURN = "dtrain.turn"
 #: Said of the transaction that passes, in words of the server.
 _HAS_TURN = sa.func.set_config(_TURN, "taken", True)

@@ -26,7 +26,7 @@ from airflow_provider_dtrain.core.resources import (
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.counting import SILENT_AFTER, held_s, waited_s
 from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.held import gang_words
+from airflow_provider_dtrain.store.held import gang_words, trial_words
 from airflow_provider_dtrain.store.holding import held_rows
 from airflow_provider_dtrain.store.tables import (
     allocation_slots,
@@ -74,7 +74,8 @@ ENTRIES: sa.Select[Any] = (
             "max_runtime_s", "claim", "reserved_hosts", "expected_at", "expected", "preemptible", "has_checkpoint",
             "cost_s", "preempted_at",
         )),
-        trials.c.excluded, trials.c.experiment_id, experiments.c.weight, experiments.c.max_slots,
+        trials.c.excluded, trials.c.dag_id.label("trial_dag"), trials.c.task_id.label("trial_task"),
+        trials.c.map_index, trials.c.experiment_id, experiments.c.weight, experiments.c.max_slots,
         searches.c.id.label("search_id"), searches.c.max_concurrent_trials,
         gangs.c.dag_id, gangs.c.task_id, gangs.c.held_until, gangs.c.attempt_id, gangs.c.ended_because, _HELD,
     )
@@ -166,7 +167,9 @@ def pool_machines(conn: Connection, pool: str) -> list[Host]:
 
 
 def _who(entry: Any) -> str:
-    return f"trial {entry.trial_id}" if entry.trial_id is not None else gang_words(entry.dag_id, entry.task_id)
+    if entry.trial_id is None:
+        return gang_words(entry.dag_id, entry.task_id)
+    return trial_words(entry.trial_id, entry.trial_dag, entry.trial_task, entry.map_index)
 
 
 def _machines(

@@ -35,6 +35,7 @@ from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.holding import ALLOCATION, ALLOCATION_OF_ATTEMPT, HOSTS_OF_ATTEMPT, held_rows
 from airflow_provider_dtrain.store.notify import granted_messages
 from airflow_provider_dtrain.store.orders import (
+    AWAIT_PASS,
     LOOK,
     OPENING,
     PASSED,
@@ -65,10 +66,10 @@ from airflow_provider_dtrain.store.tables import (
     ranks,
     trials,
 )
-from airflow_provider_dtrain.store.turns import Turn, take_turn
+from airflow_provider_dtrain.store.turns import Turn, join_turn
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
-#: How often a caller looks that had the turn and did not pass.
+#: How often a caller looks again whose pass failed, or met those of other processes.
 TURNS = 5
 #: An exclusion that leaves no host that could serve the trial lapses after this.
 EXCLUDED_FOR = timedelta(minutes=10)
@@ -94,8 +95,8 @@ class Queue(Ending):
     def schedule(self, pool: str) -> PassResult:
         """Grant everything in a pool that may be granted now.
 
-        One indexed read when nothing changed since the last pass. While somebody else passes it returns at
-        once: that pass sees everything that was committed before it began.
+        One indexed read when nothing changed since the last pass. While another thread or process passes, the caller
+        waits for that pass: it serves every request that was committed before the call.
 
         :raises NotFoundError: no such pool
         """
@@ -103,18 +104,30 @@ class Queue(Ending):
         for _ in range(TURNS):
             is_due, waiting = self._look(pool)
             result = PassResult(granted=(), waiting=waiting)
-            turn = take_turn(str(self._engine.url), pool) if is_due else None
-            if turn is None:
+            if not is_due:
                 return result
-            try:
-                found = self._pass(pool, turn)
-            finally:
-                turn.leave()
-            if found is not None:
-                return found
-            if not turn.has_refused:
-                return result
+            turn, is_mine = join_turn(str(self._engine.url), pool)
+            if is_mine:
+                with turn:
+                    return self._lead(pool, turn)
+            if (left := turn.wait()) is not None:
+                return PassResult(granted=(), waiting=left)
         return result
+
+    def _lead(self, pool: str, turn: Turn) -> PassResult:
+        """Run the pass of a turn, or wait for that of another process; serves all that have joined the turn."""
+        for _ in range(TURNS):
+            found = self._pass(pool, turn)
+            if found is None:
+                self._await_pass(pool)
+                # Whatever the callers have changed that joined before this point, the look sees it.
+                turn.close()
+                is_due, waiting = self._look(pool)
+                found = None if is_due else PassResult(granted=(), waiting=waiting)
+            if found is not None:
+                turn.waiting = found.waiting
+                return found
+        return PassResult(granted=(), waiting=waiting)
 
     def _look(self, pool: str) -> tuple[bool, int]:
         """Return whether a pass is due, and how many requests wait."""
@@ -127,23 +140,27 @@ class Queue(Ending):
     def _refuse_unknown(self, conn: Connection, pool: str) -> None:
         lock_pool(conn, pool)
 
+    @reads
+    def _await_pass(self, conn: Connection, pool: str) -> None:
+        """Return when no other process runs a pass of the pool."""
+        if conn.dialect.name == "postgresql":
+            fast.rows(conn, AWAIT_PASS, {"pool_name": pool})
+
     @writes
     def _pass(self, conn: Connection, pool: str, turn: Turn) -> PassResult | None:
-        """Run a pass; return None when none is due any more, or another process runs one."""
-        try:
-            return self._passed(conn, pool, turn)
-        finally:
-            turn.leave()
+        """Run a pass; return None when another process runs one."""
+        found = self._passed(conn, pool)
+        if found is not None:
+            turn.close()
+        return found
 
-    def _passed(self, conn: Connection, pool: str, turn: Turn) -> PassResult | None:
+    def _passed(self, conn: Connection, pool: str) -> PassResult | None:
         now, values = self._now(), {"pool_name": pool}
         locked, *rows = fast.read(conn, OPENING, {**values, "now": now})
         if not locked:
             return None
         if not locked[0].is_due:
-            # Whoever met this lock meanwhile has left, and counts on a pass.
-            turn.has_refused = True
-            return None
+            return PassResult(granted=(), waiting=locked[0].waiting)
         options = options_of(locked[0])
         found = situation(rows, options, now)
         if is_untidy(found):

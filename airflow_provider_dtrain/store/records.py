@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from airflow_provider_dtrain.core.checkpoint_place import CheckpointPlace
 from airflow_provider_dtrain.core.resources import (
     AllocationState,
     HostState,
@@ -109,6 +110,8 @@ class HostRecord:
     python: str = "python3"
     remote_dir: str = ".dtrain"
     state_dir: str | None = None
+    #: Folder for the locks of all accounts of the machine; None: ``[dtrain] lock_dir``, else the supervisor's default.
+    lock_dir: str | None = None
     host_key: str | None = None
     state: HostState = "ready"
     state_reason: str = ""
@@ -131,6 +134,8 @@ class SlotView:
     device_name: str | None
     enabled: bool
     state: SlotState
+    #: Why it is not ready: the processes that are left in it, or who holds it.
+    note: str
     allocation_id: int | None
     #: The one that uses a held gang; None while nobody does.
     trial_id: int | None
@@ -269,6 +274,17 @@ class AttemptView(InSearch):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpenLog:
+    """Log of rank 0 of an ended attempt that the task log may not have to its end."""
+
+    attempt_id: int
+    #: Of rank 0.
+    host: str
+    #: First byte that the task log may miss.
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankView:
     """One process of a gang."""
 
@@ -396,3 +412,7 @@ class CheckpointView:
     copy_url: str | None
     #: When the original was removed; None = it is still there.
     removed_at: datetime | None = None
+    #: The only location that may be acted on: derived from the configuration. None = refused.
+    place: CheckpointPlace | None = None
+    #: Why the reported path is refused; None = it is one of the trial's places.
+    refused: str | None = None

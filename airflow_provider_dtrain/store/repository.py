@@ -28,9 +28,11 @@ from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.explaining import Explaining
 from airflow_provider_dtrain.store.gangs import Gangs
+from airflow_provider_dtrain.store.gaps import Gaps
 from airflow_provider_dtrain.store.hold import Holds
 from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.metrics import Metrics
+from airflow_provider_dtrain.store.queue_records import PassResult
 from airflow_provider_dtrain.store.records import Check
 from airflow_provider_dtrain.store.recovering import Recovering
 from airflow_provider_dtrain.store.retention import Retention
@@ -42,7 +44,19 @@ __all__ = ["Store", "migrate"]
 
 
 class Store(
-    Documents, Hosts, Gangs, Experiments, Searches, Recovering, Events, Metrics, Watching, Holds, Retention, Explaining
+    Documents,
+    Hosts,
+    Gangs,
+    Experiments,
+    Searches,
+    Recovering,
+    Events,
+    Gaps,
+    Metrics,
+    Watching,
+    Holds,
+    Retention,
+    Explaining,
 ):
     """The provider's memory. One method is one transaction; nothing here talks to a host or to Airflow.
 
@@ -77,6 +91,16 @@ class Store(
         except BaseException:
             engine.dispose()
             raise
+
+    def schedule(self, pool: str) -> PassResult:
+        """Grant everything in a pool that may be granted now, and wake those of this process that it was granted to.
+
+        :raises NotFoundError: no such pool
+        """
+        result = super().schedule(pool)
+        if result.granted and self._changes is not None and self._changes.is_of_this_process:
+            self._changes.wake_granted(pool, result.granted)
+        return result
 
     def close(self) -> None:
         """Close all connections."""

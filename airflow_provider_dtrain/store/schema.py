@@ -21,7 +21,7 @@ from airflow_provider_dtrain.store.tables import counters, meta
 log = logging.getLogger(__name__)
 
 #: Every revision that this code knows, oldest first. A test compares them with the migrations folder.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dtrain_alembic_version"
 MIGRATION_WAIT_S = 60.0
@@ -118,7 +118,7 @@ def move(engine: Engine, target: str) -> None:
             if engine.dialect.name == "sqlite":
                 path = Path(str(engine.url.database))
                 with _file_lock(path.with_name(path.name + ".migrate")):
-                    _prepare_sqlite(engine, path)
+                    _refuse_network(path)
                     _move_if_needed(engine, target)
             else:
                 with engine.connect() as connection, connection.begin():
@@ -201,19 +201,13 @@ def _refuse_newer(found: str | None) -> None:
         )
 
 
-def _prepare_sqlite(engine: Engine, path: Path) -> None:
+def _refuse_network(path: Path) -> None:
     kind = file_system_of(path.resolve())
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
             f"The store {path} lies on {kind}; SQLite needs a file system of this machine. "
             "Move it, or use PostgreSQL in [dtrain] sql_alchemy_conn."
         )
-    connection = engine.raw_connection()
-    try:
-        # Stored in the file; cannot be changed inside a transaction.
-        connection.cursor().execute("PRAGMA journal_mode=WAL")
-    finally:
-        connection.close()
 
 
 def _is_missing_table(error: sa.exc.DBAPIError) -> bool:

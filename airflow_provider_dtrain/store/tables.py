@@ -105,7 +105,7 @@ hosts = sa.Table(
     sa.Column("pool", Name, sa.ForeignKey("pools.name"), nullable=False, index=True),
     sa.Column("slot_type", sa.String(8), nullable=False), _int("slot_count"),
     sa.Column("conn_id", AirflowId), sa.Column("address", sa.Text), _text("python"), _text("remote_dir"),
-    sa.Column("state_dir", sa.Text), sa.Column("host_key", sa.Text),
+    sa.Column("state_dir", sa.Text), sa.Column("lock_dir", sa.Text), sa.Column("host_key", sa.Text),
     sa.Column("state", sa.String(16), nullable=False), _text("state_reason"), _time("state_since"),
     sa.Column("facts", Json, nullable=False), _time("facts_at"),
     # When somebody last began to probe it because it did not answer.
@@ -120,6 +120,8 @@ slots = sa.Table(
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("device", sa.Text), sa.Column("device_name", sa.Text), sa.Column("memory_bytes", sa.BigInteger),
     _flag("enabled", True), sa.Column("state", sa.String(16), nullable=False, default="ready"),
+    # Why it is not ready, in words.
+    sa.Column("note", sa.Text),
 )  # fmt: skip
 
 experiments = sa.Table(
@@ -254,6 +256,8 @@ attempts = sa.Table(
     sa.Column("plan", Json), sa.Column("master", Json), _text("reason"),
     sa.Column("failure", Json), sa.Column("result", Json),
     _time("created_at", nullable=False), _time("started_at"), _time("ended_at"),
+    # The task log has all of rank 0's log, or marks that say what is missing.
+    sa.Column("log_closed", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.UniqueConstraint("trial_id", "number"),
     sa.Index("ix_attempts_allocation_id", "allocation_id"),
 )  # fmt: skip
@@ -299,6 +303,8 @@ checkpoints = sa.Table(
     sa.Column("step", sa.BigInteger, nullable=False), _text("path"), sa.Column("size_bytes", sa.BigInteger),
     sa.Column("sha256", sa.String(64)), sa.Column("metrics", Json, nullable=False), _time("at", nullable=False),
     sa.Column("copy_url", sa.Text), _time("removed_at"),
+    # Why it is not used: its path lies outside what the configuration names.
+    sa.Column("refused", sa.Text),
     sa.Index("ix_checkpoints_trial_id", "trial_id", "step"),
 )  # fmt: skip
 

@@ -1,75 +1,71 @@
-"""Whose turn it is among the threads of this process: to pass over a pool, and to write to SQLite."""
+"""Passes of this process: one thread runs a pass, and the threads that come meanwhile are served by it."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
-#: Longest wait for other threads; whoever waited so long tries all the same.
-WRITE_WAIT_S = 30.0
+#: Longest wait for the pass of another thread. A caller that waited so long looks for itself.
+PASS_WAIT_S = 30.0
 
 _lock = threading.Lock()
-_taken: dict[tuple[str, str], Turn] = {}
-_writers: dict[str, threading.Lock] = {}
+_open: dict[tuple[str, str], Turn] = {}
 
 
 class Turn:
-    """The right to run the passes of a pool of one store; who comes meanwhile has nothing to add.
+    """One pass over a pool, and the callers that it serves.
 
-    It is left before the transaction commits. A change that this pass did not see cannot be committed before the
-    pass is, as both lock the pool; so whoever made it finds the turn free.
+    A caller may join until the pass commits: its own change was committed before, under the lock of the pool, so a
+    pass that still holds this lock has seen the change, and a pass that still waits for the lock will.
     """
 
     def __init__(self, key: tuple[str, str]) -> None:
-        self._key: tuple[str, str] | None = key
-        #: Whether somebody was sent away because of this turn. If no pass came of it, look again: nobody else does.
-        self.has_refused = False
+        self._key = key
+        self._over = threading.Event()
+        #: Whether another caller waits for this pass.
+        self.has_joined = False
+        #: Requests that still wait, as the pass has found; None until it has succeeded.
+        self.waiting: int | None = None
 
-    def leave(self) -> None:
-        """Let the next one pass. Repeatable."""
+    def close(self) -> None:
+        """Take no further callers: called before the pass commits. Repeatable."""
         with _lock:
-            if self._key is not None:
-                _taken.pop(self._key, None)
-            self._key = None
+            if _open.get(self._key) is self:
+                del _open[self._key]
+
+    def wait(self) -> int | None:
+        """Return how many requests still wait once the pass is over; None when it failed."""
+        return self.waiting if self._over.wait(PASS_WAIT_S) else None
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self._over.set()
 
 
-def take_turn(store: str, pool: str) -> Turn | None:
-    """Return the turn, None while another thread has it."""
+def join_turn(store: str, pool: str) -> tuple[Turn, bool]:
+    """Return the turn that serves the caller, and whether the caller is the one that runs the pass.
+
+    :param store: URL of the store
+    """
     key = (store, pool)
     with _lock:
-        other = _taken.get(key)
-        if other is not None:
-            other.has_refused = True
-            return None
-        turn = _taken[key] = Turn(key)
-    return turn
-
-
-@contextmanager
-def write_turn(database: str) -> Iterator[None]:
-    """Let one thread of this process at a time write to a SQLite database.
-
-    SQLite lets whoever comes second sleep for up to 100 ms at a time, however early the first is done.
-
-    :param database: its path
-    """
-    with _lock:
-        writer = _writers.setdefault(database, threading.Lock())
-    is_mine = writer.acquire(timeout=WRITE_WAIT_S)
-    try:
-        yield
-    finally:
-        if is_mine:
-            writer.release()
+        if (found := _open.get(key)) is not None:
+            found.has_joined = True
+            return found, False
+        turn = _open[key] = Turn(key)
+    return turn, True
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    _taken.clear()
-    _writers.clear()
+    _open.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

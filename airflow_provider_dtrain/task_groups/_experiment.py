@@ -33,6 +33,7 @@ def experiment(
     config: str | Mapping[str, Any],
     template: str | Mapping[str, Any] | None = None,
     *,
+    overrides: Mapping[str, Any] | None = None,
     name: str | None = None,
     group_id: str = "experiment",
     payload: str | None = None,
@@ -47,6 +48,8 @@ def experiment(
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, or a dict (templated)
     :param template: name of a stored template, a path, or a dict (templated)
+    :param overrides: path with dots, e.g. ``resources.slots_per_trial`` -> value that replaces the configuration's
+        (templated)
     :param name: of the experiment; wins over the configuration's. Two experiments of one DAG need two names
     :param group_id: of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
     :param payload: digest of code that was stored before; None = ``model_dir`` is packed when a trial starts
@@ -56,7 +59,9 @@ def experiment(
     """
     group = Experiment(group_id=group_id)
     with group:
-        plan = PlanTrialsOperator(task_id=PLAN, config=config, template=template, name=name, payload=payload)
+        plan = PlanTrialsOperator(
+            task_id=PLAN, config=config, template=template, overrides=overrides, name=name, payload=payload
+        )
         trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)
         trials >> SelectBestTrialOperator(task_id=BEST, plan=plan.output, name=_known_name(config, name))
     return group

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train import batch_size, seeding, telling
+from airflow_provider_dtrain.train import batch_size, seeding, sharded_tensors, telling
 from airflow_provider_dtrain.train.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.ending import Ending
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.events import EventWriter, encode_event
 from airflow_provider_dtrain.train.goals import Goal, epochs_done
 from airflow_provider_dtrain.train.gradients import Gradients
 from airflow_provider_dtrain.train.known_fields import scheduling_unit
@@ -112,10 +113,13 @@ class Context(Ending):
             ``epoch`` (:meth:`epochs`, before each epoch but the first), ``manual`` (the script).
             ReduceLROnPlateau is always manual, because it needs a metric
         :param find_unused_parameters: for models that do not use every parameter in every step
+        :raises SetupError: an object's parameters are sharded over the ranks, and checkpoints could not hold them
         """
         check_mode(scheduler_step)
         ready = []
         for item in objects:
+            if self._saver.policy["keep"] != "none":
+                sharded_tensors.refuse_item(item)
             kind = self._prepared.add(item)
             if kind == "model":
                 item = self._gradients.wrap_model(item, find_unused_parameters=find_unused_parameters)
@@ -312,7 +316,11 @@ class Context(Ending):
         return reduce_over_ranks(self.distributed.allgather, metrics, weight, reducer)
 
     def set_result(self, value: Any) -> None:
-        """Choose what rank 0 gives back at the end: any JSON; default: last step, metrics and checkpoint."""
+        """Choose what rank 0 gives back at the end: any JSON; default: last step, metrics and checkpoint.
+
+        :raises LimitError: it is longer than 1 MiB as JSON, or deeper than 15 levels
+        """
+        encode_event(1, time.time(), "result", {"value": value})
         self._result = value
 
     # -- checkpoints -----------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ class Loader:
         drop_last: bool, max_batches: int | None, options: dict[str, Any], timings: Timings | None = None,
         on_last: Callable[[], None] | None = None, leaves: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
+        refuse_loader(dataset, options, "ctx.loader")
         if not hasattr(dataset, "__len__"):
             raise SetupError(
                 f"{type(dataset).__name__} has no length, so it cannot be sharded by index. Use a map-style dataset, "
@@ -184,6 +185,34 @@ class Loader:
         )  # fmt: skip
 
 
+def refuse_loader(dataset: Any, options: Mapping[str, Any], call: str) -> None:
+    """Raise when a script passes a ready data loader, or an option that would choose the samples.
+
+    :param call: name of the method, for the message
+    :raises SetupError: with what to pass instead
+    """
+    import torch.utils.data as torch_data
+
+    if isinstance(dataset, torch_data.DataLoader):
+        kept = ", ".join(f"{name}=..." for name in ("num_workers", "collate_fn"))
+        raise SetupError(
+            f"{call} takes a data set, got a {type(dataset).__name__}. Pass its data set and its options: "
+            f"{call}(loader.dataset, batch_size=..., {kept}). A loader with a sampler of its own works in a trial "
+            "class, or in a loop over it without ctx.loader."
+        )
+    if isinstance(dataset, torch_data.IterableDataset):
+        raise SetupError(
+            f"{call} takes a map-style data set, got the iterable {type(dataset).__name__}, which has no indices to "
+            "shard by. Give each rank its part (ctx.distributed.get_rank()) in a loader of your own."
+        )
+    refused = sorted({"sampler", "batch_sampler", "generator"} & set(options))
+    if refused:
+        raise SetupError(
+            f"{call} chooses the samples of each rank itself, got {', '.join(refused)}. Remove the option; "
+            "shuffle=False keeps the order of the data set. A loader with a sampler of its own works in a trial class."
+        )
+
+
 def refuse_empty(dataset: Any, what: str) -> None:
     """Raise when a data set has no samples.
 
@@ -220,8 +249,15 @@ class SeededBatches:
         fetch = getattr(self._dataset, "__getitems__", None)
         return fetch(samples) if fetch is not None else [self._dataset[index] for index in samples]
 
+    def __getitem__(self, numbered: tuple[int, Any]) -> Any:
+        number, index = numbered
+        seed_everything(derive(self._seed, number))
+        return self._dataset[index]
 
-def torch_loader(dataset: Any, batches: list[list[Any]], seed: int, first: int, options: Mapping[str, Any]) -> Any:
+
+def torch_loader(
+    dataset: Any, batches: list[Any], seed: int, first: int, options: Mapping[str, Any], *, collates: bool = True
+) -> Any:
     """Return a DataLoader over the given batches that draws no number from the rank's own generators.
 
     In loader workers each batch has random numbers of its own, so that augmentation is the same in a run that was
@@ -231,20 +267,25 @@ def torch_loader(dataset: Any, batches: list[list[Any]], seed: int, first: int, 
     :param seed: of this rank and epoch
     :param first: number of the first batch in its epoch
     :param options: of ``torch.utils.data.DataLoader``
+    :param collates: False: each entry of ``batches`` is one index, for which the data set returns a whole batch
     """
     import torch
     from torch.utils.data import DataLoader
 
     if options.get("num_workers"):
         dataset = SeededBatches(dataset, seed)
-        batches = [[number, *batch] for number, batch in enumerate(batches, first)]
+        numbered = enumerate(batches, first)
+        batches = [[number, *batch] for number, batch in numbered] if collates else list(numbered)
     # A generator of its own: the default one would lose a number per iterator, and a resumed run with it.
     generator = torch.Generator().manual_seed(seed)
+    if not collates:
+        return DataLoader(dataset, batch_size=None, sampler=batches, generator=generator, **options)
     return DataLoader(dataset, batch_sampler=batches, generator=generator, **options)
 
 
 def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:
     """Return a DataLoader over this rank's samples: in order, each sample on exactly one rank."""
+    refuse_loader(dataset, options, "ctx.validation_loader")
     refuse_empty(dataset, "validation")
     import torch
     from torch.utils.data import DataLoader, Subset

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils import data as torch_data
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import IterableDataset
 
-from airflow_provider_dtrain.train.data import permutation, rank_batches, refuse_empty, torch_loader
+from airflow_provider_dtrain.train import seeding
+from airflow_provider_dtrain.train.data import rank_batches, refuse_empty, torch_loader
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.index_comparison import Sharing, compare, draw_alike
+from airflow_provider_dtrain.train.index_source import IndexSource, is_indexed, sampler_parts, set_epoch
 from airflow_provider_dtrain.train.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -67,154 +70,234 @@ class DataLoader:
 class Shares:
     """One rank's share of a data loader, epoch by epoch.
 
+    The ranks compare the first epoch's indices and then cut the loader, use it as it is, or treat it as a stream; see
+    :class:`Sharing`. Made by all ranks.
+
     :param loader: a :class:`DataLoader`, torch's, or anything that can be iterated again and again
     :param what: ``training`` or ``validation``, for messages
+    :param left_alone: treat every loader but a :class:`DataLoader` as a stream, without a warning
+    :raises SetupError: the ranks' indices overlap, or the sampler failed on a rank
     """
 
-    def __init__(self, loader: Any, distributed: Distributed, seed: int, what: str) -> None:
+    def __init__(
+        self, loader: Any, distributed: Distributed, seed: int, what: str, *, left_alone: bool = False
+    ) -> None:  # fmt: skip
         self.loader: Any = loader.torch_loader if isinstance(loader, DataLoader) else loader
         self._distributed, self._seed, self._what = distributed, seed, what
         self._rank, self._size = distributed.get_rank(), distributed.get_size()
-        self._indexed = isinstance(self.loader, torch_data.DataLoader) and not isinstance(
-            self.loader.dataset, IterableDataset
-        )
-        if not self._indexed:
-            if not hasattr(self.loader, "__iter__"):
-                raise SetupError(f"The {what} data loader is {type(loader).__name__}, which cannot be iterated.")
-            self._warn_of_copies()
-        #: True: indices are cut; False: whole batches of the user's own batch sampler are dealt out.
-        self._by_sample = self._indexed and _has_plain_batches(self.loader)
+        self._left_alone = left_alone and not isinstance(loader, DataLoader)
+        self._verdict = compare(self._find_source, self.loader, distributed, what)
+        #: How the ranks share the loader.
+        self.sharing = self._verdict.sharing
+        #: None: the loader is a stream.
+        self._source = self._verdict.source
+        self._by_sample = self._source is not None and self._source.by_sample
         #: How far one batch moves the position.
-        self.stride = (self.loader.batch_size or 1) * self._size if self._by_sample else 1
+        self.stride = 1
+        if self._source is not None:
+            per_slot: Any = self.loader.batch_size if self._by_sample else 1
+            self.stride = self._size * per_slot
+        self._say()
+
+    def _find_source(self) -> IndexSource | None:
+        if not hasattr(self.loader, "__iter__"):
+            raise SetupError(
+                f"The {self._what} data loader is {type(self.loader).__name__}, which cannot be iterated."
+            )  # fmt: skip
+        return None if self._left_alone or not is_indexed(self.loader) else IndexSource(self.loader, self._seed)
 
     def length(self) -> int | None:
-        """Return the batches of an epoch per rank, the same on all ranks; None when nobody knows.
+        """Return the batches of an epoch per rank, the same on all ranks; None when it is not known.
 
         Called by all ranks.
 
         :raises EmptyLoaderError: there is nothing
         """
-        if self._by_sample:
-            count = len(self.loader.sampler) if _sampler_counts(self.loader) else len(self.loader.dataset)
-            whole = count // self.stride if self.loader.drop_last else -(-count // self.stride)
-        elif self._indexed:
-            whole = -(-len(self.loader.batch_sampler) // self._size)
-        else:
+        if self._source is None:
             known = [length for length in self._distributed.allgather(_length(self.loader)) if length is not None]
             if len(known) < self._size:
                 return None
             whole = min(known)
+        elif self.sharing is Sharing.OWN:
+            whole = (min if self._drops() else max)(self._verdict.batches) if all(self._verdict.batches) else 0
+        elif self._drops():
+            whole = len(self._source) // self.stride
+        else:
+            whole = -(-len(self._source) // self.stride)
         if not whole:
             raise self.nothing()
         return whole
 
     def nothing(self) -> EmptyLoaderError:
         """Return the error that says that the loader yields nothing."""
-        of = f" ({len(self.loader.dataset)} samples)" if self._indexed else ""
+        samples = _length(self.loader.dataset) if self._source is not None else None
+        of = f" ({samples} samples)" if samples is not None else ""
+        if self.sharing is Sharing.OWN:
+            counts = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(self._verdict.batches))
+            return EmptyLoaderError(f"The {self._what} data loader yields no batch on a rank ({counts} batches).")
         less = (
             f" A batch of all {self._size} slots takes {self.stride} samples and drop_last leaves smaller ones out."
-            if self._by_sample and self.loader.drop_last else ""
+            if self._drops() else ""
         )  # fmt: skip
         return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}.{less} Look at its data set.")
 
     def training(self, epoch: int, offset: int, length: int | None) -> Iterator[Any]:
-        """Return this rank's batches of an epoch from a position on.
+        """Return this rank's batches of an epoch from a position on. Called by all ranks.
 
         :param offset: where the first batch begins, in units of :attr:`stride`
-        :param length: batches of the epoch; a stream that ends earlier begins again
+        :param length: batches of the epoch; a rank whose own data ends earlier begins it again
         """
-        if not self._indexed:
-            return self._stream(offset, length)
-        seed = derive(self._seed, "loader", epoch, self._rank)
-        if self._by_sample:
+        if self._source is None:
+            return self._stream(epoch, offset, length)
+        first = offset // self.stride
+        if self.sharing is Sharing.OWN:
+            batches = self._own(self._source.draw(epoch), drops=self._drops())
+            if not batches:
+                raise self.nothing()
+            batches = [batches[i % len(batches)] for i in range(first, length or len(batches))]
+        elif self._by_sample:
+            order, per_slot, drops = self._drawn(self._source, epoch), self.loader.batch_size, self._drops()
             batches = list(rank_batches(
-                self._order(epoch), start=offset, per_slot=self.loader.batch_size, rank=self._rank, size=self._size,
-                drop_last=self.loader.drop_last,
+                order, start=offset, per_slot=per_slot, rank=self._rank, size=self._size, drop_last=drops
             ))  # fmt: skip
         else:
-            batches = self._dealt(epoch)[offset:]
-        return iter(torch_loader(self.loader.dataset, batches, seed, offset // self.stride, self._options()))
+            batches = self._dealt(self._drawn(self._source, epoch))[first:]
+        return self._load(batches, derive(self._seed, "loader", epoch, self._rank), first)
 
     def validation(self) -> Iterator[Any]:
         """Return this rank's batches: each sample on exactly one rank, in order."""
-        if not self._indexed:
-            return iter(self.loader)
-        if self._by_sample:
-            order, per_slot = list(self._order(0, shuffle=False))[self._rank :: self._size], self.loader.batch_size
-            batches = [order[begin : begin + per_slot] for begin in range(0, len(order), per_slot)]
-        else:
-            batches = self._seeded(lambda: list(self.loader.batch_sampler), 0)[self._rank :: self._size]
-        return iter(torch_loader(self.loader.dataset, batches, derive(self._seed, "validation"), 0, self._options()))
+        if self._source is None:
+            return self._stream(0, 0, None)
+        drawn = self._source.draw(0, shuffle=False)
+        if self.sharing is Sharing.CUT:
+            drawn = list(drawn)[self._rank :: self._size]
+        return self._load(self._own(drawn, drops=False), derive(self._seed, "validation"), 0)
 
-    def _order(self, epoch: int, *, shuffle: bool = True) -> Any:
-        """Return the order of the samples in an epoch, the same on all ranks."""
-        sampler, length = self.loader.sampler, len(self.loader.dataset)
-        if isinstance(sampler, SequentialSampler):
-            return range(length)
-        if isinstance(sampler, DistributedSampler) or _shuffles(sampler):
-            shuffled = shuffle and getattr(sampler, "shuffle", True)
-            return permutation(length, self._seed, epoch) if shuffled else range(length)
-        return self._seeded(lambda: list(sampler), epoch, sampler)
+    def _drawn(self, source: IndexSource, epoch: int) -> Sequence[Any]:
+        """Return the indices of an epoch of a loader that is cut, the same on all ranks."""
+        if source.plain is not None or not epoch:  # The first epoch was compared at the start.
+            return source.draw(epoch)
+        return draw_alike(source, epoch, self._distributed, self._what)
 
-    def _dealt(self, epoch: int) -> list[list[Any]]:
-        batches = self._seeded(lambda: list(self.loader.batch_sampler), epoch, self.loader.batch_sampler)
+    def _own(self, drawn: Sequence[Any], *, drops: bool) -> list[Any]:
+        """Return the batches of what belongs to this rank alone."""
+        if not self._by_sample:
+            return list(drawn)
+        size = self.loader.batch_size
+        end = len(drawn) // size * size if drops else len(drawn)
+        return [list(drawn[begin : begin + size]) for begin in range(0, end, size)]
+
+    def _dealt(self, batches: Sequence[Any]) -> list[Any]:
+        """Return this rank's part of batches that a sampler of the user's made, the same number on all ranks."""
         missing = -len(batches) % self._size
         return [*batches, *(batches[i % len(batches)] for i in range(missing))][self._rank :: self._size]
 
-    def _seeded(self, draw: Callable[[], list[Any]], epoch: int, sampler: Any = None) -> list[Any]:
-        """Return what a sampler of the user's draws, the same on all ranks and in a resumed run."""
-        seed = derive(self._seed, "sampler", epoch)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        if isinstance(getattr(sampler, "generator", None), torch.Generator):
-            sampler.generator.manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            return draw()
+    def _drops(self) -> bool:
+        return self._by_sample and bool(self.loader.drop_last)
 
-    def _stream(self, skip: int, length: int | None) -> Iterator[Any]:
+    def _load(self, batches: list[Any], seed: int, first: int) -> Iterator[Any]:
+        options = {name: getattr(self.loader, name) for name in KEPT_OPTIONS}
+        collates = self.loader.batch_sampler is not None
+        return iter(torch_loader(self.loader.dataset, batches, seed, first, options, collates=collates))
+
+    def _stream(self, epoch: int, skip: int, length: int | None) -> Iterator[Any]:
         """Yield the batches of an iterable; with a length it begins again when it ends too early."""
         left = None if length is None else length - skip
-        while left is None or left > 0:
-            yielded = False
-            for batch in iter(self.loader):
-                yielded = True
-                if skip:
-                    skip -= 1
-                    continue
-                yield batch
+        for number in itertools.count() if left != 0 else ():
+            iterator, taken, first = self._opened(epoch, number, skip)
+            if not taken:
+                if left is None:
+                    return
+                raise self.nothing()
+            rest = iterator if skip else itertools.chain([first], iterator)
+            skip -= min(skip, taken)
+            for batch in rest:
                 if left is not None:
                     left -= 1
-                    if not left:
-                        return
-            if not yielded:
-                raise self.nothing()
+                yield batch
+                if left == 0:
+                    return
             if left is None:
                 return
 
-    def _options(self) -> dict[str, Any]:
-        return {name: getattr(self.loader, name) for name in KEPT_OPTIONS}
+    def _opened(self, epoch: int, number: int, skip: int) -> tuple[Iterator[Any], int, Any]:
+        """Begin a pass through a stream and leave out what was trained before.
 
-    def _warn_of_copies(self) -> None:
-        if self._size > 1 and self._rank == 0:
+        What the stream draws until its first batch, e.g. an order, is the same in a resumed run; what it draws later
+        comes from the rank's own generators, which the checkpoint holds.
+
+        :param number: of the pass in its epoch
+        :return: the stream, how many batches were taken from it, and the last one of them
+        """
+        for part in _inside(self.loader):
+            set_epoch(part, epoch)
+        # Samplers that shuffle and then take the rank's part must shuffle alike on all ranks.
+        sampled = isinstance(self.loader, torch_data.DataLoader) and not _is_iterable(self.loader.dataset)
+        rank = () if sampled else (self._rank,)
+        taken, last = 0, None
+        with seeding.seeded(derive(self._seed, "stream", self._what, epoch, number, *rank)):
+            iterator = iter(self.loader)
+            for batch in itertools.islice(iterator, max(1, skip)):
+                taken, last = taken + 1, batch
+        return iterator, taken, last
+
+    def say_resumed(self, sharing: str, ranks: int, offset: int) -> None:
+        """Log what a checkpoint from the middle of an epoch means for a loader that the library does not cut.
+
+        :param sharing: value of the checkpoint's :class:`Sharing`, empty without a checkpoint
+        :param ranks: of the run that wrote it
+        :param offset: position in the epoch
+        """
+        cut = {Sharing.CUT.value} >= {sharing, self.sharing.value}
+        if not offset or not ranks or ranks == self._size or cut or self._rank:
+            return
+        log.warning(
+            "The training data is not cut by the library, and training resumes in the middle of an epoch with %d ranks "
+            "instead of %d. In this epoch some samples may be repeated and others left out; the next one is whole.",
+            self._size, ranks,
+        )  # fmt: skip
+
+    def _say(self) -> None:
+        """Log once, on rank 0, what the ranks do with a loader that the library does not cut."""
+        if self._size == 1 or self._rank:
+            return
+        kind = type(getattr(self.loader, "dataset", self.loader)).__name__
+        if self.sharing is Sharing.OWN:
+            counts = self._verdict.batches
+            again = f"; {self._verdict.repeated} samples are on several ranks" if self._verdict.repeated else ""
+            log.info("The %s data loader (%s) gives each rank its own part and is used as it is: %s batches per "
+                     "rank%s.", self._what, kind, _span(counts), again)  # fmt: skip
+            if max(counts) - min(counts) > 1 and self._what == "training":
+                log.warning("The ranks' parts of the training data differ in length (%s batches). %s", _span(counts),
+                            "drop_last leaves the surplus out." if self._drops() else
+                            "Ranks with fewer batches repeat theirs.")  # fmt: skip
+        elif self.sharing is Sharing.STREAM and not self._left_alone:
+            if isinstance(self.loader, torch_data.DataLoader) and not _is_iterable(self.loader.dataset):
+                kind = f"{type(self.loader).__name__} with {type(_sampler(self.loader)).__name__}"
             log.warning(
                 "The %s data cannot be sharded by index (%s): each of the %d ranks iterates its own copy. Let the data "
-                "set give each rank its part (context.distributed.rank and .size).",
-                self._what, type(getattr(self.loader, "dataset", self.loader)).__name__, self._size,
+                "set or the sampler give each rank its part (context.distributed.rank and .size).",
+                self._what, kind, self._size,
             )  # fmt: skip
 
 
-def _has_plain_batches(loader: Any) -> bool:
-    return loader.batch_size is not None and type(loader.batch_sampler) is BatchSampler
+def _inside(loader: Any) -> list[Any]:
+    """Return a stream and the parts of it that may have to know the epoch."""
+    if not isinstance(loader, torch_data.DataLoader):
+        return [loader]
+    return [loader, loader.dataset, *sampler_parts(loader.sampler), *sampler_parts(loader.batch_sampler)]
 
 
-def _shuffles(sampler: Any) -> bool:
-    """Return whether a sampler is torch's plain shuffling of the whole data set."""
-    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+def _sampler(loader: Any) -> Any:
+    return loader.sampler if loader.batch_size is not None or loader.batch_sampler is None else loader.batch_sampler
 
 
-def _sampler_counts(loader: Any) -> bool:
-    return not isinstance(loader.sampler, DistributedSampler)
+def _is_iterable(dataset: Any) -> bool:
+    return isinstance(dataset, IterableDataset)
+
+
+def _span(counts: Sequence[int]) -> str:
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def _length(loader: Any) -> int | None:

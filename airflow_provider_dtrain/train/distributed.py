@@ -274,6 +274,10 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    from airflow_provider_dtrain.train.rendezvous import install
+
+    # Before PyTorch 2.5, or where a program switched its entry points off, nothing has done it yet.
+    install()
     timeout = datetime.timedelta(seconds=timeout_s)
     # The rendezvous is done here so that the key-value store can be used for more than the process group.
     store, rank, size = next(rendezvous("env://", timeout=timeout))

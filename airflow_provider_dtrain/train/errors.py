@@ -12,6 +12,7 @@
     ├── MetricError              a reported value is no number
     │   ├── NonFiniteLossError   a reported loss is not a number (NaN)
     │   └── MissingMetricError   the searcher wants a metric that nobody reports
+    ├── LimitError               something is larger than the control side stores (also a ValueError)
     ├── CheckpointError          a checkpoint cannot be written or does not fit what was prepared
     │   └── DamagedCheckpointError
     ├── OptimizerError           an optimizer asked for by name is not there, or refuses its options (also a ValueError)
@@ -38,7 +39,11 @@ class EmptyLoaderError(SetupError):
 
 
 class InvalidHP(TrainError):
-    """These hyperparameters cannot be trained; raise it and the trial ends for good, without a restart."""
+    """These hyperparameters cannot be trained.
+
+    Raise it, and no restart is counted. The searchers ``random``, ``async_halving``, ``adaptive_asha`` and ``optuna``
+    draw other hyperparameters for the trial, at most 20 times; a point of a ``grid`` and a ``single`` trial fail.
+    """
 
 
 class HparamError(TrainError, KeyError):
@@ -75,6 +80,10 @@ class NonFiniteLossError(MetricError):
 
 class MissingMetricError(MetricError):
     """The searcher wants a metric that nobody reports."""
+
+
+class LimitError(TrainError, ValueError):
+    """Something is larger than the control side stores."""
 
 
 class CheckpointError(TrainError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -11,6 +12,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.train.errors import LimitError
+
+log = logging.getLogger(__name__)
+
+#: Longest line, its newline included: hosts send at most this much of it.
+LINE_LIMIT_BYTES = 1 << 20
+#: Deepest nesting of an event, the event itself included.
+MAX_DEPTH = 16
+#: Size of an events file from which on measurements are left out; what a trial's end needs is always written.
+FILE_LIMIT_BYTES = 256 << 20
+_LEFT_OUT = frozenset({"report", "timings"})
 #: An unfinished or last line longer than this is not looked at when a file is taken up again.
 TAIL_BYTES = 1 << 20
 
@@ -22,9 +34,27 @@ def encode_event(seq: int, at: float, kind: str, fields: Mapping[str, Any]) -> b
 
     :param seq: number of the line in its file, from 1
     :param at: unix time, seconds
+    :raises LimitError: it is longer or deeper than the control side accepts
     """
     body = _encode({"seq": seq, "at": round(at, 6), "kind": kind, **fields}).encode()
-    return b"%08x %s\n" % (zlib.crc32(body), body)
+    line = b"%08x %s\n" % (zlib.crc32(body), body)
+    if len(line) > LINE_LIMIT_BYTES:
+        raise LimitError(
+            f"An event '{kind}' may have at most {LINE_LIMIT_BYTES:,} bytes as JSON, this one has {len(line):,}. Write "
+            "large values to a file and report its path."
+        )
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and depth_of(fields) >= MAX_DEPTH:
+        raise LimitError(f"An event '{kind}' may be nested at most {MAX_DEPTH - 1} levels deep.")
+    return line
+
+
+def depth_of(value: Any) -> int:
+    """Return how many lists and dicts lie around the deepest value."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
+        depth += 1
+        level = [item for one in level for item in (one.values() if isinstance(one, Mapping) else one)]
+    return depth
 
 
 class EventWriter:
@@ -38,6 +68,8 @@ class EventWriter:
         self._lock = threading.Lock()
         self._seq = 0
         self._fd = -1
+        self._size = 0
+        self._said_full = False
         if path is not None:
             self._open(path)
 
@@ -49,15 +81,21 @@ class EventWriter:
         self.write_all([(time.time(), kind, fields)], sync=sync)
 
     def write_all(self, events: Iterable[tuple[float, str, Mapping[str, Any]]], *, sync: bool = False) -> None:
-        """Append events (unix time, kind, fields) with one system call."""
+        """Append events (unix time, kind, fields) with one system call.
+
+        :raises LimitError: one of them is too long; none is written
+        """
         if self._fd < 0:
             return
         with self._lock:
-            lines = []
+            lines: list[bytes] = []
             for at, kind, fields in events:
-                self._seq += 1
-                lines.append(encode_event(self._seq, at, kind, fields))
-            _write(self._fd, b"".join(lines))
+                if kind not in _LEFT_OUT or self._has_room():
+                    lines.append(encode_event(self._seq + len(lines) + 1, at, kind, fields))
+            data = b"".join(lines)
+            _write(self._fd, data)
+            self._seq += len(lines)
+            self._size += len(data)
             if sync:
                 os.fsync(self._fd)
 
@@ -68,9 +106,20 @@ class EventWriter:
                 os.close(self._fd)
             self._fd = -1
 
+    def _has_room(self) -> bool:
+        if self._size < FILE_LIMIT_BYTES:
+            return True
+        if not self._said_full:
+            self._said_full = True
+            log.warning(
+                "The events of this rank have %d bytes, at most %d are kept: later reports of training metrics and "
+                "timings are left out. Report less often.", self._size, FILE_LIMIT_BYTES,
+            )  # fmt: skip
+        return False
+
     def _open(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = os.fstat(self._fd).st_size
+        size = self._size = os.fstat(self._fd).st_size
         if size:
             tail = os.pread(self._fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
             self._seq = _last_seq(tail)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,10 @@ from airflow_provider_dtrain.train.events import EventWriter
 RESULT_LIMIT_BYTES = 1 << 20
 CALL = "call.json"
 MODULE = "dtrain_function"
-#: Kind of the event that carries the result, as JSON text.
+#: Kind of the events that carry the result, as pieces of JSON text.
 RETURNED = "returned"
+#: Characters of a piece: an event stays below its limit also when each of them is escaped.
+PIECE = 1 << 18
 
 
 class ResultError(TrainError):
@@ -142,24 +145,39 @@ def result_json(value: Any, name: str) -> str:
     size = len(text.encode("utf-8", errors="surrogatepass"))
     if size > RESULT_LIMIT_BYTES:
         raise ResultError(
-            f"{name}() returned {size:,} bytes as JSON; {RESULT_LIMIT_BYTES:,} become an XCom at most. Write it to "
-            "storage and return where it lies."
+            f"The result of a @task.dtrain function may be at most {RESULT_LIMIT_BYTES:,} bytes as JSON, this one of "
+            f"{name}() has {size:,}. Write it to storage and return where it lies."
         )
     return text
 
 
 def _send(text: str) -> None:
     """Write the result where the control side reads it."""
+    pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
+    now = time.time()
+    events = [(now, RETURNED, {"json": piece, "part": part, "parts": len(pieces)}) for part, piece in enumerate(pieces)]
     startup = sys.modules.get("airflow_provider_dtrain.train.startup")
     live = getattr(startup, "_live", None)
     if live:
         # The file has one writer, which counts its lines.
-        live[-1]._writer.write(RETURNED, {"json": text}, sync=True)
+        live[-1]._writer.write_all(events, sync=True)
         return
     path = os.environ.get("DTRAIN_EVENTS")
     writer = EventWriter(Path(path) if path else None)
-    writer.write(RETURNED, {"json": text}, sync=True)
+    writer.write_all(events, sync=True)
     writer.close()
+
+
+def joined(pieces: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the JSON text of the latest whole result among the events that carry it, None without one."""
+    found: str | None = None
+    parts: list[str] = []
+    for piece in pieces:
+        part = piece.get("part", 0)
+        parts = [*parts[:part], str(piece.get("json"))] if part == len(parts) or part == 0 else []
+        if len(parts) == piece.get("parts", 1):
+            found = "".join(parts)
+    return found
 
 
 def _tell(error: Exception) -> None:

@@ -43,9 +43,10 @@ FIELDS: Mapping[str, frozenset[str]] = {
 FOREIGN: Mapping[str, frozenset[str]] = {
     "": frozenset((
         "workspace", "project", "slurm", "pbs", "pod_spec", "registry_auth", "integrations", "retention_policy",
-        "debug", "internal", "data_layer", "tensorboard_storage", "task_container_defaults",
+        "debug", "internal", "data_layer", "tensorboard_storage", "task_container_defaults", "security",
     )),
     "searcher": frozenset(("stop_once",)),
+    "checkpoint_storage": frozenset(("checkpoint_path", "tensorboard_path")),
     "resources": frozenset(("resource_pool", "is_single_node", "agent_label", "native_parallel")),
     "optimizations": frozenset(("grad_updates_size_file", "tensor_fusion_cycle_time")),
     "profiling": frozenset(("begin_on_batch", "end_after_batch", "sync_timings")),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.errors import NonFiniteLossError
+from airflow_provider_dtrain.train.errors import LimitError, NonFiniteLossError
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.timings import Timings
@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 #: Reports wait at most this long for the next write when they are not averaged over ranks.
 FLUSH_AFTER_S = 1.0
+
+#: Metrics that one report may have, and characters of a name: the control side refuses more than this.
+METRICS_LIMIT, NAME_LIMIT = 1000, 256
 
 #: step, epoch, unix time, metrics
 Report = tuple  # type: ignore[type-arg]
@@ -51,9 +54,11 @@ class Reporter:
         """Take one report of this rank.
 
         :raises MetricError: a value is no number
+        :raises LimitError: there are too many metrics
         :raises NonFiniteLossError: a loss is NaN
         """
         now = time.time()
+        check_names(metrics)
         held = {name: _hold(name, value) for name, value in metrics.items()}
         if self._fail_on_nan:
             self._refuse_nan(step, held)
@@ -91,7 +96,11 @@ class Reporter:
         return weighted_mean(parts)
 
     def numbers(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return this rank's metrics as plain numbers."""
+        """Return this rank's metrics as plain numbers.
+
+        :raises LimitError: there are too many
+        """
+        check_names(metrics)
         held = {name: _hold(name, value) for name, value in metrics.items()}
         return self._settle([(step, None, 0.0, held)])[0][3]
 
@@ -141,6 +150,20 @@ class Reporter:
                 fields["epoch"] = epoch
             events.append((at, "report", fields))
         self._writer.write_all(events)
+
+
+def check_names(metrics: Mapping[str, Any]) -> None:
+    """Raise when a report has more metrics, or longer names, than the control side takes.
+
+    :raises LimitError: it does; says the limit and what was given
+    """
+    if len(metrics) > METRICS_LIMIT:
+        raise LimitError(f"A report may have at most {METRICS_LIMIT:,} metrics, this one has {len(metrics):,}.")
+    for name in metrics:
+        if not 0 < len(name) <= NAME_LIMIT:
+            raise LimitError(
+                f"The name of a metric may have 1 to {NAME_LIMIT} characters, '{name[:40]}...' has {len(name):,}."
+            )
 
 
 def _hold(name: str, value: Any) -> Any:

@@ -72,6 +72,7 @@ class Saver:
 
     def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
         self.finish()
+        self._prepared.refuse_sharded()
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
         if ranks is None or self._storage is None:
             return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,44 @@ def seed_everything(seed: int) -> None:
     numpy = _numpy()
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the CPU generators of python, torch and numpy inside the block, and put their states back after it."""
+    import torch
+
+    numpy = _numpy()
+    before = random.getstate(), torch.get_rng_state(), numpy.random.get_state() if numpy is not None else None
+    try:
+        random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        yield
+    finally:
+        random.setstate(before[0])
+        torch.set_rng_state(before[1])
+        if numpy is not None:
+            numpy.random.set_state(before[2])
+
+
+def seed_generator(generator: Any, seed: int) -> bool:
+    """Seed one generator object of python, torch or numpy; return whether it is one."""
+    import torch
+
+    numpy = _numpy()
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, random.Random):  # noqa: S311
+        generator.seed(seed)
+    elif numpy is not None and isinstance(generator, numpy.random.RandomState):
+        generator.seed(seed % 2**32)
+    elif numpy is not None and isinstance(generator, numpy.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        return False
+    return True
 
 
 def make_deterministic() -> None:

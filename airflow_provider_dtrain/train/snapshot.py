@@ -7,6 +7,7 @@ import io
 from collections import OrderedDict
 from typing import Any
 
+from airflow_provider_dtrain.train import sharded_tensors
 from airflow_provider_dtrain.train.checkpoint import refuse_unsafe_file
 from airflow_provider_dtrain.train.errors import CheckpointError
 
@@ -31,7 +32,11 @@ class Snapshots:
         :raises CheckpointError: it holds something that cannot be loaded without running a pickle
         """
         walk = _Walk(self._buffers)
-        taken = walk.copy(state)
+        try:
+            taken = walk.copy(state)
+        except _ShardedError:
+            sharded_tensors.refuse_in_state(state)
+            raise
         if walk.on_device:
             import torch
 
@@ -99,8 +104,14 @@ class _Walk:
 
     def _other(self, value: Any) -> Any:
         """Return a copy of something that is neither a tensor nor a plain container."""
+        if sharded_tensors.is_sharded(value):
+            raise _ShardedError(f"The state to save holds a {type(value).__name__}. {sharded_tensors.REMEDY}")
         refuse_unsafe(value)
         return copy.deepcopy(value)
+
+
+class _ShardedError(CheckpointError):
+    """A sharded tensor was met; the caller finds its place."""
 
 
 def refuse_unsafe(value: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.progress import BUILD, HERE
+from airflow_provider_dtrain.train.sharded_tensors import REMEDY, sharded_kind
 
 #: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
 DEFAULT_BUCKET_MIB = 25
@@ -60,6 +61,19 @@ class Prepared:
             self._on_save(state)
         return state
 
+    def refuse_sharded(self) -> None:
+        """Raise when a prepared model or optimizer has been sharded since it was prepared.
+
+        :raises CheckpointError: names the object
+        """
+        for item in (*self.models, *self.optimizers):
+            kind = sharded_kind(item)
+            if kind is not None:
+                raise CheckpointError(
+                    f"save_checkpoint takes whole tensors, got {type(unwrap(item)).__name__} with {kind} parameters. "
+                    f"{REMEDY}"
+                )
+
     def load(self, state: Mapping[str, Any]) -> None:
         """Give every object the state that was saved for it.
 
@@ -103,8 +117,12 @@ def unwrap(model: Any) -> Any:
 def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_parameters: bool) -> Any:
     """Return the model on its device, in DistributedDataParallel when there is more than one rank.
 
+    A model whose parameters are sharded already exchanges its gradients itself and is returned as it is.
+
     :param bucket_mib: gradients are exchanged in buckets of this size, MiB
     """
+    if sharded_kind(model) is not None:
+        return model
     model.to(device)
     if size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):
         return model

@@ -24,16 +24,6 @@ def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"s3": _s3, "gcs": _gcs, "azure": _azure}[kind](config)
 
 
-def root_of(config: Mapping[str, Any]) -> str | None:
-    """Return the URL below which checkpoints go; None for storage that is no bucket."""
-    kind = str(config.get("type") or "")
-    if kind not in PROTOCOLS:
-        return None
-    bucket = str(config.get("bucket") or config.get("container") or "").strip("/")
-    prefix = str(config.get("prefix") or "").strip("/")
-    return f"{PROTOCOLS[kind][0]}://{bucket}" + (f"/{prefix}" if prefix else "")
-
-
 def file_system(url: str, config: Mapping[str, Any]) -> Any:
     """Return the fsspec file system that reaches a URL.
 

@@ -85,7 +85,12 @@ class Trainer:
     def _prepare(self) -> None:
         trial, ctx, context = self._trial, self._ctx, self._context
         seed = context.get_trial_seed()
-        self._shares = Shares(trial.build_training_data_loader(), context.distributed, seed, "training")
+        self._shares = Shares(
+            trial.build_training_data_loader(), context.distributed, seed, "training",
+            left_alone=context.experimental.left_alone,
+        )  # fmt: skip
+        self._state.ranks = context.distributed.get_size()
+        self._state.sharing = self._shares.sharing.value
         self._validator = Validator(trial, context, self._callbacks)
         self._geometry = self._measure()
         ctx._prepared.watch(self._on_save, self._on_load)
@@ -95,6 +100,7 @@ class Trainer:
             model.train()
         HERE.steps = lambda: context._batch
         ctx.restore()
+        self._shares.say_resumed(self._state.saved_sharing, self._state.saved_ranks, self._position.offset)
         # With another batch size the same samples are another number of batches.
         self._position.epoch_batches = self._position.offset // self._shares.stride
         self._saved = self._position.batches if self._position.batches else -1
@@ -317,6 +323,8 @@ class Trainer:
     def _validate(self) -> None:
         step = self._position.batches
         metrics = self._validator.run()
+        # A reducer that both sides use holds the values of the validation now.
+        self._context._reducers.reset(training=True)
         self._validated, self._last_metrics = step, metrics
         verdict = self._ctx.report_validation(step, metrics, average=False)
         self._searcher_stopped = self._searcher_stops(verdict)

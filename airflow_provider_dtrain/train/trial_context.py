@@ -109,13 +109,18 @@ class Experimental:
 
     def __init__(self) -> None:
         self.auto_to_device = True
+        self.left_alone = False
 
     def disable_auto_to_device(self) -> None:
         """Leave batches where they are; ``context.to_device`` moves them then."""
         self.auto_to_device = False
 
     def disable_dataset_reproducibility_checks(self) -> None:
-        """Do nothing: data loaders of torch are sharded and resumed like the library's own."""
+        """Leave data loaders alone, except the library's own: each rank iterates the loader that the trial returns.
+
+        For loaders whose ranks overlap on purpose, and for those that shard and repeat by themselves.
+        """
+        self.left_alone = True
 
 
 class PyTorchTrialContext:

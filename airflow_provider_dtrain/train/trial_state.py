@@ -21,6 +21,9 @@ class TrialState:
         self.best: float | None = None
         #: Training stopped where a validation was due.
         self.owes_validation = False
+        #: Number of ranks, and how they share the training data; the same of the restored checkpoint.
+        self.ranks = self.saved_ranks = 0
+        self.sharing = self.saved_sharing = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, texts, lists and dicts."""
@@ -30,6 +33,8 @@ class TrialState:
             "callbacks": self._callbacks.state_dict(),
             "best": self.best,
             "owes_validation": self.owes_validation,
+            "ranks": self.ranks,
+            "sharing": self.sharing,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -44,3 +49,5 @@ class TrialState:
         self._context.optimizer_steps[:] = state["optimizer_steps"]
         self._callbacks.load_state_dict(state["callbacks"])
         self.best, self.owes_validation = state["best"], state["owes_validation"]
+        # Checkpoints of older versions hold neither.
+        self.saved_ranks, self.saved_sharing = state.get("ranks", 0), state.get("sharing", "")

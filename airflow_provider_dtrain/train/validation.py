@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +14,15 @@ from airflow_provider_dtrain.train import reducers
 from airflow_provider_dtrain.train.callbacks import Callbacks
 from airflow_provider_dtrain.train.dataloader import DataLoader, Shares
 from airflow_provider_dtrain.train.errors import MetricError, TrialClassError
+from airflow_provider_dtrain.train.index_source import sampler_parts
 from airflow_provider_dtrain.train.moving import move
 from airflow_provider_dtrain.train.progress import HERE, VALIDATION
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.trial import PyTorchTrial, evaluates_batches
 from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
 from airflow_provider_dtrain.train.trial_metrics import read_column
+
+log = logging.getLogger(__name__)
 
 
 class Validator:
@@ -28,10 +32,12 @@ class Validator:
         self._trial, self._context, self._callbacks = trial, context, callbacks
         self._by_batch = evaluates_batches(trial)
         self._loader = trial.build_validation_data_loader()
-        self._shares = None
+        self._shares, self._warned = None, False
         if self._by_batch:
             seed = context.get_trial_seed()
-            self._shares = Shares(self._loader, context.distributed, seed, "validation")
+            self._shares = Shares(
+                self._loader, context.distributed, seed, "validation", left_alone=context.experimental.left_alone
+            )
             self._shares.length()
             self._with_index = _takes_index(trial.evaluate_batch)
 
@@ -95,6 +101,7 @@ class Validator:
     def _evaluate_whole(self) -> dict[str, Any]:
         """Return what rank 0 finds alone; the others wait for as long as it takes."""
         loader = self._loader.torch_loader if isinstance(self._loader, DataLoader) else self._loader
+        self._warn_of_part(loader)
 
         def evaluate() -> dict[str, float]:
             metrics = self._trial.evaluate_full_dataset(loader)
@@ -107,6 +114,19 @@ class Validator:
         reduced = self._context._reducers.reduce(self._context.distributed.allgather, training=False)
         reducers.merge(metrics, reduced)
         return metrics
+
+    def _warn_of_part(self, loader: Any) -> None:
+        """Warn once when rank 0's loader, which ``evaluate_full_dataset`` gets, holds a part of the data only."""
+        parts = [
+            *sampler_parts(getattr(loader, "sampler", None)),
+            *sampler_parts(getattr(loader, "batch_sampler", None)),
+        ]
+        sharded = [part for part in parts if getattr(part, "num_replicas", 1) > 1]
+        if sharded and not self._warned and self._context.distributed.rank == 0:
+            self._warned = True
+            log.warning("evaluate_full_dataset runs on rank 0 with rank 0's loader, whose %s yields one of %d parts of "
+                        "the data. Return a loader of the whole data set.",
+                        type(sharded[0]).__name__, sharded[0].num_replicas)  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.engine.threads import in_thread
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
@@ -13,9 +16,31 @@ if TYPE_CHECKING:
 #: Airflow may fail a task whose trigger fires within seconds of its deferral.
 EARLIEST_EVENT_S = 12.0
 
+#: What triggers use of the engine, of Airflow and its libraries.
+_ENGINE = (
+    "airflow_provider_dtrain.engine.attempt", "airflow_provider_dtrain.engine.gangs",
+    "airflow_provider_dtrain.engine.search", "airflow_provider_dtrain.hosts.local",
+    "airflow_provider_dtrain.hosts.remote", "airflow_provider_dtrain.hosts.ssh",
+    "airflow.sdk.execution_time.task_runner", "asgiref.sync",
+)  # fmt: skip
+
 #: The loop holds tasks weakly.
 _BACKGROUND: set[asyncio.Future[Any]] = set()
 _ASKED: set[int] = set()
+
+
+async def load_engine() -> None:
+    """Import the engine in a thread.
+
+    Airflow imports a trigger's module in the event loop that all triggers share. The engine takes half a second, so
+    triggers import it inside of their methods, once this has returned.
+    """
+    await in_thread(_load_engine)
+
+
+def _load_engine() -> None:
+    for name in _ENGINE:
+        importlib.import_module(name)
 
 
 def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:

@@ -6,17 +6,25 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_dtrain.engine.gangs import GangTimeout, GangWaiter, as_xcom
 from airflow_provider_dtrain.engine.outcome import Failure
 from airflow_provider_dtrain.engine.tasklog import TaskLog
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, StaleWatchError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, in_background, is_deferred, warm_up
+from airflow_provider_dtrain.triggers._airflow import (
+    EARLIEST_EVENT_S,
+    in_background,
+    is_deferred,
+    load_engine,
+    warm_up,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.gangs import GangWaiter
 
 
 class GangTrigger(BaseTrigger):
@@ -40,6 +48,7 @@ class GangTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event: ``{"gang": ...}``, ``{"failure": ...}`` or ``{"timed_out": why}``."""
         started_at = time.monotonic()
+        await load_engine()
         warm_up(self)
         self._waiter = waiter = await self._make()
         try:
@@ -57,6 +66,7 @@ class GangTrigger(BaseTrigger):
         await asyncio.shield(in_background(self._kill()))
 
     async def _kill(self) -> None:
+        await load_engine()
         if self._fired or await is_deferred(self):
             return
         waiter = self._waiter or await self._make()
@@ -66,6 +76,8 @@ class GangTrigger(BaseTrigger):
             self.log.info("Another process waits for this gang now; nothing to end here")
 
     async def _make(self) -> GangWaiter:
+        from airflow_provider_dtrain.engine.gangs import GangWaiter
+
         hook = await in_thread(DtrainHook)
         await in_thread(lambda: hook.store)
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
@@ -75,6 +87,8 @@ class GangTrigger(BaseTrigger):
 
 async def _wait(waiter: GangWaiter) -> dict[str, Any]:
     """Return the event of a wait that came to its end."""
+    from airflow_provider_dtrain.engine.gangs import GangTimeout, as_xcom
+
     try:
         view = await waiter.run()
     except StaleWatchError:

@@ -6,26 +6,30 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Hashable
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.search import drawn_name
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.tasklog import FILES, TaskLog
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, in_background, is_deferred, warm_up
+from airflow_provider_dtrain.triggers._airflow import (
+    EARLIEST_EVENT_S,
+    in_background,
+    is_deferred,
+    load_engine,
+    warm_up,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.runtime import Runtime
 
 #: Between two looks at a trial that another process follows.
 LOOK_AGAIN_S = 10.0
 #: A follower that was silent for so long does nothing any more.
 SILENT_S = 60.0
-#: The same while it waits in the queue, where the request is renewed and not the attempt.
-SILENT_WAITING_S = 600.0
 
 
 class TrialTrigger(BaseTrigger):
@@ -51,10 +55,15 @@ class TrialTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event with the outcome."""
         started_at = time.monotonic()
+        await load_engine()
+        from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
+
         warm_up(self)
-        outcome = None
+        outcome, emptied = None, FILES.reopened(self._log_file())
         while outcome is None:
             self._runtime = runtime = await self._take_over()
+            runtime.logs.emptied(emptied)
+            emptied = []
             try:
                 outcome = await AttemptRunner(runtime, deadline=self.deadline).run()
             except Superseded as error:
@@ -62,8 +71,12 @@ class TrialTrigger(BaseTrigger):
                 await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
+        FILES.forget(self._log_file())
         name = await self._drawn_name()
-        yield TriggerEvent({"outcome": outcome.to_dict(), "name": name})  # type: ignore[no-untyped-call]
+        assert self._runtime is not None
+        # Airflow may never write what its parent process has not read by now: the worker that resumes logs the marks.
+        event = {"outcome": outcome.to_dict(), "name": name, "log_marks": self._runtime.logs.unconfirmed}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """End the gang on every host, unless the trial only moved to another follower.
@@ -74,11 +87,17 @@ class TrialTrigger(BaseTrigger):
         await asyncio.shield(in_background(self._kill()))
 
     async def _kill(self) -> None:
+        await load_engine()
+        from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
+
         if self._fired or await self._is_wanted():
             return
         try:
             runtime = self._runtime or await self._take_over()
             await AttemptRunner(runtime).kill()
+            await runtime.logs.finish(await runtime.view())
+            for mark in runtime.logs.unconfirmed:
+                self.log.warning("%s", mark)
         except (StaleWatchError, Superseded):
             self.log.info("Another process follows this trial now; nothing to kill here")
 
@@ -91,12 +110,21 @@ class TrialTrigger(BaseTrigger):
             return True
 
     async def _take_over(self) -> Runtime:
+        from airflow_provider_dtrain.engine.runtime import take_over
+
         hook = await in_thread(DtrainHook)
-        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
+        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s, file=self._log_file())
         return await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
+
+    def _log_file(self) -> Hashable | None:
+        """Return what tells the file of this trigger's log from others in this triggerer."""
+        ti = self.task_instance
+        return None if ti is None else (str(ti.id), ti.try_number)
 
     async def _drawn_name(self) -> str | None:
         """Return the name of a trial that has drawn since it was planned: the worker that ends it asks no store."""
+        from airflow_provider_dtrain.engine.search import drawn_name
+
         assert self._runtime is not None
         with contextlib.suppress(StoreUnavailableError):
             return await in_thread(drawn_name, self._runtime.store, self.trial_id)
@@ -114,6 +142,5 @@ class TrialTrigger(BaseTrigger):
             with contextlib.suppress(StoreUnavailableError):
                 attempt_id = (await in_thread(store.trial, self.trial_id)).attempt_id
                 view = await in_thread(store.attempt, attempt_id)
-                silent_s = time.time() - view.renewed_at.timestamp() if view.renewed_at else SILENT_S
-                if view.ended_at is not None or silent_s >= (SILENT_WAITING_S if view.state == "waiting" else SILENT_S):
+                if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) >= SILENT_S:
                     return

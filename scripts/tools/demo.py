@@ -17,7 +17,7 @@ import borrow
 import environment
 import processes
 from follow import DAG, Run, RunFailed, Screen, summary
-from standalone import AirflowError, Standalone, leftover, taken
+from standalone import AirflowError, Standalone, free_ports, leftover, taken
 
 FOLDER = environment.ROOT / ".demo"
 PORT = 28080
@@ -27,6 +27,10 @@ class DemoError(Exception):
     """The demo cannot go on; the text says why and what to do."""
 
 
+#: Failures of a run after which --keep leaves Airflow up.
+FAILURES = (AirflowError, RunFailed)
+
+
 def arguments() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(
@@ -34,7 +38,9 @@ def arguments() -> argparse.Namespace:
         description="Trains a small network on handwritten digits in an Airflow of its own below .demo/, prints the "
         "accuracy, the checkpoint and where each rank ran, and ends everything that it started.",
     )
-    parser.add_argument("--keep", action="store_true", help="leave Airflow running; prints its address and login")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave Airflow running, also after a failure; prints its address and login"
+    )
     parser.add_argument(
         "--stop", action="store_true", help="end the Airflow that --keep left running, and nothing else"
     )
@@ -46,10 +52,12 @@ def arguments() -> argparse.Namespace:
         help="use the PyTorch of this Python program instead of downloading it",
     )
     parser.add_argument(
-        "--port", type=int, default=PORT, help=f"port of Airflow's pages; the two above are used too (default {PORT})"
+        "--port",
+        type=int,
+        help=f"port of Airflow's pages; the two above are used too (default {PORT} or the next free)",
     )
     options = parser.parse_args()
-    if not 1024 <= options.port <= 65533:
+    if options.port is not None and not 1024 <= options.port <= 65533:
         parser.error(f"--port {options.port} is not between 1024 and 65533")
     if options.torch_from:
         options.torch_from = options.torch_from.absolute()
@@ -81,37 +89,51 @@ def stop_leftover() -> bool:
     return True
 
 
-def check_ports(first: int) -> None:
-    """Refuse to start when a port is in use."""
-    busy = [port for port in range(first, first + 3) if taken(port)]
-    if busy:
-        free = next(port for port in range(first + 10, 65500, 10) if not any(taken(port + n) for n in range(3)))
-        raise DemoError(
-            f"Port {', '.join(map(str, busy))} is in use by another program; "
-            f"the demo needs {first}, {first + 1} and {first + 2}. Try: scripts/demo --port {free}"
-        )
+def choose_port(named: int | None) -> int:
+    """Return the first of three free ports: the one that the user named, else one that is free.
+
+    :raises DemoError: the user named it, and it is in use
+    """
+    first = named if named is not None else PORT
+    busy = [str(port) for port in range(first, first + 3) if taken(port)]
+    if not busy:
+        return first
+    words = f"Port {busy[0]} is" if len(busy) == 1 else f"Ports {', '.join(busy)} are"
+    free = free_ports(first + 10)
+    if named is None:
+        print(f"{words} in use by another program: Airflow gets {free}, {free + 1} and {free + 2}.", flush=True)
+        return free
+    raise DemoError(
+        f"{words} in use by another program; the demo needs {first}, {first + 1} and {first + 2}. "
+        f"Leave --port out, or try: scripts/demo --port {free}"
+    )
 
 
-def train(airflow: Standalone) -> list[str]:
-    """Start Airflow, run the example to its end and return the lines of the result."""
+def train(airflow: Standalone, *, keep: bool) -> list[str]:
+    """Start Airflow, run the example to its end and return the lines of the result.
+
+    :param keep: leave a run that failed or takes too long as it is, to be looked at
+    """
     screen = Screen()
-    run = Run(airflow=airflow, screen=screen)
     print(f"Starting Airflow on {airflow.address} (its output: {environment.shown(airflow.log)}).", flush=True)
+    run = None
     try:
         airflow.start()
         airflow.wait(lambda missing: screen.show(f"waiting for: {missing}"))
         screen.done()
-        airflow.login()
+        run = Run(airflow=airflow, screen=screen)
+        airflow.login(run.deadline)
         run.trigger()
         screen.done()
         print(f"Running the DAG {DAG} ({run.run_id}).", flush=True)
         run.follow()
         return summary(run.result())
-    except BaseException:
+    except BaseException as error:
         screen.done()
-        with suppress(AirflowError):
-            run.cancel()
-            wait_for_ranks(airflow)
+        if run is not None and not (keep and isinstance(error, FAILURES)):
+            with suppress(AirflowError):
+                run.cancel()
+                wait_for_ranks(airflow)
         raise
 
 
@@ -135,26 +157,42 @@ def demo(options: argparse.Namespace) -> None:
     if options.stop:
         print("It has ended." if had_one else "No Airflow of an earlier demo is running.", flush=True)
         return
-    check_ports(options.port)
+    port = choose_port(options.port)
     if options.fresh:
         shutil.rmtree(FOLDER / "airflow", ignore_errors=True)
     wanted = environment.Wanted(folder=FOLDER / "venv", extras=("examples",), torch_from=options.torch_from)
-    airflow = Standalone(folder=FOLDER, python=environment.ensure(wanted), port=options.port)
-    keep = False
+    airflow = Standalone(folder=FOLDER, python=environment.ensure(wanted), port=port)
+    print("Starting Airflow and the run take 2 to 3 minutes on an idle machine.", flush=True)
+    keep = options.keep
     try:
-        lines = train(airflow)
-        keep = options.keep
+        lines = train(airflow, keep=keep)
+    except FAILURES:
+        # An Airflow that has ended cannot be looked at.
+        keep = keep and processes.read(airflow.pid) is not None
+        raise
+    except BaseException:
+        keep = False
+        raise
     finally:
         quiet()
-        if not keep:
+        if keep:
+            show_kept(airflow)
+        else:
             print("Ending Airflow.", flush=True)
             airflow.stop()
-    if keep:
-        print(f"\nAirflow stays up: {airflow.address}  user admin  password {airflow.password()}")
-        print(f"Its DAGs folder: {environment.shown(airflow.dags)}")
-        print(f"For the airflow command: source {environment.shown(airflow.write_environment())}")
-        print("End it with: scripts/demo --stop")
     print("\nTrained " + DAG + ":\n" + "\n".join(lines), flush=True)
+
+
+def show_kept(airflow: Standalone) -> None:
+    """Print how the Airflow that stays up is reached, used and ended."""
+    try:
+        password = airflow.password()
+    except (OSError, ValueError, KeyError):
+        password = f"in {environment.shown(airflow.log)}, once Airflow has started"
+    print(f"\nAirflow stays up: {airflow.address}  user admin  password {password}")
+    print(f"Its DAGs folder: {environment.shown(airflow.dags)}")
+    print(f"For the airflow command: source {environment.shown(airflow.write_environment())}")
+    print("End it with: scripts/demo --stop", flush=True)
 
 
 def quiet() -> None:

@@ -1,18 +1,21 @@
-"""The virtual environments of scripts/demo and scripts/test: made once, used again while the lock fits."""
+"""The virtual environments of scripts/demo and scripts/test: made once, used again until their inputs change."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+import json
+import os
+import platform
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import borrow
+from installers import Installer, SetupError, find_uv, step
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
@@ -22,16 +25,15 @@ ON_TORCH = "pytorch-optimizer"
 #: Extra -> a package that asks for far more than what is used of it.
 ALONE = {"dev": "syne-tune==0.16.0"}
 FREE_BYTES = 3 * 1024**3
-
-NETWORK_SIGNS = re.compile(
-    r"name resolution|Name or service not known|getaddrinfo|Failed to establish|Connection refused|timed out|"
-    r"ProxyError|Network is unreachable|Could not fetch URL|SSLError|NewConnectionError|Connection (reset|broken)",
-    re.IGNORECASE,
-)
-
-
-class SetupError(Exception):
-    """The environment cannot be made; the text says why and what to do."""
+#: Input of an environment -> why it is made again when that input has changed.
+CHANGED = {
+    "folder": "the repository was moved",
+    "pyproject": "pyproject.toml changed",
+    "constraints": "scripts/constraints.txt changed",
+    "steps": "the steps of the set-up changed",
+    "python": "another Python was asked for",
+    "torch": "--torch-from names another PyTorch",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +50,41 @@ class Wanted:
         """The environment's interpreter."""
         return self.folder / "bin" / "python"
 
-    def stamp(self, base: Path) -> str:
-        """Return the hash of everything that decides what is installed."""
-        steps = (TORCH, ON_TORCH, *ALONE.values())
-        parts = [str(ROOT), str(base), sys.version, *steps, str(self.torch_from), *self.extras]
-        digest = hashlib.sha256("\n".join(parts).encode())
-        for source in (CONSTRAINTS, ROOT / "pyproject.toml"):
-            digest.update(source.read_bytes())
-        return digest.hexdigest()
+    @property
+    def mark(self) -> Path:
+        """File that a finished set-up leaves: the inputs it was made from."""
+        return self.folder / ".installed"
+
+    def inputs(self, base: Path) -> dict[str, str]:
+        """Return everything that decides what is installed, by the names of :data:`CHANGED`."""
+        steps = "\n".join((TORCH, ON_TORCH, *ALONE.values(), *self.extras))
+        return {
+            "folder": str(self.folder),
+            "pyproject": digest(json.dumps(requirements(), sort_keys=True)),
+            "constraints": digest(CONSTRAINTS.read_text()),
+            "steps": digest(steps),
+            "python": f"{version_of(base)} {os.path.realpath(base)}",
+            "torch": str(self.torch_from or ""),
+        }
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def requirements() -> dict[str, object]:
+    """Return the parts of pyproject.toml that decide what is installed: settings of linters do not."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return {name: document[name] for name in ("build-system", "project")}
+
+
+def version_of(python: Path) -> str:
+    """Return the version of an interpreter, e.g. ``3.11.7``."""
+    if os.path.realpath(python) == os.path.realpath(sys.executable):
+        return platform.python_version()
+    code = "import platform; print(platform.python_version())"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def ensure(wanted: Wanted) -> Path:
@@ -64,31 +93,56 @@ def ensure(wanted: Wanted) -> Path:
     :raises SetupError: it cannot be made
     """
     torch = borrow.look(wanted.torch_from) if wanted.torch_from else None
-    base = Path(torch.base_python) if torch else Path(sys.executable)
-    stamp = wanted.stamp(base)
-    mark = wanted.folder / ".installed"
-    if mark.exists() and mark.read_text() == stamp and runs(wanted.python):
+    base = Path(torch.base_python) if torch else Path(getattr(sys, "_base_executable", None) or sys.executable)
+    inputs = wanted.inputs(base)
+    reason = why_again(wanted, inputs)
+    if reason is None:
         print(f"Using the environment in {shown(wanted.folder)}.", flush=True)
         return wanted.python
-    announce(wanted, torch)
-    install(wanted, torch, base)
-    mark.write_text(stamp)
+    uv = find_uv()
+    announce(wanted, torch, reason, uv)
+    install(wanted, torch, base, uv)
+    wanted.mark.write_text(json.dumps(inputs, indent=1))
     return wanted.python
+
+
+def why_again(wanted: Wanted, inputs: Mapping[str, str]) -> str | None:
+    """Return why the environment has to be made, None when it is as wanted; "" when there is none yet.
+
+    An interpreter or a PyTorch that the caller did not name is no reason: the environment has its own.
+    """
+    if not wanted.folder.exists():
+        return ""
+    if not wanted.mark.exists():
+        return "its set-up was not finished"
+    try:
+        made_from = dict(json.loads(wanted.mark.read_text()))
+    except ValueError:
+        return "an older version of this script made it"
+    named = {"python": bool(os.environ.get("PYTHON") or wanted.torch_from), "torch": bool(wanted.torch_from)}
+    for name, words in CHANGED.items():
+        if named.get(name, True) and made_from.get(name) != inputs[name]:
+            return words
+    return None if runs(wanted.python) else "its interpreter does not run, or lacks torch or Airflow"
 
 
 def runs(python: Path) -> bool:
     """Return whether the interpreter starts and has torch and Airflow."""
     code = "from importlib.util import find_spec as f; raise SystemExit(not (f('torch') and f('airflow')))"
     try:
-        return subprocess.run([python, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0
+        return subprocess.run([python, "-c", code], capture_output=True, timeout=120, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
-def announce(wanted: Wanted, torch: borrow.Torch | None) -> None:
-    """Say what will be downloaded, and refuse when the disk is too small for it."""
+def announce(wanted: Wanted, torch: borrow.Torch | None, reason: str, uv: str | None) -> None:
+    """Print what will be downloaded and how long it takes, and refuse when the disk is too small for it."""
     packages = len([line for line in CONSTRAINTS.read_text().splitlines() if line and line[0] != "#"])
-    print(f"Setting up {shown(wanted.folder)} (once; later runs use it again). Downloads, unless pip has them cached:")
+    again = (
+        f"{shown(wanted.folder)} is made again because {reason}." if reason else f"Setting up {shown(wanted.folder)}."
+    )
+    takes = "about 3 minutes with uv" if uv else "5 to 10 minutes with pip (1 to 3 with uv on PATH)"
+    print(f"{again}\nThis takes {takes}, once; later runs use it again. Downloads, unless they are cached:")
     print(f"  - Airflow and its companions, about {packages} packages: 150 MB")
     if torch:
         print(f"  - no PyTorch: {torch.version} of {wanted.torch_from} is used")
@@ -105,71 +159,39 @@ def announce(wanted: Wanted, torch: borrow.Torch | None) -> None:
         )
 
 
-def install(wanted: Wanted, torch: borrow.Torch | None, base: Path) -> None:
+def clear(wanted: Wanted, base: Path) -> None:
+    """Remove what is in the environment's folder.
+
+    :raises SetupError: it is no virtual environment, or holds the interpreter that would make the new one
+    """
+    if not wanted.folder.exists():
+        return
+    if not (wanted.folder / "pyvenv.cfg").exists() and any(wanted.folder.iterdir()):
+        raise SetupError(f"{wanted.folder} is in the way: it is no virtual environment. Move it elsewhere.")
+    if Path(os.path.abspath(base)).is_relative_to(wanted.folder):
+        raise SetupError(
+            f"{wanted.folder} has to be made again, and {base}, which would make it, lies in it. "
+            "Name another Python: PYTHON=/path/to/python3.11"
+        )
+    shutil.rmtree(wanted.folder)
+
+
+def install(wanted: Wanted, torch: borrow.Torch | None, base: Path, uv: str | None) -> None:
     """Make the environment from nothing; what is half made is removed by the next call."""
     log = wanted.folder.parent / f"{wanted.folder.name.lstrip('.')}-install.log"
     log.write_text("")
-    if wanted.folder.exists():
-        if not (wanted.folder / "pyvenv.cfg").exists() and any(wanted.folder.iterdir()):
-            raise SetupError(f"{wanted.folder} is in the way: it is no virtual environment. Move it elsewhere.")
-        shutil.rmtree(wanted.folder)
+    clear(wanted, base)
     step("making the environment", [base, "-m", "venv", wanted.folder], log)
-    pip = [wanted.python, "-m", "pip"]
-    options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-    probe(pip, options, wanted.folder, log)
+    installer = Installer(wanted.python, CONSTRAINTS, log, uv)
+    installer.probe(next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("iniconfig==")))
     if torch is None:
-        step("installing PyTorch", [*pip, "install", *options, "-c", CONSTRAINTS, TORCH], log)
+        installer.with_pip("installing PyTorch", TORCH)
     target = f"{ROOT}[{','.join(wanted.extras)}]" if wanted.extras else str(ROOT)
-    step("installing Airflow and this package", [*pip, "install", *options, "-c", CONSTRAINTS, "-e", target], log)
+    installer.install("installing Airflow and this package", "-e", target)
     for name in (ON_TORCH, *(ALONE[extra] for extra in wanted.extras if extra in ALONE)):
-        step(f"installing {name}", [*pip, "install", *options, "-c", CONSTRAINTS, "--no-deps", name], log)
+        installer.install(f"installing {name}", "--no-deps", name)
     if torch is not None:
         borrow.link(torch, wanted.python)
-
-
-def probe(pip: Sequence[object], options: Sequence[str], folder: Path, log: Path) -> None:
-    """Fetch one small package without patience, so that a missing network is told at once."""
-    small = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("iniconfig=="))
-    quick = ["--no-cache-dir", "--retries", "0", "--timeout", "20", "--no-deps", "-d", folder / "probe"]
-    step("asking the package index", [*pip, "download", *options, *quick, small], log)
-    shutil.rmtree(folder / "probe", ignore_errors=True)
-
-
-def step(what: str, command: Sequence[object], log: Path) -> None:
-    """Run one step of the set-up, its output in the log file, the time on the screen.
-
-    :raises SetupError: it failed; the text holds its last lines
-    """
-    print(f"  {what} ...", end="", flush=True)
-    began = time.monotonic()
-    with log.open("ab") as sink:
-        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-        try:
-            code = process.wait()
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    print(f" {time.monotonic() - began:.0f} s" if code == 0 else " failed", flush=True)
-    if code != 0:
-        raise SetupError(explain(what, log))
-
-
-def explain(what: str, log: Path) -> str:
-    """Return why a step failed, from the end of its log, and what to do."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    tail = "\n".join("    " + line for line in lines[-8:])
-    text = "\n".join(lines[-60:])
-    if "No space left on device" in text:
-        advice = "The disk is full. Free some space and run the same command again."
-    elif NETWORK_SIGNS.search(text) or "No matching distribution" in text:
-        advice = (
-            "pip did not reach a package index that has this. Check the network; behind a proxy set HTTPS_PROXY, "
-            "with an index of your own set PIP_INDEX_URL. Then run the same command again."
-        )
-    else:
-        advice = f"The whole output is in {log}."
-    return f"Failed while {what}:\n{tail}\n{advice}"
 
 
 def shown(path: Path) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from standalone import AirflowError, Standalone
+from standalone import AirflowError, NoAnswerError, Standalone
 
 DAG = "dtrain_digits"
-LISTED_S = 120.0
-RUN_S = 900.0
+LISTED_S = 600.0
+RUN_S = 1800.0
 NUMBER = r"\D{0,3}?([0-9]+(?:\.[0-9]+)?)"
 SIGNS = {"success": "+", "running": ">", "deferred": ">", "up_for_retry": "~", "failed": "x", "upstream_failed": "x"}
 
@@ -57,6 +57,8 @@ class Run:
     airflow: Standalone
     screen: Screen
     run_id: str = ""
+    #: Time of the monotonic clock at which the run has taken too long.
+    deadline: float = field(default_factory=lambda: time.monotonic() + RUN_S)
     #: (task id, try) of the failed tries that were shown
     told: set[tuple[str, int]] = field(default_factory=set)
 
@@ -72,19 +74,29 @@ class Run:
         """
         self.wait_listed()
         self.fail_old_runs()
-        self.airflow.call("PATCH", f"/api/v2/dags/{DAG}", {"is_paused": False})
-        answer = self.airflow.call("POST", f"/api/v2/dags/{DAG}/dagRuns", {"logical_date": None})
-        self.run_id = answer["dag_run_id"]
+        self.ask("PATCH", f"/api/v2/dags/{DAG}", {"is_paused": False})
+        # The name is given here: a request that was repeated because its answer was late starts one run only.
+        run_id = f"demo__{time.strftime('%Y-%m-%dT%H:%M:%S')}"
+        try:
+            self.ask("POST", f"/api/v2/dags/{DAG}/dagRuns", {"logical_date": None, "dag_run_id": run_id})
+        except AirflowError as error:
+            if "HTTP 409" not in str(error):
+                raise
+        self.run_id = run_id
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Return the answer of one REST call; slow answers are asked for again until the run's deadline."""
+        return self.airflow.ask(method, path, body, deadline=self.deadline)
 
     def wait_listed(self) -> None:
         """Return once the DAG is known to Airflow."""
         deadline = time.monotonic() + LISTED_S
         while time.monotonic() < deadline:
-            errors = self.airflow.call("GET", "/api/v2/importErrors")["import_errors"]
+            errors = self.ask("GET", "/api/v2/importErrors")["import_errors"]
             for error in errors:
                 if error["filename"].endswith(f"{DAG}.py"):
                     raise AirflowError(f"Airflow cannot import {error['filename']}:\n{error['stack_trace']}")
-            dags = self.airflow.call("GET", f"/api/v2/dags?dag_id_pattern={DAG}")["dags"]
+            dags = self.ask("GET", f"/api/v2/dags?dag_id_pattern={DAG}")["dags"]
             if any(dag["dag_id"] == DAG for dag in dags):
                 return
             self.screen.show(f"waiting until Airflow has read {DAG}")
@@ -94,20 +106,21 @@ class Run:
     def fail_old_runs(self) -> None:
         """End runs that an interrupted call left unfinished."""
         for state in ("queued", "running"):
-            for run in self.airflow.call("GET", f"/api/v2/dags/{DAG}/dagRuns?state={state}")["dag_runs"]:
-                self.airflow.call("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
+            for run in self.ask("GET", f"/api/v2/dags/{DAG}/dagRuns?state={state}")["dag_runs"]:
+                self.ask("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
 
     def follow(self) -> None:
         """Show the run until it has ended.
 
         :raises RunFailed: it failed, or took too long
         """
-        deadline = time.monotonic() + RUN_S
-        while time.monotonic() < deadline:
-            state = self.airflow.call("GET", self.path)["state"]
+        while time.monotonic() < self.deadline:
+            state = self.ask("GET", self.path)["state"]
             tasks = self.tasks()
             self.tell_retries(tasks)
             self.screen.show(self.line(tasks))
+            if state in ("success", "failed"):
+                self.screen.done()
             if state == "success":
                 return
             if state == "failed":
@@ -128,7 +141,7 @@ class Run:
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return the task instances in the order of the DAG."""
-        found = self.airflow.call("GET", f"{self.path}/taskInstances?order_by=id")["task_instances"]
+        found = self.ask("GET", f"{self.path}/taskInstances?order_by=id")["task_instances"]
         return sorted(found, key=lambda task: (task["start_date"] or "9", task["task_id"]))
 
     def line(self, tasks: list[dict[str, Any]]) -> str:
@@ -158,7 +171,10 @@ class Run:
 
     def log_end(self, task: Mapping[str, Any], count: int) -> str:
         """Return the last entries of a task's log, indented; long ones shortened to their end."""
-        lines = [line for line in self.log_lines(task) if line.strip() and not line.startswith("::")]
+        # Airflow begins each log with the path of its file.
+        lines = [line for line in self.log_lines(task) if line.strip() and not re.match(r"::|/\S*\.log$", line)]
+        if not lines:
+            return f"    (empty: Airflow could not begin the task; see {self.airflow.log})"
         return "\n".join("    " + part for line in lines[-count:] for part in line.splitlines()[-30:])
 
     def result(self) -> dict[str, Any]:
@@ -169,7 +185,9 @@ class Run:
         for task in self.tasks():
             place = f"{self.path}/taskInstances/{task['task_id']}/xcomEntries/return_value?deserialize=true"
             try:
-                value = self.airflow.call("GET", place)["value"]
+                value = self.ask("GET", place)["value"]
+            except NoAnswerError:
+                raise
             except AirflowError:
                 continue
             if isinstance(value, dict) and {"experiment_id", "hosts"} <= value.keys():

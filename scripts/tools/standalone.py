@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,17 @@ import processes
 ROOT = Path(__file__).resolve().parents[2]
 #: Variables of the caller that would leak another Airflow, Python or training job into this one.
 FOREIGN = ("AIRFLOW", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "CONDA_", "DTRAIN_", "TORCHELASTIC_", "MASTER_")
-READY_S = 300.0
+READY_S = 900.0
+#: Longest wait for one answer; a slow one is asked for again.
+ANSWER_S = 30.0
 
 
 class AirflowError(Exception):
     """Airflow did not start or did not answer; the text says what to look at."""
+
+
+class NoAnswerError(AirflowError):
+    """Airflow gave no answer to one request, or not in time; the next one may succeed."""
 
 
 @dataclass(kw_only=True)
@@ -116,6 +123,8 @@ class Standalone:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.port + 2),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.port + 1),
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            # A busy machine answers later than the 5 s after which Airflow fails a task that could not begin.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
 
     def wait(self, tell: Callable[[str], None]) -> None:
@@ -125,6 +134,7 @@ class Standalone:
         :raises AirflowError: it ended, or was not ready in time
         """
         deadline = time.monotonic() + READY_S
+        missing: list[str] = []
         while time.monotonic() < deadline:
             if not processes.read(self.pid):
                 raise AirflowError(f"Airflow ended while starting. The end of {self.log}:\n{self.tail()}")
@@ -133,7 +143,10 @@ class Standalone:
                 return
             tell(", ".join(missing))
             time.sleep(0.5)
-        raise AirflowError(f"Airflow was not ready after {READY_S:.0f} s. The end of {self.log}:\n{self.tail()}")
+        raise AirflowError(
+            f"Airflow was not ready after {READY_S:.0f} s. Missing: {', '.join(missing)}. The load of this machine is "
+            f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} cores. The end of {self.log}:\n{self.tail()}"
+        )
 
     def missing(self) -> list[str]:
         """Return the components that are not healthy yet."""
@@ -154,10 +167,24 @@ class Standalone:
         file = self.home / "simple_auth_manager_passwords.json.generated"
         return str(json.loads(file.read_text())["admin"])
 
-    def login(self) -> None:
+    def login(self, deadline: float) -> None:
         """Fetch the token that all later calls carry."""
         body = {"username": "admin", "password": self.password()}
-        self.token = self.call("POST", "/auth/token", body)["access_token"]
+        self.token = self.ask("POST", "/auth/token", body, deadline=deadline)["access_token"]
+
+    def ask(self, method: str, path: str, body: object = None, *, deadline: float) -> Any:
+        """Return the decoded answer of one REST call, which is repeated while Airflow is slow or away.
+
+        :param deadline: time of the monotonic clock after which no further attempt begins
+        :raises AirflowError: Airflow refused the call, has ended, or gave no answer until the deadline
+        """
+        while True:
+            try:
+                return self.call(method, path, body)
+            except NoAnswerError:
+                if time.monotonic() >= deadline or not processes.read(self.pid):
+                    raise
+            time.sleep(1.0)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the decoded answer of one REST call.
@@ -170,13 +197,14 @@ class Standalone:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data=data, headers=headers, method=method)
         try:
-            with self.opener.open(request, timeout=30) as answer:
+            with self.opener.open(request, timeout=ANSWER_S) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             detail = error.read().decode(errors="replace")[:500]
-            raise AirflowError(f"{method} {path}: HTTP {error.code}: {detail}") from error
+            kind = AirflowError if error.code < HTTPStatus.INTERNAL_SERVER_ERROR else NoAnswerError
+            raise kind(f"{method} {path}: HTTP {error.code}: {detail}") from error
         except (OSError, HTTPException) as error:
-            raise AirflowError(f"{method} {path}: {error}") from error
+            raise NoAnswerError(f"{method} {path}: {error}") from error
         return json.loads(text) if text else None
 
     def stop(self) -> None:
@@ -198,8 +226,19 @@ def leftover(folder: Path) -> tuple[int, int] | None:
     return (-1, port) if processes.ours(-1, str(folder)) else None
 
 
+def free_ports(preferred: int) -> int:
+    """Return the first of three consecutive free ports, at or after the preferred one.
+
+    :raises AirflowError: there are none
+    """
+    for first in range(preferred, 65534, 10):
+        if not any(taken(first + more) for more in range(3)):
+            return first
+    raise AirflowError(f"No three free ports in a row from {preferred} on. Name some: scripts/demo --port 20000")
+
+
 def taken(port: int) -> bool:
-    """Return whether somebody listens on a port of this machine."""
+    """Return whether a program listens on a port of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmiss
 from airflow_provider_dtrain.store.repository import Store, migrate
 from tests.contract.gang_world import use, world  # noqa: F401 - fixtures
 from tests.contract.store_world import Clock, Server, server_programs
-from tests.contract.supervisor_host import contained, host, one_host  # noqa: F401 - fixtures
+from tests.contract.supervisor_host import account, contained, host, one_host  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")
@@ -59,10 +59,18 @@ def submit(store: Store) -> Callable[..., Ticket]:
     """Submit a trial: ``submit(task="a", slots=2)``."""
     numbers = count()
 
-    def submit_one(task: str | None = None, *, to: Store | None = None, max_tries: int = 0, **fields: object) -> Ticket:
+    def submit_one(
+        task: str | None = None,
+        *,
+        to: Store | None = None,
+        max_tries: int = 0,
+        storage: object = None,
+        **fields: object,
+    ) -> Ticket:
         target = to or store
         number = next(numbers)
-        config = target.put_config({"entrypoint": "python train.py"}, origins={})
+        document = {"entrypoint": "python train.py", **({"checkpoint_storage": storage} if storage else {})}
+        config = target.put_config(document, origins={})
         key = TrialKey(dag_id="d", run_id="r", task_id=task or f"task{number}", max_tries=max_tries)
         values = {"experiment_name": "e", "pool": "gpus", "slots": 1, "number": number, **fields}
         return target.submit_trial(TrialSubmission(key=key, config_id=config.config_id, **values))

@@ -8,13 +8,20 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
+from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.tables import metadata
+
+TABLES = metadata.sorted_tables
 
 
 class Clock:
@@ -28,6 +35,17 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+
+def until(is_so: Callable[[], object], deadline_s: float = 60.0) -> None:
+    """Return once something is so.
+
+    :raises AssertionError: it was not within the time
+    """
+    give_up_at = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < give_up_at, "it did not become so in time"
+        time.sleep(0.002)
 
 
 def server_programs() -> Path | None:
@@ -88,3 +106,22 @@ def host(name: str, slots: int = 8, pool: str = "gpus", **fields: object) -> Hos
     records = tuple(SlotRecord(index=i, device=f"GPU-{name}-{i}", memory_bytes=80 * 2**30) for i in range(slots))
     defaults = {"slot_type": "cuda", "machine_id": f"m-{name}", "boot_id": f"b-{name}", "pid_ns": "4026531836"}
     return HostRecord(name=name, pool=pool, slots=records, **{**defaults, **fields})
+
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def copy_of(store: Store) -> Rows:
+    """Return all rows of a store, as a replica has them that then hears of no further commit."""
+    with store._engine.connect() as connection:
+        return {table.name: [dict(row._mapping) for row in connection.execute(table.select())] for table in TABLES}
+
+
+def set_back(store: Store, rows: Rows) -> None:
+    """Let a store have the rows of an earlier copy, as after a failover."""
+    with store._engine.begin() as connection:
+        for table in reversed(TABLES):
+            connection.execute(table.delete())
+        for table in TABLES:
+            if rows[table.name]:
+                connection.execute(table.insert(), rows[table.name])

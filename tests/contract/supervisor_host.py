@@ -14,10 +14,14 @@ import tarfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
+from tests.support.lock_dirs import new_lock_dir
 
 SUPERVISOR = Path(__file__).parents[2] / "airflow_provider_dtrain" / "hosts" / "supervisor.py"
 DEADLINE_S = 20.0
@@ -69,10 +73,13 @@ class Refusal(Exception):
 class Channel:
     """The control side of one follow process."""
 
-    def __init__(self, argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, argv: list[str], env: Mapping[str, str], cwd: Path, account: Mapping[str, Any] | None = None
+    ) -> None:
         self.process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd
-        )
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd,
+            **(account or {}),
+        )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
@@ -189,28 +196,40 @@ class Channel:
 
 
 class Host:
-    """Folders of one host; several of them on one machine know nothing of each other."""
+    """Folders of one host; several of them on one machine know nothing of each other.
 
-    def __init__(self, root: Path, python: str = sys.executable, *, cgroup: bool = True) -> None:
+    :param uid: account that the host's processes run as; None is the account of the tests
+    :param lock_dir: of another host, which makes both accounts of one machine
+    """
+
+    def __init__(
+        self, root: Path, python: str = sys.executable, *, cgroup: bool = True, uid: int | None = None,
+        lock_dir: str | None = None,
+    ) -> None:  # fmt: skip
         self.root, self.python = root, python
+        self.account = {} if uid is None else {"user": uid, "group": uid, "extra_groups": ()}
         self.remote_dir, self.state_dir = root / "remote", root / "state"
         self.root.mkdir(parents=True, exist_ok=True)
+        self.lock_dir = lock_dir or new_lock_dir(root)
+        if uid is not None:
+            os.chown(root, uid, uid)
         self.env = {**os.environ, **({} if cgroup else {"DTRAIN_NO_CGROUP": "1"})}
         self.channels: list[Channel] = []
 
     def argv(self, role: str, *arguments: str) -> list[str]:
         folders = ["--remote-dir", str(self.remote_dir), "--state-dir", str(self.state_dir)]
-        return [self.python, str(SUPERVISOR), role, *folders, *arguments]
+        return [self.python, str(SUPERVISOR), role, *folders, "--lock-dir", self.lock_dir, *arguments]
 
     def channel(self) -> Channel:
-        found = Channel(self.argv("follow"), self.env, self.root)
+        found = Channel(self.argv("follow"), self.env, self.root, self.account)
         self.channels.append(found)
         return found
 
     def command(self, role: str, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes]:
         done = subprocess.run(
-            self.argv(role, *arguments), input=stdin, capture_output=True, env=self.env, timeout=60, cwd=self.root
-        )
+            self.argv(role, *arguments), input=stdin, capture_output=True, env=self.env, timeout=60, cwd=self.root,
+            **self.account,
+        )  # fmt: skip
         return done.returncode, done.stdout or done.stderr
 
     def run_dir(self, run: str) -> Path:
@@ -225,6 +244,17 @@ class Host:
     def supervisor_pid(self, run: str) -> int:
         pid: int = json.loads((self.run_dir(run) / "supervisor.json").read_text())["pid"]
         return pid
+
+    def reaper_pid(self, run: str) -> int:
+        pid: int = json.loads((self.run_dir(run) / "supervisor.json").read_text())["reaper"]["pid"]
+        return pid
+
+    def kill_parents(self, run: str) -> None:
+        """Kill reaper and supervisor at once, so that nothing inherits what the run leaves."""
+        reaper, supervisor = self.reaper_pid(run), self.supervisor_pid(run)
+        os.kill(reaper, signal.SIGKILL)
+        os.kill(supervisor, signal.SIGKILL)
+        until(lambda: not is_alive(reaper) and not is_alive(supervisor), "the death of reaper and supervisor")
 
     def processes(self, run: str | None = None) -> list[int]:
         """Living processes that were started as part of a run of this host."""
@@ -250,7 +280,9 @@ class Host:
                 if is_alive(pid) and str(self.state_dir).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            # The reaper is at it as well.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         until(lambda: not self.processes(), "the end of the test's processes")
         for file in runs.glob("*/supervisor.json"):
             path = json.loads(file.read_text()).get("cgroup")
@@ -279,6 +311,22 @@ def one_host(tmp_path: Path) -> Iterator[Host]:
     found = Host(tmp_path / "host")
     yield found
     found.clean()
+
+
+@pytest.fixture
+def account() -> Iterator[Callable[..., Host]]:
+    """Make hosts without cgroups: the first one's account is of this test alone, so that all its processes are."""
+    need_accounts()
+    made: list[Host] = []
+    with open_folder() as folder:
+
+        def make(name: str = "host", *, uid: int = uids()[0], lock_dir: str | None = None) -> Host:
+            made.append(Host(folder / name, PYTHON, cgroup=False, uid=uid, lock_dir=lock_dir))
+            return made[-1]
+
+        yield make
+        for host in made:
+            host.clean()
 
 
 def removed(path: str) -> bool:
@@ -324,5 +372,7 @@ def start(channel: Channel, plan: dict[str, Any], *, logs: str = "all", secrets:
     run = plan["run"]
     answer = channel.call("prepare", plan=plan, secrets=secrets or {})
     channel.call("subscribe", run=run, offsets={}, logs=logs)
-    assert channel.call("go", run=run, master_addr="127.0.0.1", master_port=answer["port"])["state"] == "running"
+    state = channel.call("go", run=run, master_addr="127.0.0.1", master_port=answer["port"])["state"]
+    # A short program may be over before the answer is written.
+    assert state in ("running", "ended")
     return answer

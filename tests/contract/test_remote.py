@@ -31,6 +31,7 @@ from airflow_provider_dtrain.hosts import link as link_module
 from airflow_provider_dtrain.hosts.local import LocalTransport
 from airflow_provider_dtrain.hosts.remote import Frame, HostLink
 from airflow_provider_dtrain.hosts.transport import Transport
+from airflow_provider_dtrain.hosts.window import WINDOW_BYTES
 from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]
@@ -218,7 +219,7 @@ def test_the_clock_offset_is_measured_by_every_probe(link: HostLink) -> None:
 @pytest.mark.parametrize(
     ("cmd", "args", "words"),
     [
-        ("garbage", {}, r"no JSON: \\x1b\[31mTraceback"),
+        ("garbage", {}, r"no JSON .*: \\x1b\[31mTraceback"),
         ("raw", {"text": "[1]\n"}, "no JSON object"),
         ("raw", {"text": '{"t": "news"}\n'}, "unknown kind 'news'"),
         ("raw", {"text": '{"t": "beat", "boottime_s": "x", "runs": []}\n'}, "beat with wrong fields"),
@@ -228,7 +229,7 @@ def test_the_clock_offset_is_measured_by_every_probe(link: HostLink) -> None:
         ("raw", {"text": '{"re": null, "ok": false, "code": "protocol", "message": "too long"}\n'}, "too long"),
         ("raw", {"text": '{"re": "x", "ok": true, "loss": NaN}\n'}, "no JSON"),
         ("raw", {"text": '{"re": "x", "ok": true}\n'}, "answer to nothing"),
-        ("raw", {"text": "[" * 100_000 + "\n"}, "no JSON"),
+        ("raw", {"text": "[" * 100_000 + "\n"}, "nested 100,000 levels deep"),
         ("flood", {}, "a line of more than 8388608 bytes"),
     ],
 )
@@ -263,6 +264,39 @@ def test_frames_reach_the_sink_of_their_run_with_their_bytes(link: HostLink) -> 
     link.unsubscribe("t1.1.1")
     answer(link, "frames", frames=[{"t": "data", "run": "t1.1.1", "stream": "rank0.log", "offset": 0, "raw": "late"}])
     assert frames.empty()
+
+
+def test_a_host_that_does_not_wait_for_acknowledgements_is_disconnected_before_it_fills_the_memory(
+    link: HostLink,
+) -> None:
+    frames: Queue[Frame] = Queue()
+    link.subscribe("t1.1.1", {}, frames.put).result(timeout=20)
+    with pytest.raises(HostProtocolError, match="rank0.log in 33 frames without an acknowledgement"):
+        answer(link, "stream", count=24_000, size=65_536)
+    assert not link.alive
+    taken = [frames.get_nowait() for _ in range(frames.qsize())]
+    assert sum(len(one.data) for one in taken) <= WINDOW_BYTES
+    assert isinstance(taken[-1].error, HostProtocolError)
+
+
+def test_a_host_may_send_any_amount_that_is_acknowledged(link: HostLink) -> None:
+    seen: list[int] = []
+
+    def take(found: Frame) -> None:
+        seen.append(len(found.data))
+        link.ack("t1.1.1", str(found.stream), found.end)
+
+    link.subscribe("t1.1.1", {}, take).result(timeout=20)
+    link.call("stream", count=200, size=65_536)
+    assert answer(link, "any")["got"] == {"cmd": "any"}
+    assert sum(seen) == 200 * 65_536
+    assert link.alive
+
+
+def test_an_answer_with_wrong_fields_fails_its_call_and_leaves_the_link(link: HostLink) -> None:
+    with pytest.raises(HostProtocolError, match="an answer to 'status' whose 'runs' is"):
+        answer(link, "status", runs=1, wrong={"runs": [1]})
+    assert link.alive
 
 
 def test_acknowledgements_and_renewals_are_lines_without_an_id(link: HostLink) -> None:

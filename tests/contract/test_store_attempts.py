@@ -37,9 +37,11 @@ def test_each_follower_gets_a_higher_watch(store, submit):
         store.watch(10**6, watcher="me")
 
 
-def test_renewal_says_whose_watch_is_current(store, submit, clock):
-    one, two, ended = (submit().attempt_id for _ in range(3))
-    watches = {attempt: store.watch(attempt, watcher="me") for attempt in (one, two, ended)}
+def test_renewal_says_whose_watch_is_current(store, submit, start, clock):
+    store.add_host(host("more", 4))
+    tickets = [submit() for _ in range(3)]
+    watches = {ticket.attempt_id: start(ticket) for ticket in tickets}
+    one, two, ended = watches
     store.end_attempt(ended, watches[ended], state="killed")
     store.watch(two, watcher="another")
     clock.advance(10)
@@ -139,6 +141,18 @@ def test_a_host_speaks_only_for_its_own_ranks(store, submit, start):
     lie = event("exit", rank=foreign.rank, exit_code=1, error=None, log_tail="", sent_signal=False)
     store.commit_events(attempt, watch, mine.host, "supervisor.events", 0, 10, [lie])
     assert [rank.exit_code for rank in store.ranks(attempt)] == [None] * 4
+
+
+def test_only_rank_0_sets_the_result(store, submit, start):
+    ticket = submit(slots=2)
+    watch = start(ticket)
+    attempt = ticket.attempt_id
+    zero, one = store.ranks(attempt)
+    store.commit_events(attempt, watch, one.host, "rank1.events", 0, 10, [event("result", value=1)])
+    assert store.attempt(attempt).result is None
+    store.commit_events(attempt, watch, zero.host, "rank0.events", 0, 10, [event("result", value=0)])
+    store.commit_events(attempt, watch, one.host, "rank1.events", 10, 20, [event("result", 2, value=1)])
+    assert store.attempt(attempt).result == {"value": 0}
 
 
 @pytest.mark.parametrize(

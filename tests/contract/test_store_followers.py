@@ -48,7 +48,7 @@ def test_a_waiter_is_told_of_those_for_it_that_nobody_follows(store, submit, sta
     begun = clock.now
     claimant = submit(slots=2, priority=1)
     assert store.schedule("gpus").preempted == (victim.allocation_id,)
-    told = f"Told to stop: trial {victim.trial_id}."
+    told = f"Told to stop: d.task0 (trial {victim.trial_id})."
     reason = store.attempt(claimant.attempt_id).reason
     assert told in reason
     assert "Nobody follows" not in reason

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store, migrate
 from tests.contract.store_world import Server, host
@@ -37,14 +38,16 @@ def pooled(postgresql: Server, tmp_path: Path) -> Iterator[Store]:
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if program is None:
         pytest.skip("pgbouncer is not installed")
-    name, port = f"pooled{os.getpid()}", _free_port()
+    port = _free_port()
+    name = f"pooled{port}"
     with sa.create_engine(_url(postgresql.port), isolation_level="AUTOCOMMIT").connect() as connection:
         connection.execute(sa.text(f"CREATE DATABASE {name}"))
     folder = postgresql.folder / f"bouncer{port}"
     folder.mkdir()
     (folder / "users.txt").write_text('"dtrain" ""\n')
     (folder / "pgbouncer.ini").write_text(
-        f"[databases]\n{name} = host=127.0.0.1 port={postgresql.port} dbname={name} pool_size=2\n"
+        f"[databases]\n{name} = host=127.0.0.1 port={postgresql.port} dbname={name} pool_size=2 "
+        "connect_query='SET synchronous_commit TO off'\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
         f"auth_file = {folder}/users.txt\npool_mode = transaction\nlogfile = {folder}/log\n"
     )
@@ -126,3 +129,11 @@ def test_a_store_behind_a_pooler_works_and_prepares_nothing(pooled):
         list(threads.map(lambda number: use(pooled, number), range(4)))
     assert prepared(pooled) == []
     assert connection(pooled).startswith("through a pooler")
+
+
+def test_each_transaction_through_a_pooler_commits_durably(pooled):
+    """A session's own setting would be that of the next client of the server process."""
+    with fast.transaction(pooled._writer) as connection:
+        assert connection.scalar(sa.text("SHOW synchronous_commit")) == "on"
+    with pooled._engine.connect() as connection:
+        assert connection.scalar(sa.text("SHOW synchronous_commit")) == "off"

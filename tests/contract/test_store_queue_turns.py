@@ -1,4 +1,4 @@
-"""Passes that meet: one works, the others leave at once, and nothing is forgotten; on each database."""
+"""Passes that meet: one works, and the callers that meet it are served by it; on each database."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.store import fast, queue, turns
 from airflow_provider_dtrain.store.base import bump, lock_pool
 from airflow_provider_dtrain.store.orders import OPENING
+from airflow_provider_dtrain.store.queue_records import PassResult
 from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.turns import take_turn
-from tests.contract.store_world import host
+from airflow_provider_dtrain.store.tables import pools
+from tests.contract.store_world import host, until
+
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -23,53 +26,130 @@ def _host(store):
     store.add_host(host("h1", 2))
 
 
-def test_a_pass_leaves_at_once_while_another_thread_passes(store, submit):
-    ticket = submit()
-    turn = take_turn(str(store._engine.url), "gpus")
-    assert not turn.has_refused
-    assert store.schedule("gpus").granted == ()
-    assert turn.has_refused
-    turn.leave()
-    turn.leave()
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+@pytest.fixture
+def hold_passes(store, monkeypatch):
+    """Let the store's passes wait, after they have read the pool, until the returned event is set."""
+    held, go, decide = threading.Event(), threading.Event(), queue.decide
+
+    def slow(found):
+        held.set()
+        assert go.wait(DEADLINE_S)
+        return decide(found)
+
+    monkeypatch.setattr(queue, "decide", slow)
+    return held, go
 
 
-def test_whoever_had_the_turn_for_nothing_looks_again_for_those_it_sent_away(store, submit, monkeypatch):
-    """It met another process that passed; meanwhile its own thread-mate came with a change and was sent away."""
-    ticket = submit()
-    passed = store._passed
+def test_a_caller_that_meets_the_pass_of_another_thread_is_served_by_it(store, submit, hold_passes):
+    held, go = hold_passes
+    tickets = [submit(), submit()]
+    passes = []
+    sa.event.listen(store._engine, "before_cursor_execute", lambda *args: passes.append(args[2]))
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.schedule, "gpus")
+        assert held.wait(DEADLINE_S)
+        second = threads.submit(store.schedule, "gpus")
+        until(lambda: any(turn.has_joined for turn in turns._open.values()))
+        assert not second.done()
+        go.set()
+        assert set(first.result(DEADLINE_S).granted) == {one.allocation_id for one in tickets}
+        assert second.result(DEADLINE_S) == PassResult(granted=(), waiting=0)
+    assert len([text for text in passes if "passed_version=pools.version" in text]) == 1
 
-    def met_another(conn, pool, turn):
+
+def test_callers_are_served_by_one_of_them_when_the_pass_that_they_joined_fails(store, submit, monkeypatch):
+    ticket, joined, passed = submit(), threading.Event(), store._passed
+
+    def failing(conn, pool):
         monkeypatch.setattr(store, "_passed", passed)
-        assert take_turn(str(store._engine.url), "gpus") is None
+        assert joined.wait(DEADLINE_S)
+        raise ConflictError("a pass that fails")
 
-    monkeypatch.setattr(store, "_passed", met_another)
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+    monkeypatch.setattr(store, "_passed", failing)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.schedule, "gpus")
+        until(lambda: turns._open)
+        second = threads.submit(store.schedule, "gpus")
+        until(lambda: any(turn.has_joined for turn in turns._open.values()))
+        joined.set()
+        with pytest.raises(ConflictError):
+            first.result(DEADLINE_S)
+        assert second.result(DEADLINE_S).granted == (ticket.allocation_id,)
+
+
+def test_a_request_that_comes_while_a_pass_commits_gets_a_pass_of_its_own(store, submit, monkeypatch):
+    """A turn is closed before the commit: a caller that came later would not know whether it was seen."""
+    first, late = submit(), []
+    close = turns.Turn.close
+
+    def closing(turn):
+        close(turn)
+        if not late:
+            late.append(turns.join_turn(str(store._engine.url), "gpus"))
+
+    monkeypatch.setattr(turns.Turn, "close", closing)
+    assert store.schedule("gpus").granted == (first.allocation_id,)
+    [(turn, is_mine)] = late
+    assert is_mine
+    with turn:
+        pass
 
 
 def test_a_child_process_does_not_inherit_a_turn(store, submit):
-    turn = take_turn(str(store._engine.url), "gpus")
+    turn, is_mine = turns.join_turn(str(store._engine.url), "gpus")
+    assert is_mine
     child = os.fork()
     if child == 0:
-        os._exit(0 if take_turn(str(store._engine.url), "gpus") else 1)
+        os._exit(0 if turns.join_turn(str(store._engine.url), "gpus")[1] else 1)
     assert os.waitpid(child, 0)[1] == 0
-    turn.leave()
+    with turn:
+        pass
 
 
-def test_a_pass_leaves_at_once_while_another_process_passes(store, submit, url, clock):
-    if store._engine.dialect.name == "sqlite":
-        pytest.skip("on SQLite a pass waits for the one writer that there can be")
-    ticket = submit()
-    another = Store.open(url, clock=clock)
-    with another._engine.begin() as connection:
-        values = {"pool_name": "gpus", "now": clock.now}
-        assert all(fast.read(connection, OPENING, values))
-        assert store.schedule("gpus").granted == ()
-        with store._engine.begin() as connection_of_second:
-            # It does not even read what it may not decide about.
-            assert fast.read(connection_of_second, OPENING, values) == [[], [], []]
+def test_a_caller_waits_for_the_pass_of_another_process_and_has_its_answer(store, submit, url, clock, hold_passes):
+    held, go = hold_passes
+    ticket, another = submit(), Store.open(url, clock=clock)
+    with ThreadPoolExecutor(2) as threads, another._engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            pytest.skip("on SQLite a pass waits for the one writer that there can be")
+        # Another process that passes, as far as the database knows.
+        assert all(fast.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
+        with store._engine.begin() as third:
+            # One that comes second does not even read what it may not decide about.
+            assert fast.read(third, OPENING, {"pool_name": "gpus", "now": clock.now}) == [[], [], []]
+        mine = threads.submit(store.schedule, "gpus")
+        until(lambda: _waits_for_a_pass(another))
+        assert not mine.done()
+        connection.execute(sa.update(pools).values(passed_version=pools.c.version))
+        connection.commit()
+        # The other pass has served it: it runs none of its own.
+        assert mine.result(DEADLINE_S).granted == ()
+        assert not held.is_set()
+    go.set()
     another.close()
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+    assert store.attempt(ticket.attempt_id).allocation_state == "waiting"
+
+
+def test_a_caller_passes_itself_when_the_other_process_did_not_commit(store, submit, url, clock):
+    ticket, another = submit(), Store.open(url, clock=clock)
+    with ThreadPoolExecutor(1) as threads:
+        connection = another._engine.connect()
+        if connection.dialect.name == "sqlite":
+            connection.close()
+            pytest.skip("on SQLite a pass waits for the one writer that there can be")
+        assert all(fast.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
+        mine = threads.submit(store.schedule, "gpus")
+        until(lambda: _waits_for_a_pass(another))
+        connection.rollback()
+        connection.close()
+        assert mine.result(DEADLINE_S).granted == (ticket.allocation_id,)
+    another.close()
+
+
+def _waits_for_a_pass(store):
+    with store._engine.connect() as connection:
+        query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND NOT granted"
+        return connection.scalar(sa.text(query)) > 0
 
 
 def test_a_pass_waits_for_whoever_changes_the_pool_and_sees_the_change(store, submit, url, clock):

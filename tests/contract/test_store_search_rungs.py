@@ -6,10 +6,13 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.asha import Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
+from airflow_provider_dtrain.store import fast, rungs
 from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.tables import rung_entries
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
 
@@ -73,6 +76,16 @@ def test_a_repeated_question_changes_nothing(search):
         search.ask(search.start(int(other * 10)), 0, other)
     before = search.entries()
     assert search.ask(ticket, 0, 99.0) == "continue"
+    assert search.entries() == before
+
+
+def test_an_entry_that_was_decided_is_not_replaced_by_another_one(search):
+    search.ask(search.start(0), 0, 0.5)
+    before = search.entries()
+    with search.store._engine.begin() as conn:
+        row = dict(conn.execute(sa.select(rung_entries)).mappings().one())
+        values = {f"new_{name}": row[name] for name in rungs._NAMES} | {"new_metric": 0.1, "new_decision": "stop"}
+        fast.write(conn, [(rungs._ENTER, [values])])
     assert search.entries() == before
 
 

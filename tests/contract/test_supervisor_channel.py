@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start, until
@@ -76,6 +77,18 @@ def test_a_file_shorter_than_its_offset_begins_a_new_epoch(host: Host) -> None:
     gap, data = (frame for frame in channel.frames if frame.get("stream") == "rank0.log")
     assert (gap["t"], gap["offset"], gap["epoch"]) == ("gap", 5000, 1)
     assert (data["t"], data["offset"], data["epoch"], data["raw"]) == ("data", 0, 1, b"0123456789")
+
+
+@pytest.mark.parametrize("left_bytes", [None, 0, 40])
+def test_an_end_that_was_removed_from_the_events_is_written_again(host: Host, left_bytes: int | None) -> None:
+    channel = finished(host, "true")
+    path = host.run_dir("t1.1.7") / "events.supervisor"
+    if left_bytes is None:
+        path.unlink()
+    else:
+        os.truncate(path, left_bytes)
+    channel.call("subscribe", run="t1.1.7", offsets={}, logs="none")
+    assert channel.wait_event("t1.1.7", "ended")["reason"] == "completed"
 
 
 def test_events_come_in_whole_lines_and_a_torn_last_one_is_counted(host: Host) -> None:
@@ -208,7 +221,7 @@ def test_a_bad_plan_names_the_field(host: Host) -> None:
 def test_hosts_find_each_other_by_a_nonce(host: Host, tmp_path: Path) -> None:
     one, other = host.channel(), Host(tmp_path / "other").channel()
     host.channels.append(other)
-    found = one.call("net_listen", nonce=NONCE, port_range=None)
+    found = one.call("net_listen", nonce=NONCE, port_range=None, interface="lo")
     assert not any(address["address"].startswith(("127.", "fe80")) for address in found["addresses"])
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -225,6 +238,27 @@ def test_hosts_find_each_other_by_a_nonce(host: Host, tmp_path: Path) -> None:
     one.call("net_close", nonce=NONCE)
     closed = other.call("net_connect", nonce=NONCE, targets=targets[:1], timeout_s=5)["results"][0]
     assert not closed["ok"]
+
+
+def test_a_check_of_the_network_listens_on_the_named_interface_only(host: Host) -> None:
+    channel = host.channel()
+    port = channel.call("net_listen", nonce=NONCE, port_range=None, interface="lo")["port"]
+    assert listening_on(port) <= {"127.0.0.1", "::1"}
+    assert "127.0.0.1" in listening_on(port)
+    channel.call("net_close", nonce=NONCE)
+    assert listening_on(port) == set()
+
+
+def test_a_check_of_the_network_listens_on_the_addresses_that_it_offers(host: Host) -> None:
+    channel = host.channel()
+    found = channel.call("net_listen", nonce=NONCE, port_range=None)
+    assert listening_on(found["port"]) == {offer["address"] for offer in found["addresses"]}
+
+
+def listening_on(port: int) -> set[str]:
+    """Return the addresses of this machine on which a port listens."""
+    found = psutil.net_connections("tcp")
+    return {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port}
 
 
 def test_preflight_looks_into_the_named_interpreter_without_importing(host: Host, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,28 @@ def test_the_cgroup_of_a_run_is_known_by_its_name(
     monkeypatch.setattr(supervisor, "cgroup_mounts", lambda: [(str(tmp_path), "/")])
     (tmp_path / name).mkdir()
     assert (Cgroup.known(str(tmp_path / name)) is not None) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("group", "lingers", "is_used"),
+    [
+        ("system.slice/airflow.service", False, True),
+        (f"user.slice/user-{os.getuid()}.slice/user@{os.getuid()}.service/app.slice", False, False),
+        (f"user.slice/user-{os.getuid()}.slice/user@{os.getuid()}.service/app.slice", True, True),
+    ],
+)
+def test_a_cgroup_of_the_accounts_own_systemd_is_used_only_if_the_account_lingers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, lingers: bool, is_used: bool
+) -> None:
+    parent, linger = tmp_path / group, tmp_path / "linger"
+    parent.mkdir(parents=True)
+    linger.mkdir()
+    if lingers:
+        (linger / supervisor.user_name(os.getuid())).touch()
+    made: list[str] = []
+    monkeypatch.delenv("DTRAIN_NO_CGROUP", raising=False)
+    monkeypatch.setattr(supervisor, "LINGER_DIR", str(linger))
+    monkeypatch.setattr(supervisor, "own_cgroup", lambda: str(parent))
+    monkeypatch.setattr(os, "mkdir", lambda path, mode: made.append(path))
+    Cgroup.create(supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).run(RUN))
+    assert [Path(path).parent for path in made] == [parent] * is_used

@@ -22,6 +22,7 @@ from airflow_provider_dtrain.hosts.payload import library, pack
 from airflow_provider_dtrain.hosts.remote import Frame, HostLink
 from airflow_provider_dtrain.hosts.wire import Progress
 from tests.netns.transport import ssh_to
+from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.netns.plugin"]
 
@@ -38,14 +39,16 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-def connect(transport: Any, state_dir: str | None = None) -> HostLink:
-    return HostLink.connect(transport, remote_dir=".dtrain", state_dir=state_dir, python=sys.executable)
+def connect(transport: Any, state_dir: str | None = None, lock_dir: str | None = None) -> HostLink:
+    return HostLink.connect(
+        transport, remote_dir=".dtrain", state_dir=state_dir, lock_dir=lock_dir, python=sys.executable
+    )
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns)])
 def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HostLink]:
     if request.param == "local":
-        made = connect(LocalTransport(home=tmp_path), str(tmp_path / "state"))
+        made = connect(LocalTransport(home=tmp_path), str(tmp_path / "state"), new_lock_dir(tmp_path))
     else:
         made = connect(ssh_to(request.getfixturevalue("hosts").host(0)))
     yield made

@@ -1,4 +1,4 @@
-"""Logs that grow beyond their limit where the middle of a file cannot be freed."""
+"""Logs that grow beyond their limit: where the middle of a file cannot be freed, and where they fill the disk."""
 
 from __future__ import annotations
 
@@ -64,3 +64,37 @@ def test_a_follower_reads_on_beyond_a_cut_and_takes_it_for_no_other_file(host: H
     assert channel.stream(RUN, "rank0.log").endswith(b"last word\n")
     log = host.run_dir(RUN) / "rank0" / "log"
     assert log.stat().st_blocks * 512 < 600 * 65536
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Host]:
+    """A host whose runs lie on a disk of 6 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=6m none {folder}"):
+        pytest.skip("mounting a small tmpfs needs root")
+    host = Host(tmp_path / "host")
+    host.state_dir = folder / "state"
+    yield host
+    host.clean()
+    os.system(f"umount -l {folder}")
+
+
+def test_a_log_that_fills_the_disk_is_cut_and_the_rank_writes_on(small_disk: Host) -> None:
+    patient = (
+        "import os, time\n"
+        "full = 0\n"
+        "while full < 3:\n"
+        "    try: os.write(1, b'x' * 65535 + b'\\n')\n"
+        "    except OSError: full += 1; time.sleep(0.1)\n"
+        "while True:\n"
+        "    try: os.write(1, b'last word\\n'); break\n"
+        "    except OSError: time.sleep(0.05)\n"
+    )
+    channel = small_disk.channel()
+    start(channel, make_plan(RUN, "python", "-c", patient, log_limit_bytes=LIMIT), logs="none")
+    assert channel.wait_event(RUN, "ended")["reason"] == "completed"
+    path = small_disk.run_dir(RUN) / "rank0" / "log"
+    assert path.stat().st_size > LIMIT
+    assert path.stat().st_blocks * 512 <= 2 * LIMIT
+    assert supervisor.tail_of(str(path), 10).endswith(b"last word\n")

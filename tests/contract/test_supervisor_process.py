@@ -77,7 +77,7 @@ open('/proc/self/status').read()]))"
     assert (env["DTRAIN_RUN"], env["DTRAIN_RUN_DIR"]) == ("t1.1.7", run_dir)
     assert cwd == run_dir + "/work"
     assert leads
-    assert fds == [0, 1, 2, 3], "standard streams and the slot's lock"
+    assert fds == [0, 1, 2, 3, 4], "standard streams and the locks of the slot"
     masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith(("SigBlk", "SigIgn", "Umask")))
     assert int(masks["SigBlk"], 16) == 0
     assert masks["Umask"] == "0077"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.events import parse_events
+from airflow_provider_dtrain.core.events import read_samples
 from airflow_provider_dtrain.hosts.supervisor import Sampler
 from tests.contract.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
+from tests.support.nvml import library
 
-FAKE = Path(__file__).parents[1] / "support" / "fake_nvml.c"
+__all__ = ["library"]
+
 RUN = "t1.1.7"
 #: Writes and sends what the test can find again in the figures.
 BUSY = (
@@ -23,20 +23,6 @@ BUSY = (
     "end = time.monotonic() + 60\n"
     "while time.monotonic() < end: sum(range(10000))\n",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a library that answers like NVIDIA's."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler is here to build the stand-in for NVIDIA's library")
-    folder = tmp_path_factory.mktemp("nvml")
-    done = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(FAKE)], capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 def plan(*argv: str, **changes: Any) -> dict[str, Any]:
@@ -50,7 +36,7 @@ def plan(*argv: str, **changes: Any) -> dict[str, Any]:
 def samples(host: Host, kind: str = "system") -> list[dict[str, Any]]:
     path = host.run_dir(RUN) / "samples"
     data = path.read_bytes() if path.exists() else b""
-    return [line for line in parse_events(data[: data.rfind(b"\n") + 1]) if line["kind"] == kind]
+    return [line for line in read_samples(data) if line["kind"] == kind]
 
 
 def children(host: Host, run: str = RUN) -> list[int]:
@@ -86,7 +72,7 @@ def test_the_host_is_measured_while_any_program_runs(host: Host) -> None:
     gaps = [later["at"] - sooner["at"] for sooner, later in zip(found, found[1:], strict=False)]
     assert min(gaps) >= 0.09
     answer = channel.call("read", run=RUN, stream="samples", offset=0, length=1 << 20)
-    assert parse_events(answer["raw"][: answer["raw"].rfind(b"\n") + 1])[:5] == found[:5]
+    assert list(read_samples(answer["raw"]))[:5] == found[:5]
     assert stop(channel) == "stopped"
 
 
@@ -153,7 +139,7 @@ def test_the_file_is_written_less_and_less_often_and_stays_below_its_limit(tmp_p
         if sampler.has_room() and number % sampler.interval_s == 0:
             sampler._write("system", {"cpu_util": number * 1.0, "filler": "x" * 200})
             sampler._thin()
-    lines = parse_events(path.read_bytes())
+    lines = list(read_samples(path.read_bytes()))
     marks = [line["interval_s"] for line in lines if line["kind"] == "interval"]
     assert marks[:3] == [2, 4, 8]
     kept = [int(line["cpu_util"]) for line in lines if line["kind"] == "system"]

@@ -167,6 +167,20 @@ def test_a_changed_host_key_is_an_error_of_its_own(hosts: NamespaceHosts) -> Non
 
 
 @pytest.mark.netns
+@pytest.mark.parametrize("setting", ["no_host_key_check", "allow_host_key_change"])
+def test_a_connection_cannot_switch_the_check_of_the_key_off(hosts: NamespaceHosts, setting: str) -> None:
+    host, other = hosts.host(0), hosts.host(1)
+    unchecked = {"host_key": None, setting: True}
+    with pytest.raises(HostKeyError, match="another key than before"):
+        ssh_to(host, extra=unchecked, host_key=other.host_key).run(["true"])
+    with pytest.raises(HostKeyError, match="--accept-host-key"):
+        ssh_to(host, extra=unchecked).run(["true"])
+    transport = ssh_to(host, extra=unchecked, host_key=host.host_key)
+    assert transport.run(["hostname"]).stdout == b"ns-0\n"
+    transport.close()
+
+
+@pytest.mark.netns
 def test_a_stored_key_that_is_none_is_named(hosts: NamespaceHosts) -> None:
     with pytest.raises(HostKeyError, match="cannot be read"):
         ssh_to(hosts.host(0), extra={"host_key": None}, host_key="ssh-ed25519 rubbish").run(["true"])

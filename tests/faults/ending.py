@@ -17,7 +17,8 @@ def all_is_well(world: World, *trials: int) -> None:
     """Wait until the trials have ended and every slot came free; nothing may have gone wrong on the way."""
     world.heal()
     world.settle(list(trials))
-    assert violations(world, list(trials)) == []
+    found = violations(world, list(trials))
+    assert found == [], found
 
 
 def starts(world: World, trial_id: int) -> list[int]:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.faults.inject import FAULTS, wait
+from tests.faults.inject import FAULTS, UNDONE_FIRST, Undo, wait
 from tests.faults.verdict import violations
 from tests.faults.world import World
 
 #: Faults that only some worlds can have.
-NEEDS = {"database killed": "postgresql", "host clock": "clocks"}
+NEEDS = {"database killed": "postgresql", "host clock": "clocks", "full disk": "small disk"}
+#: A store cannot be backed up while its server is away.
+APART = frozenset({"database killed", "backup restored"})
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Run:
 
 def possible(world: World, *, clocks: bool) -> list[str]:
     """Return the faults that may hit a world."""
-    have = {world.db.name, "clocks" if clocks else ""}
+    have = {world.db.name, "clocks" if clocks else "", "small disk" if world.disk_mib else ""}
     return [name for name in FAULTS if NEEDS.get(name, world.db.name) in have]
 
 
@@ -53,6 +55,8 @@ def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> 
     else:
         wait(dice.uniform(0.0, 1.5))
     chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
+    while set(chosen) >= APART:
+        chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
     try:
         disturb(world, dice, chosen, notes)
         world.heal()
@@ -66,12 +70,13 @@ def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> 
 
 def disturb(world: World, dice: random.Random, chosen: Sequence[str], notes: list[str]) -> None:
     """Let the faults happen, last a while, and end."""
-    begun, undos = time.monotonic(), []
+    begun, undos = time.monotonic(), dict[str, Undo]()
     for name in chosen:
         notes.append(f"{time.monotonic() - begun:.1f} s after the first fault: {name}")
-        undos.append(FAULTS[name](world, dice))
+        undos[name] = FAULTS[name](world, dice)
         wait(dice.choice([0.0, 0.3, 1.0]))
     long_s = world.orphan_timeout_s + world.kill_grace_s
     wait(dice.choice([dice.uniform(0.2, 3.0), dice.uniform(0.2, 3.0), long_s * dice.uniform(1.1, 1.8)]))
-    for undo in undos:
-        undo()
+    first = [name for name in UNDONE_FIRST if name in undos]
+    for name in [*first, *(other for other in undos if other not in first)]:
+        undos[name]()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.faults.databases import hold_lock
 from tests.faults.processes import Holder, lives, stat_of
+from tests.faults.user_actions import ACTIONS
 from tests.faults.world import World
 from tests.netns import NamespaceHost
 
@@ -74,7 +75,7 @@ def kill_supervisor(world: World, dice: random.Random) -> Undo:
 
 def kill_trigger(world: World, dice: random.Random) -> Undo:
     world.trigger.kill()
-    return world.trigger.start
+    return lambda: None if world.trigger.alive else world.trigger.start()
 
 
 def kill_database(world: World, dice: random.Random) -> Undo:
@@ -165,6 +166,7 @@ def unlink_lock(world: World, dice: random.Random) -> Undo:
     host = busy_host(world, dice)
     for path in (host.folder / "var-tmp").glob("dtrain-*/*/slots/*.lock"):
         path.unlink()
+    host.exec(["sh", "-c", "rm -f /run/lock/dtrain-*.lock"])
     return nothing
 
 
@@ -174,7 +176,7 @@ def lock_store(world: World, dice: random.Random) -> Undo:
 
 
 def leak_child(world: World, dice: random.Random) -> Undo:
-    """Let each rank of a host leave a detached process that keeps the lock of its slot."""
+    """Let each rank of a host leave a process that has nothing of its run."""
     mark = busy_host(world, dice).folder / "var-tmp" / "leak"
     mark.touch()
     return lambda: mark.unlink(missing_ok=True)
@@ -188,6 +190,38 @@ def read_only_home(world: World, dice: random.Random) -> Undo:
     return lambda: host.exec(["umount", "-l", home])
 
 
+def fill_disk(world: World, dice: random.Random) -> Undo:
+    """Fill the disk that holds a host's state; needs a world whose hosts have a small disk."""
+    path = busy_host(world, dice).folder / "var-tmp" / "filled"
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 20)):
+            pass
+    return lambda: path.unlink(missing_ok=True)
+
+
+def flood_log(world: World, dice: random.Random) -> Undo:
+    """Let each rank of a host write as much as it can."""
+    mark = busy_host(world, dice).folder / "var-tmp" / "flood"
+    mark.touch()
+    return lambda: mark.unlink(missing_ok=True)
+
+
+def restore_backup(world: World, dice: random.Random) -> Undo:
+    """Back the store up now; the undo sets it back to this moment, with everything stopped that has it open."""
+    world.trigger.kill()
+    world.db.backup()
+    world.trigger.start()
+
+    def restore() -> None:
+        world.trigger.kill()
+        world.store.close()
+        world.db.restore()
+        world.reopen()
+        world.trigger.start()
+
+    return restore
+
+
 #: name -> fault; all of them may hit any world at any time.
 FAULTS: Mapping[str, Callable[[World, random.Random], Undo]] = {
     "kill rank": kill_rank, "kill supervisor": kill_supervisor, "kill trigger": kill_trigger,
@@ -196,4 +230,7 @@ FAULTS: Mapping[str, Callable[[World, random.Random], Undo]] = {
     "stop rank": stop_rank, "stop trigger": stop_trigger, "database clock": set_database_clock,
     "lock unlinked": unlink_lock, "store locked": lock_store, "read-only home": read_only_home,
     "database killed": kill_database, "host clock": set_clock, "leaked child": leak_child,
+    "full disk": fill_disk, "log flood": flood_log, "backup restored": restore_backup, **ACTIONS,
 }  # fmt: skip
+#: The store has to be the right one, with no lock from outside, before anything else is undone in it.
+UNDONE_FIRST = ("store locked", "backup restored")

@@ -1,22 +1,28 @@
-"""What runs on the test hosts, read from /proc: nothing here believes the store."""
+"""Processes on the test hosts, read from /proc: nothing here believes the store, nor what a run says of itself."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.netns import NamespaceHost, NamespaceHosts
 
 EVERY_S = 0.25
+#: Run of a process that no look has seen begin: it has detached itself from everything that is known.
+UNKNOWN = "unknown"
+#: Roles of the supervisor file; they never become code of a user.
+_ROLE = re.compile(rb"[^\0]*\0[^\0]*supervisor/[0-9a-f]{64}\.py\0")
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that a run started in a slot."""
+    """A process of a run, and the slot of the rank that it descends from."""
 
     host: str
     slot: str
@@ -24,19 +30,29 @@ class Holder:
     #: Outside the host.
     pid: int
     start_time: int
+    is_rank: bool = False
 
     @property
     def place(self) -> tuple[str, str]:
         return self.host, self.slot
 
 
-def stat_of(pid: int) -> tuple[str, int, int] | None:
-    """Return state, parent and start time; None when there is no such process."""
+class Status(NamedTuple):
+    """A process by /proc/<pid>/stat."""
+
+    state: str
+    parent: int
+    start_time: int
+    session: int
+
+
+def stat_of(pid: int) -> Status | None:
+    """Return what /proc says of a process; None when there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:
         return None
-    return fields[0].decode(), int(fields[1]), int(fields[19])
+    return Status(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[3]))
 
 
 def variables(pid: int) -> dict[str, str]:
@@ -70,21 +86,84 @@ def pids_of(hosts: Iterable[NamespaceHost]) -> dict[int, str]:
     return found
 
 
-def holders(hosts: Iterable[NamespaceHost]) -> list[Holder]:
-    """Return every living process that was started in a slot for a run."""
-    found = []
-    for pid, host in pids_of(hosts).items():
-        status, env = stat_of(pid), variables(pid)
-        if status is not None and status[0] not in "ZX" and "DTRAIN_RUN" in env:
-            found.append(Holder(host, env.get("DTRAIN_SLOT", "-1"), env["DTRAIN_RUN"], pid, status[2]))
-    return found
+class Census:
+    """Knows the processes of the hosts by their ancestors, as seen at each look, and by their namespace.
+
+    A rank says at its start whose it is. What descends from it or from its supervisor, or is in its session, is of the
+    same run for as long as it lives, whatever becomes of its parents and its environment. A process that was never seen
+    below them, but is below the host's first process and below no sshd, is of an unknown run.
+    """
+
+    def __init__(self, hosts: Iterable[NamespaceHost]) -> None:
+        self.hosts = hosts
+        #: Process -> the slots that it may use; of a supervisor and its reaper those of all its ranks.
+        self._known: dict[tuple[int, int], set[Holder]] = {}
+        self._above: dict[tuple[int, int], set[Holder]] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> list[Holder]:
+        """Return every living process of a run, with each slot that it may use."""
+        with self._lock:
+            found = {pid: (host, status) for pid, host in pids_of(self.hosts).items() if (status := stat_of(pid))}
+            found = {pid: place for pid, place in found.items() if place[1].state not in "ZX"}
+            keys = {(pid, status.start_time) for pid, (_, status) in found.items()}
+            for table in (self._known, self._above):
+                for gone in table.keys() - keys:
+                    del table[gone]
+            inits = {host.init_pid for host in self.hosts if host.init_pid}
+            new = [pid for pid in found if (pid, found[pid][1].start_time) not in self._known]
+            # Ranks first: they tell whose their supervisors are.
+            for pid in [pid for pid in new if not self._note_rank(pid, found)]:
+                if not _ROLE.match(_read(pid, "cmdline")):
+                    self._note_other(pid, found, inits)
+            return [holder for holders in self._known.values() for holder in holders]
+
+    def _note_rank(self, pid: int, found: dict[int, tuple[str, Status]]) -> bool:
+        (host, status), env = found[pid], variables(pid)
+        if "DTRAIN_RUN" not in env:
+            return False
+        slot, is_rank = env.get("DTRAIN_SLOT", "-1"), status.session == pid
+        holder = Holder(host, slot, env["DTRAIN_RUN"], pid, status.start_time, is_rank=is_rank)
+        self._known[pid, status.start_time] = {holder}
+        for above in ancestors(pid, found)[1:]:
+            if is_rank and _ROLE.match(_read(above, "cmdline")):
+                self._above.setdefault((above, found[above][1].start_time), set()).add(holder)
+        return True
+
+    def _note_other(self, pid: int, found: dict[int, tuple[str, Status]], inits: set[int]) -> None:
+        host, status = found[pid]
+        above = ancestors(pid, found)
+        for other in [*above[1:], status.session]:
+            key = (other, found[other][1].start_time) if other in found else (0, 0)
+            if holders := self._known.get(key) or self._above.get(key):
+                own = {replace(one, pid=pid, start_time=status.start_time, is_rank=False) for one in holders}
+                self._known[pid, status.start_time] = own
+                return
+        is_login = any(_read(one, "comm").startswith(b"sshd") for one in above)
+        if found[above[-1]][1].parent in inits and not is_login:
+            self._known[pid, status.start_time] = {Holder(host, "-1", UNKNOWN, pid, status.start_time)}
+
+
+def ancestors(pid: int, found: dict[int, tuple[str, Status]]) -> list[int]:
+    """Return a process and everything above it on its host, its first process left out."""
+    above = [pid]
+    while (parent := found[above[-1]][1].parent) in found and parent not in above:
+        above.append(parent)
+    return above
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 class Checker:
     """Looks several times a second whether two runs are in one slot."""
 
     def __init__(self, hosts: NamespaceHosts) -> None:
-        self.hosts, self.violations, self.looks = hosts, list[str](), 0
+        self.census, self.violations, self.looks = Census(hosts), list[str](), 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="checker", daemon=True)
         self._thread.start()
@@ -99,7 +178,7 @@ class Checker:
 
     def look(self) -> list[Holder]:
         """Look once; return what holds slots."""
-        found, seen = holders(self.hosts), dict[tuple[str, str], Holder]()
+        found, seen = self.census.look(), dict[tuple[str, str], Holder]()
         for one in found:
             other = seen.setdefault(one.place, one)
             # A scan takes a moment: only what lives at one and the same time counts.

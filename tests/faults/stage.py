@@ -81,6 +81,13 @@ class Stage:
         self.goals[view.trial_id] = self._asked[run_id]
         return view
 
+    def trials_of(self, run_id: str) -> list[TrialView]:
+        """Return every trial of a DAG run."""
+        found = [view for view in self.store.list_trials(limit=None) if view.key.run_id == run_id]
+        for view in found:
+            self.goals[view.trial_id] = self._asked[run_id]
+        return found
+
     def attempt(self, trial_id: int) -> AttemptView:
         return self.store.attempt(self.trial(trial_id).attempt_id)
 
@@ -146,12 +153,19 @@ class Stage:
 
         :param ends: trial -> state in which it must have ended
         """
+        assert self.left(ends) == [], self.describe()
+
+    def left(self, ends: dict[int, str]) -> list[str]:
+        """Wait for the end of everything; return what went wrong.
+
+        :param ends: trial -> state in which it must have ended
+        """
         for trial_id, state in ends.items():
             self._expected[trial_id] = (state,)
             self.until(lambda found=trial_id: self.trial(found).ended_at, f"the end of trial {trial_id}")
         self.until(lambda: not self.holders(), "the end of every process", 120)
         self.until(lambda: not self.held(), "free slots", 120)
-        assert violations(self, list(ends)) == [], self.describe()  # type: ignore[arg-type]
+        return violations(self, list(ends))  # type: ignore[arg-type]
 
     def describe(self) -> str:
         lines = [f"held: {[(one.host, one.index, one.trial_id) for one in self.held()]}", f"run: {self.holders()}"]
@@ -167,11 +181,11 @@ class Stage:
 
         :param alone: what it started lives on
         """
-        self._kill([self._part(name)] if alone else tree([self._part(name)]))
+        self._kill([self.part(name)] if alone else tree([self.part(name)]))
 
     def kill_worker(self, dag_id: str, run_id: str) -> None:
         """End the process that runs a task, and those that look after it, by SIGKILL."""
-        scheduler, title = self._part("scheduler"), f"airflow worker -- {self._task_id(dag_id, run_id)}"
+        scheduler, title = self.part("scheduler"), f"airflow worker -- {self._task_id(dag_id, run_id)}"
         pid = next(int(entry.name) for entry in processes() if title in words(entry))
         chain = []
         while pid not in (scheduler, 1):
@@ -181,6 +195,10 @@ class Stage:
             pid = status[1]
         assert pid == scheduler, "its parents end at the scheduler"
         self._kill(reversed(chain))
+
+    def followers(self) -> list[int]:
+        """Return the processes of the triggerer, which follow gangs."""
+        return tree([self.part("triggerer")])
 
     def start_part(self, name: str) -> None:
         """Start a part of Airflow that was killed."""
@@ -202,13 +220,13 @@ class Stage:
         if name in self.parts:
             return self.parts[name].poll() is None
         with contextlib.suppress(AssertionError):
-            return bool(self._part(name))
+            return bool(self.part(name))
         return False
 
     def _task_id(self, dag_id: str, run_id: str) -> str:
         return str(self.airflow.task(dag_id, run_id, "train")["id"])
 
-    def _part(self, name: str) -> int:
+    def part(self, name: str) -> int:
         """Return the first process of a part of Airflow."""
         if name in self.parts:
             return self.parts[name].pid

@@ -100,7 +100,7 @@ def test_trials_that_fight_for_the_last_slots_never_share_one(world: World) -> N
     all_is_well(world, *trials)
 
 
-def test_a_child_that_detached_itself_and_keeps_the_lock_ends_with_its_run(world: World) -> None:
+def test_a_child_that_detached_itself_ends_with_its_run(world: World) -> None:
     trials = [world.submit(2, until=10, words="leak") for _ in range(3)]
     world.running(trials[0])
     world.until(lambda: len(world.holders(trials[0])) >= 2 or world.trial(trials[0]).state == "completed", "children")

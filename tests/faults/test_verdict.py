@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +18,11 @@ import sqlalchemy as sa
 
 from airflow_provider_dtrain.hosts.supervisor import encode_event
 from airflow_provider_dtrain.store.tables import attempts, events, metadata, streams
+from tests.faults import memory
 from tests.faults.event_files import lost_tails
-from tests.faults.processes import Checker
+from tests.faults.memory import grown, peak_mib
+from tests.faults.processes import UNKNOWN, Census, Checker
+from tests.support.standalone import wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS = {"rank0.events": ["resumed", "report", "result"], "supervisor.events": ["started", "exit", "ended"]}
@@ -122,3 +130,63 @@ def test_a_checker_that_cannot_look_is_a_violation_and_goes_on() -> None:
     assert "no hosts" in checker.violations[0]
     with pytest.raises(AssertionError, match="never looked"):
         checker.check()
+
+
+#: A host's first process and a supervisor: each inherits what is left below it.
+FIRST = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+if len(sys.argv) > 3:
+    subprocess.Popen([sys.executable, sys.argv[1], "follow", sys.argv[2]])
+else:
+    env = {"DTRAIN_RUN": "t1.1.7", "DTRAIN_SLOT": "1"}
+    subprocess.Popen([sys.executable, sys.argv[2]], env=env, start_new_session=True)
+while True:
+    os.wait()
+"""
+#: A rank, which leaves a process that has nothing of its run.
+RANK = """
+import os, subprocess, sys, time
+leak = "import os, time\\nif os.fork(): os._exit(0)\\nprint(os.getpid(), flush=True)\\ntime.sleep(600)"
+subprocess.Popen([sys.executable, "-c", leak], start_new_session=True, env={}).wait()
+print(os.getpid(), os.getppid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_without_environment_is_known_by_the_run_that_it_descends_from(tmp_path: Path) -> None:
+    role, rank_file = tmp_path / "supervisor" / f"{'0' * 64}.py", tmp_path / "rank.py"
+    role.parent.mkdir()
+    role.write_text(FIRST)
+    rank_file.write_text(RANK)
+    command = [sys.executable, "-c", FIRST, str(role), str(rank_file), "first"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert first.stdout
+    (leaked,), (rank, supervisor) = sorted(
+        ([int(pid) for pid in first.stdout.readline().split()] for _ in "ab"), key=len
+    )
+    mine = {leaked, rank, supervisor}
+    try:
+        host: Any = SimpleNamespace(name="h0", init_pid=first.pid, pid_namespace=os.readlink("/proc/self/ns/pid"))
+        census = Census([host])
+        found = {one.pid: (one.place, one.run, one.is_rank) for one in census.look() if one.pid in mine}
+        assert found == {rank: (("h0", "1"), "t1.1.7", True), leaked: (("h0", "1"), "t1.1.7", False)}
+        os.kill(supervisor, signal.SIGKILL)
+        os.kill(rank, signal.SIGKILL)
+        wait_until(lambda: not {rank, supervisor} & {one.pid for one in census.look()}, timeout_s=20, what="the end")
+        assert {one.run for one in census.look() if one.pid in mine} == {"t1.1.7"}
+        assert [one.run for one in Census([host]).look() if one.pid in mine] == [UNKNOWN], "seen too late, but seen"
+    finally:
+        for pid in (leaked, rank, supervisor, first.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        first.wait()
+
+
+def test_a_follower_that_used_too_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = peak_mib(os.getpid())
+    assert peak > 10
+    monkeypatch.setattr(memory, "MOST_MIB", 2 * peak)
+    assert grown([os.getpid()]) == []
+    monkeypatch.setattr(memory, "MOST_MIB", peak / 2)
+    assert len(grown([os.getpid(), 2**22 + 1])) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import importlib
 import json
 import logging
 import os
@@ -17,6 +18,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from tests.support.turns import Turns
 
 #: Deadlines that nobody configures, short for tests: name -> seconds, wherever the provider has it.
 SHORT: dict[str, float] = {
@@ -41,7 +44,8 @@ def shorten_deadlines() -> None:
 
 
 def import_all() -> None:
-    import airflow_provider_dtrain.triggers.trial  # noqa: F401
+    for module in ("engine.attempt", "engine.search", "triggers.trial"):
+        importlib.import_module(f"airflow_provider_dtrain.{module}")
 
     shorten_deadlines()
 
@@ -56,7 +60,7 @@ class Trigger:
         from airflow_provider_dtrain.hooks import dtrain
 
         self.clock_file, self.carried, self.tries = clock_file, dict[int, asyncio.Future[None]](), dict[int, int]()
-        self.hook = dtrain.DtrainHook()
+        self.hook, self.folder = dtrain.DtrainHook(), clock_file.parent
         self.dtrain = dtrain
 
     def now(self) -> datetime:
@@ -70,7 +74,9 @@ class Trigger:
         from airflow_provider_dtrain.engine.threads import in_thread
 
         store = await self.open_store()
+        turns = Turns().begin()
         while True:
+            self.note(turns)
             try:
                 trials = await in_thread(store.list_trials, limit=None)
             except Exception as error:
@@ -81,6 +87,11 @@ class Trigger:
                 if (running is None or running.done()) and self.wants(trial):
                     self.carried[trial.trial_id] = asyncio.ensure_future(self.carry(trial.trial_id))
             await asyncio.sleep(LOOK_S)
+
+    def note(self, turns: Turns) -> None:
+        """Write down how long the loop was away from its sockets."""
+        found = {"wall_s": turns.longest_s, "cpu_s": turns.longest_cpu_s}
+        (self.folder / f"turns-{os.getpid()}.json").write_text(json.dumps(found))
 
     async def open_store(self) -> Any:
         from airflow_provider_dtrain.engine.threads import in_thread
@@ -98,10 +109,30 @@ class Trigger:
             return store
 
     def wants(self, trial: Any) -> bool:
-        if trial.state in ("queued", "running", "paused"):
+        if trial.state in ("queued", "running", "paused") or not self.has_fired(trial.trial_id):
             return True
-        failed = trial.state == "errored" and (trial.failure or {}).get("kind") in ("infra", "platform")
-        return failed and self.tries.get(trial.trial_id, 0) < RETRIES
+        return self.is_failed(trial) and self.tries.get(trial.trial_id, 0) < RETRIES
+
+    @staticmethod
+    def is_failed(trial: Any) -> bool:
+        return trial.state == "errored" and (trial.failure or {}).get("kind") in ("infra", "platform")
+
+    def has_fired(self, trial_id: int) -> bool:
+        """Return whether Airflow has got a trial's event: else it starts the trigger again."""
+        path = self.folder / "fired"
+        return path.exists() and str(trial_id) in path.read_text().split()
+
+    def trigger(self, kind: type[Any], trial_id: int) -> Any:
+        """Return a trigger with a task log of its own, as Airflow's have for each try in each triggerer."""
+        (self.folder / "task-logs").mkdir(exist_ok=True)
+        name = f"trial-{trial_id}.{os.getpid()}.{self.tries[trial_id]}.log"
+        path = self.folder / "task-logs" / name
+        task_log = logging.Logger(f"trial {trial_id}", logging.INFO)
+        task_log.addHandler(logging.FileHandler(path, mode="w", delay=True))
+        task_log.parent = log
+        trigger = kind(trial_id)
+        trigger._log, trigger._log_file = task_log, lambda: name
+        return trigger
 
     async def carry(self, trial_id: int) -> None:
         """Be the task of a trial: start, defer, end, once."""
@@ -111,15 +142,21 @@ class Trigger:
         from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
         self.tries[trial_id] = self.tries.get(trial_id, 0) + 1
+        trigger = self.trigger(TrialTrigger, trial_id)
         try:
             view = await in_thread(self.hook.store.trial, trial_id)
             ticket = Ticket(
                 experiment_id=view.experiment_id, trial_id=trial_id, attempt_id=view.attempt_id,
                 attempt_number=view.attempts, allocation_id=0,
             )  # fmt: skip
-            await in_thread(revive, self.hook.store, ticket)
-            async for event in TrialTrigger(trial_id).run():
+            if view.ended_at is None or self.is_failed(view):
+                await in_thread(revive, self.hook.store, ticket)
+            async for event in trigger.run():
                 log.info("trial %s: %s", trial_id, json.dumps(event.payload)[:500])
+                for mark in event.payload["log_marks"]:
+                    trigger.log.warning("%s", mark)
+                with (self.folder / "fired").open("a") as file:
+                    file.write(f"{trial_id}\n")
         except Exception:
             log.exception("trial %s: the trigger failed", trial_id)
         await asyncio.sleep(RETRY_DELAY_S)

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.hosts.remote import HostAddress
 from airflow_provider_dtrain.store.records import TrialKey, TrialView
 from airflow_provider_dtrain.store.repository import Store
 from tests.faults.databases import DATABASES, Database
-from tests.faults.processes import Checker, Holder, holders, lives, stat_of
+from tests.faults.processes import Checker, Holder, lives, stat_of
 from tests.netns import NamespaceHost, NamespaceHosts
 from tests.netns.transport import ssh_to
 from tests.support.standalone import wait_until
@@ -104,16 +104,18 @@ class World:
     :param database: ``sqlite`` or ``postgresql``
     :param orphan_timeout_s: after how long a run that nobody renews ends itself
     :param clocks: hosts whose wall clock can be set
+    :param disk_mib: size of the disk that holds a host's state; None = that of this machine
     """
 
     def __init__(
         self, database: str = "sqlite", *, count: int = 3, slots: int = 2, orphan_timeout_s: float = 10.0,
-        kill_grace_s: float = 1.5, clocks: bool = False,
+        kill_grace_s: float = 1.5, clocks: bool = False, disk_mib: int | None = None,
     ) -> None:  # fmt: skip
         self.folder = Path(tempfile.mkdtemp(prefix="dtrain-faults-"))
         self.orphan_timeout_s, self.kill_grace_s, self.slots = orphan_timeout_s, kill_grace_s, slots
+        self.disk_mib = disk_mib
         self.db: Database = DATABASES[database](self.folder)
-        self.hosts = NamespaceHosts(count=count, slots=slots, sshd_extra=CLOCK if clocks else "")
+        self.hosts = NamespaceHosts(count=count, slots=slots, disk_mib=disk_mib, sshd_extra=CLOCK if clocks else "")
         for host in self.hosts if clocks else ():
             build_clock(host.folder)
         self.shared = self.hosts.folder / "shared"
@@ -202,6 +204,10 @@ class World:
     def expected(self, trial_id: int) -> tuple[str, ...]:
         return self._expected.get(trial_id, ("completed",))
 
+    def may_end(self, trial_id: int, state: str) -> None:
+        """Let a trial end in one more state."""
+        self._expected[trial_id] = (*self.expected(trial_id), state)
+
     def trial(self, trial_id: int) -> TrialView:
         return self.store.trial(trial_id)
 
@@ -229,7 +235,7 @@ class World:
             view = self.trial(trial_id)
             if or_over and view.state == "completed":
                 return True
-            if view.state in OVER:
+            if view.state in OVER and not self.tried_again(view):
                 raise AssertionError(f"trial {trial_id} ended {view.state}: {view.failure}\n{self.describe()}")
             events = self.store.events(view.attempt_id, kinds=("report",))
             return view.attempts >= attempt and any(event.body["step"] >= step for event in events)
@@ -241,29 +247,48 @@ class World:
 
         def over() -> TrialView | None:
             view = self.trial(trial_id)
-            # What a host has failed is tried again, as Airflow would.
-            again = view.state == "errored" and (view.failure or {}).get("kind") in ("infra", "platform")
-            return view if view.state in OVER and not (again and "errored" not in self.expected(trial_id)) else None
+            return view if view.state in OVER and not self.tried_again(view) else None
 
         return self.until(over, f"the end of trial {trial_id}", timeout_s)
 
+    def tried_again(self, view: TrialView) -> bool:
+        """Return whether Airflow would try the trial again: a host has failed it, and no test expects that."""
+        failed = view.state == "errored" and (view.failure or {}).get("kind") in ("infra", "platform")
+        return failed and "errored" not in self.expected(view.trial_id)
+
     def holders(self, trial_id: int | None = None) -> list[Holder]:
         """Return what runs on the hosts, of one trial or of all."""
-        found = holders(self.hosts)
+        found = self.checker.census.look()
         return [one for one in found if trial_id is None or f"t{trial_id}." in one.run]
 
     def ranks(self, trial_id: int | None = None) -> list[Holder]:
-        """Return the ranks' own processes: children of a supervisor."""
-        found = self.holders(trial_id)
-        pids = {one.pid for one in found}
-        return [one for one in found if (status := stat_of(one.pid)) and status[1] not in pids]
+        """Return the ranks' own processes, without what they have started."""
+        return [one for one in self.holders(trial_id) if one.is_rank]
 
     def supervisors(self, trial_id: int | None = None) -> list[int]:
         found = {status[1] for one in self.ranks(trial_id) if (status := stat_of(one.pid))}
         return sorted(pid for pid in found if pid > 1)
 
+    def followers(self) -> list[int]:
+        """Return the processes that follow gangs."""
+        return [self.trigger.pid] if self.trigger.alive else []
+
     def host(self, name: str) -> NamespaceHost:
         return next(host for host in self.hosts if host.name == name)
+
+    def task_log(self, trial_id: int) -> list[str]:
+        """Return the text of each file of a trial's task log."""
+        paths = sorted((self.folder / "task-logs").glob(f"trial-{trial_id}.*.log"))
+        return [path.read_text(errors="replace") for path in paths]
+
+    def turns(self) -> list[tuple[float, float]]:
+        """Return wall clock and CPU of the longest turn of each trigger process's event loop."""
+        found = []
+        for path in self.folder.glob("turns-*.json"):
+            with contextlib.suppress(ValueError):
+                turn = json.loads(path.read_text())
+                found.append((turn["wall_s"], turn["cpu_s"]))
+        return found
 
     # -- the end -------------------------------------------------------------------------------
     def heal(self) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.store.records import Ticket
 from airflow_provider_dtrain.store.tables import attempts, trials
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
+from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -24,7 +25,8 @@ OLD = datetime.now(UTC) - timedelta(days=40)
 @pytest.fixture(scope="module")
 def gangs(world: World) -> Iterator[Gangs]:
     added = world(
-        "hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"), "--remote-dir",
+        "hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"),
+        "--lock-dir", new_lock_dir(world.folder), "--remote-dir",
         str(world.folder / "remote"),
     )  # fmt: skip
     assert added.code == 0, added.err

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.engine.hold import live_runs, tell_hosts
 from airflow_provider_dtrain.store.records import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
+from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -21,7 +22,17 @@ ORPHAN_TIMEOUT_S = 6.0
 
 @pytest.fixture
 def gangs(world: World, tmp_path: Path) -> Iterator[Gangs]:
-    added = world("hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"))
+    added = world(
+        "hosts",
+        "add",
+        "local",
+        "--slots",
+        "cpu:2",
+        "--state-dir",
+        str(world.folder / "state"),
+        "--lock-dir",
+        new_lock_dir(world.folder),
+    )
     assert added.code == 0, added.err
     gangs = Gangs(world, orphan_timeout_s=ORPHAN_TIMEOUT_S)
     with pytest.MonkeyPatch.context() as patch:

@@ -224,7 +224,7 @@ def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, s
     store.set_pool("lab", min_run_s=0.0, by="test")
     high = submitted(store, "c2", 4, 1)
     store.schedule("lab")
-    why = f"Told to stop: trial {low.trial_id}"
+    why = f"Told to stop: d.c1 (trial {low.trial_id})"
     reason = world("explain", str(high.trial_id), "-o", "json").json["reason"]
     assert why in reason
     assert "Nobody follows" not in reason
@@ -241,7 +241,11 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
     watch = run(store, ticket)
     number = str(ticket.trial_id)
     refused = world("trial", "pause", number)
-    assert (refused.code, "begins anew when it goes on" in refused.err, "--yes" in refused.err) == (2, True, True)
+    assert (refused.code, "it finds the files that it has written" in refused.err, "--yes" in refused.err) == (
+        2,
+        True,
+        True,
+    )
     assert store.wishes(ticket.attempt_id).pause_by is None
     event = {"kind": "checkpoint", "step": 7, "path": "checkpoints/7", "at": 1.0, "seq": 1, "metrics": {}}
     store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 10, [event])
@@ -257,7 +261,7 @@ def test_a_pause_that_loses_work_is_made_when_that_is_agreed(world: World, store
     ticket = submitted(store, "l2", 2)
     run(store, ticket)
     done = world("trial", "pause", str(ticket.trial_id), "-y")
-    assert (done.code, "begins anew when it goes on" in done.err) == (0, True)
+    assert (done.code, "it finds the files that it has written" in done.err) == (0, True)
     assert "is taken back: it runs on" in world("trial", "activate", str(ticket.trial_id)).err
     ended(store, ticket)
 

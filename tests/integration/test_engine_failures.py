@@ -18,9 +18,10 @@ from airflow_provider_dtrain.cli import trials
 from airflow_provider_dtrain.engine import verdict
 from airflow_provider_dtrain.engine.outcome import Outcome
 from airflow_provider_dtrain.errors import MetricMissingError
-from airflow_provider_dtrain.operators._errors import as_airflow
+from airflow_provider_dtrain.hooks.tasks import as_airflow
 from airflow_provider_dtrain.store.records import TrialView
 from tests.integration.test_engine_local import Engine, engine, held
+from tests.support.lock_dirs import new_lock_dir
 
 __all__ = ["engine"]
 
@@ -47,8 +48,10 @@ def config(way: str, *, rank: int = 0, slots: int = 2, **more: Any) -> dict[str,
 
 def second(engine: Engine, state_dir: Path) -> None:
     """Register this machine once more, with slots and locks of its own."""
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folders = {"state_dir": str(state_dir), "lock_dir": new_lock_dir(state_dir)}
     record = engine.hook.store.get_host("local")
-    engine.hook.store.add_host(dataclasses.replace(record, name="other", state_dir=str(state_dir), pid_ns=None))
+    engine.hook.store.add_host(dataclasses.replace(record, name="other", pid_ns=None, **folders))
 
 
 async def carry(engine: Engine, document: dict[str, Any]) -> tuple[Outcome, TrialView]:

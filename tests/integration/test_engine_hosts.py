@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -210,10 +211,10 @@ async def test_a_host_that_a_person_took_out_is_not_brought_back(engine: Engine)
 # -- slots that others use ---------------------------------------------------------------------
 @pytest.fixture
 def stranger(engine: Engine, tmp_path: Path) -> Iterator[Any]:
-    """Somebody else's lock on slot 0 of the host."""
-    folder = tmp_path / "state" / "slots"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (folder / "0.lock").open("w") as file:
+    """Another account's lock on slot 0 of the host, or without root another program's of this account."""
+    engine.hook.link(engine.hook.store.get_host("local")).call("probe").result(30)
+    path = tmp_path / "lock" / "dtrain-cpu-0.lock"
+    with (path if path.parent.is_dir() else tmp_path / "state" / "slots" / "0.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file
 
@@ -225,6 +226,7 @@ async def test_a_trial_waits_for_a_slot_that_somebody_else_uses(
     store, ticket = engine.hook.store, engine.submit(config("library", 1))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await until(lambda: store.slots()[0].state == "busy_elsewhere", carrying)
+    assert f"process {os.getpid()} (" in store.slots()[0].note or os.geteuid() != 0
     await until(lambda: store.attempt(ticket.attempt_id).state == "waiting", carrying)
     assert held(engine) == []
     fcntl.flock(stranger, fcntl.LOCK_UN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import logging
 import re
@@ -37,6 +38,7 @@ from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.local import LocalTransport
 from airflow_provider_dtrain.hosts.remote import HostAddress
 from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from tests.support.lock_dirs import new_lock_dir
 
 CODE = Path(__file__).parents[1] / "jobs"
 
@@ -66,12 +68,14 @@ class Engine:
         revive(self.hook.store, ticket)
         return ticket
 
-    async def carry(self, ticket: Ticket, *, hand_over_after_s: float | None = None) -> Outcome | None:
+    async def carry(
+        self, ticket: Ticket, *, hand_over_after_s: float | None = None, most_s: float = 180
+    ) -> Outcome | None:
         log = TaskLog(logging.getLogger("engine"), 10**6)
         self.runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
         if hand_over_after_s is not None:
             asyncio.get_running_loop().call_later(hand_over_after_s, self.runtime.hand_over)
-        return await asyncio.wait_for(AttemptRunner(self.runtime).run(), 60)
+        return await asyncio.wait_for(AttemptRunner(self.runtime).run(), most_s)
 
 
 @pytest.fixture
@@ -92,14 +96,15 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 def register(hook: DtrainHook, state_dir: Path) -> None:
     """Add this machine as a host with two slots whose locks are the test's own."""
+    lock_dir = new_lock_dir(state_dir.parent)
     address = HostAddress(
-        name="local", remote_dir=".dtrain", state_dir=str(state_dir), python=sys.executable,
+        name="local", remote_dir=".dtrain", state_dir=str(state_dir), lock_dir=lock_dir, python=sys.executable,
         make_transport=lambda: LocalTransport("local"),
     )  # fmt: skip
     link = hook.links.get(address)
     record = host_record_from_facts(
         "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello, slots="cpu:2",
-        remote_dir=".dtrain", state_dir=str(state_dir), python=sys.executable,
+        remote_dir=".dtrain", state_dir=str(state_dir), lock_dir=lock_dir, python=sys.executable,
     )  # fmt: skip
     hook.store.add_host(record)
 
@@ -196,6 +201,30 @@ async def test_another_process_takes_over_and_no_event_is_lost_or_repeated(
     kinds = [event.kind for event in engine.hook.store.events(ticket.attempt_id)]
     assert kinds.count("ended") == 1
     assert kinds.count("exit") == 2
+
+
+def test_a_trial_that_is_handed_over_leaves_no_traceback_in_the_log(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(config("count 40"))
+
+    async def hand_over() -> Outcome | None:
+        carrying = asyncio.ensure_future(engine.carry(ticket))
+        async with asyncio.timeout(60):
+            while "[rank 0] number" not in caplog.text:
+                await asyncio.sleep(0.02)
+        assert engine.runtime is not None
+        engine.runtime.hand_over()
+        return await carrying
+
+    assert asyncio.run(hand_over()) is None
+    # asyncio complains about an exception that nothing has retrieved when its future is freed.
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+    outcome = asyncio.run(engine.carry(ticket))
+    assert outcome is not None
+    assert outcome.state == "completed"
 
 
 async def test_submitting_the_same_task_again_is_the_same_trial(engine: Engine) -> None:

@@ -49,6 +49,15 @@ def a_minute_passes(engine: Engine) -> None:
         conn.execute(allocations.update().values(renewed_at=before))
 
 
+async def recovered_after_a_minute(engine: Engine) -> list[str]:
+    """Return the hosts where recovery freed slots; a renewal that was under way may be committed after the minute."""
+    for _ in range(5):
+        a_minute_passes(engine)
+        if found := await recover(engine.hook):
+            return found
+    return []
+
+
 def back_up(database: Path, target: Path) -> None:
     with sqlite3.connect(database) as source, sqlite3.connect(target) as copy:
         source.backup(copy)
@@ -99,8 +108,7 @@ async def test_a_failed_run_without_a_follower_ends_by_the_rules_and_keeps_its_r
     document = config("fails_once", 10, max_restarts=1)
     ticket, view = await dead_follower(engine, document, run_id="failed")
     await eventually(lambda: ranks_of(engine) == [])
-    a_minute_passes(engine)
-    assert await recover(engine.hook) == ["local"]
+    assert await recovered_after_a_minute(engine) == ["local"]
     ended = engine.hook.store.attempt(view.attempt_id)
     assert (ended.state, ended.trial_state) == ("failed", "errored")
     assert ended.failure is not None
@@ -122,8 +130,7 @@ async def test_a_killed_supervisor_without_a_follower_is_a_failure_of_the_host(e
     assert parent.pid != os.getpid()
     os.kill(parent.pid, signal.SIGKILL)
     await eventually(lambda: ranks_of(engine) == [])
-    a_minute_passes(engine)
-    assert await recover(engine.hook) == ["local"]
+    assert await recovered_after_a_minute(engine) == ["local"]
     ended = engine.hook.store.attempt(view.attempt_id)
     assert ended.trial_state == "errored"
     assert ended.failure is not None
@@ -137,8 +144,7 @@ async def test_an_attempt_whose_follower_died_before_the_launch_waits_again(engi
     store.schedule("local")
     assert store.take_up(ticket.attempt_id, watch) is not None
     assert len(held(engine)) == 2
-    a_minute_passes(engine)
-    assert await recover(engine.hook) == ["local"]
+    assert await recovered_after_a_minute(engine) == ["local"]
     assert held(engine) == []
     assert store.attempt(ticket.attempt_id).state == "waiting"
     outcome = await engine.carry(ticket)

@@ -6,27 +6,24 @@ import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from jinja2 import Template
 
 from airflow_provider_dtrain.core.config import assemble
 from airflow_provider_dtrain.core.config.unsupported import unsupported
+from airflow_provider_dtrain.core.overrides import with_overrides
 from tests.integration.test_train_ranks import ROOT, run_ranks
 
 DAGS = ROOT / "dags"
-PARAMS = {
-    "slots_per_trial": 2, "pool": None, "epochs": 3, "optimizer": "lamb", "fail_at_batch": None, "max_trials": 16,
-}  # fmt: skip
 
 
-def config_of(folder: str, name: str, **params: Any) -> Any:
-    """Return the effective configuration that a DAG renders."""
-    text = Template((DAGS / folder / name).read_text()).render(params=SimpleNamespace(**{**PARAMS, **params}))
-    return assemble(yaml.safe_load((DAGS / folder / "template.yaml").read_text()), yaml.safe_load(text)).config
+def config_of(folder: str, name: str, **overrides: Any) -> Any:
+    """Return the effective configuration of an example; ``__`` in the name of an override is a dot."""
+    read = [yaml.safe_load((DAGS / folder / file).read_text()) for file in ("template.yaml", name)]
+    changes = {path.replace("__", "."): value for path, value in overrides.items()}
+    return assemble(read[0], with_overrides(read[1], changes)).config
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,12 @@ def test_the_large_batch_runs_off_cluster(tmp_path):
 def test_a_batch_eight_times_as_large_learns_as_well_on_two_ranks(tmp_path, optimizer):
     if optimizer == "lamb":
         pytest.importorskip("pytorch_optimizer")
-    config = config_of("large_batch", "large.yaml", optimizer=optimizer, epochs=20).model_dump(mode="json")
+    config = config_of(
+        "large_batch",
+        "large.yaml",
+        hyperparameters__optimizer=optimizer,
+        hyperparameters__lr={"lamb": 0.003, "radam": 0.002}[optimizer],
+    ).model_dump(mode="json")
     context = {"hparams": config["hyperparameters"], "seed": 17, "config": config}
     ranks = run_ranks(DAGS / "large_batch" / "train.py", tmp_path / "run", 2, context=context)
     assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output

@@ -159,6 +159,22 @@ def test_a_function_returns_what_rank_0_returned(hook: DtrainHook) -> None:
     assert taken(hook) == 0
 
 
+def returns_many(count):
+    return ["a"] * count
+
+
+def test_a_function_may_return_what_is_twice_as_long_once_it_is_escaped(hook: DtrainHook) -> None:
+    # 0.9 MB as JSON, 1.3 MB as text inside the JSON of an event.
+    assert function_task(returns_many, 180_000).execute(context("many")) == ["a"] * 180_000
+    assert taken(hook) == 0
+
+
+def test_a_result_above_the_limit_fails_the_task_with_limit_and_size(hook: DtrainHook) -> None:
+    with pytest.raises(AirflowFailException, match=r"1,048,576 bytes as JSON, this one of returns_many\(\) has"):
+        function_task(returns_many, 400_000).execute(context("many"))
+    assert taken(hook) == 0
+
+
 def test_a_function_runs_on_a_held_gang_of_its_size(hook: DtrainHook) -> None:
     gang = sensor().execute(context("gang"))
     found = function_task(adds, 3, allocation=gang).execute(context("adds"))

@@ -282,7 +282,7 @@ def test_a_single_trial_gets_the_sample_of_number_0(hook: DtrainHook) -> None:
         ({"hyperparameters": {"lr": 0.1}}, "hyperparameters: constants only"),
         (
             {"searcher": {**RANDOM, "name": "adaptive_asha", "max_length": 16, "bracket_rungs": [4]}},
-            "searcher.bracket_rungs: 4 rungs need 4^3 trials",
+            "searcher.bracket_rungs: 4 rungs need at least 2^3 trials",
         ),
         ({"searcher": {**RANDOM, "max_trials": 1025}}, "searcher.max_trials: 1025 trials; Airflow maps at most 1024"),
     ],

@@ -41,6 +41,7 @@ mount --rbind "$dir/tmp" /tmp
 mount --rbind "$dir/var-tmp" /var/tmp
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
+mkdir -m 1777 /run/lock
 for file in /etc/passwd /etc/machine-id /proc/sys/kernel/random/boot_id; do
     mount --bind "$dir/$(basename $file)" $file
 done
@@ -81,10 +82,16 @@ class NamespaceHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._init_pid = 0
 
-    def prepare(self, *, authorized: str, max_startups: str, max_sessions: int, sshd_extra: str) -> None:
+    def prepare(
+        self, *, authorized: str, max_startups: str, max_sessions: int, sshd_extra: str, disk_mib: int | None
+    ) -> None:
         """Write everything that the host finds at its first boot."""
         for name in ("tmp", "var-tmp"):
             (self.folder / name).mkdir(parents=True)
+        if disk_mib:
+            disk = str(self.folder / "var-tmp")
+            command("mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", disk)
+        for name in ("tmp", "var-tmp"):
             (self.folder / name).chmod(0o1777)
         self.home.mkdir(mode=0o700, exist_ok=True)
         (self.folder / "authorized_keys").write_text(authorized)
@@ -237,3 +244,10 @@ def _empty(folder: Path) -> None:
 def new_tag() -> str:
     """Return a prefix for the names of one set, short enough for names of links."""
     return f"dt{secrets.token_hex(3)}"
+
+
+def unmount_disks(folder: Path) -> None:
+    """Take the disks of a set of hosts away, whatever still uses them."""
+    for disk in folder.glob("host*/var-tmp"):
+        if disk.is_mount():
+            command("umount", "-l", str(disk), check=False)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from tests.netns.host import NamespaceHost, new_tag
+from tests.netns.host import NamespaceHost, new_tag, unmount_disks
 from tests.netns.network import Network, command, tear_down
 
 #: Outside /tmp and /var/tmp, of which each host has its own.
@@ -40,6 +40,7 @@ class NamespaceHosts:
     :param max_startups: sshd's MaxStartups
     :param max_sessions: sshd's MaxSessions
     :param sshd_extra: more lines for sshd_config
+    :param disk_mib: size of each host's /var/tmp, on a disk of its own; None = a folder of this machine
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class NamespaceHosts:
         max_startups: str = "100",
         max_sessions: int = 10,
         sshd_extra: str = "",
+        disk_mib: int | None = None,
     ) -> None:
         reason = missing()
         if reason:
@@ -60,6 +62,7 @@ class NamespaceHosts:
         self.folder = BASE / self.tag
         self._owner = _claim(self.folder)
         sshd: dict[str, Any] = {"max_startups": max_startups, "max_sessions": max_sessions, "sshd_extra": sshd_extra}
+        sshd["disk_mib"] = disk_mib
         try:
             self._make(sshd)
         except BaseException:
@@ -101,6 +104,7 @@ class NamespaceHosts:
         for host in getattr(self, "_hosts", []):
             host.crash()
         tear_down(self.tag)
+        unmount_disks(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._owner.close()
         with contextlib.suppress(OSError):
@@ -141,6 +145,7 @@ def remove_stale() -> list[str]:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _end_leftovers(folder)
             tear_down(folder.name)
+            unmount_disks(folder)
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder.name)
     return removed

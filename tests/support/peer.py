@@ -47,6 +47,13 @@ def answer(line):
         say({"re": key, "ok": False, "code": command["code"], "message": "no \x1b[31m", "slot": 3, "missing": ["abc"]})
     elif cmd == "read":
         say({"re": key, "ok": True, "bytes": 5, "size": 99}, b"a\nb\nc")
+    elif cmd == "stream":
+        for number in range(command["count"]):
+            raw = b"x" * command["size"]
+            say(
+                {"t": "data", "run": "t1.1.1", "stream": "rank0.log", "offset": number * len(raw), "bytes": len(raw)},
+                raw,
+            )
     elif cmd == "frames":
         for frame in command["frames"]:
             raw = frame.pop("raw", "").encode()
@@ -54,7 +61,8 @@ def answer(line):
         say({"re": key, "ok": True})
     elif key is not None:
         got = {k: v for k, v in command.items() if k != "id"}
-        say({"re": key, "ok": True, "got": got, "wall_s": time.time() + 100})
+        wrong = command.get("wrong", {})
+        say({"re": key, "ok": True, **wrong, "got": got, "wall_s": time.time() + 100, "results": [], "clear": True})
     else:
         say({"t": "data", "run": "seen", "stream": cmd, "offset": 0, "bytes": len(line)}, line)
 

@@ -37,9 +37,10 @@ def problems(*documents: Any, **options: Any) -> dict[str, str]:
     "template",
     [
         {},
-        {"checkpoint_storage": {"bucket": "b"}},
+        {"checkpoint_storage": {"save_trial_best": 2}},
         {"checkpoint_storage": {"type": "s3"}},
-        {"searcher": {"max_trials": 5, "max_length": {"batches": 3}}},
+        {"searcher": {"metric": "loss", "max_length": {"batches": 3}}},
+        {"searcher": {"name": "adaptive_asha", "bracket_rungs": [3], "max_trials": 4}},
         {"searcher": {"name": "adaptive_asha"}},
         {"bind_mounts": [{"host_path": "/a"}]},
     ],
@@ -52,9 +53,9 @@ def test_a_template_may_be_partial(template: dict[str, Any]) -> None:
     ("template", "path"),
     [
         ({"resources": {"slots_per_trial": -1}}, "resources.slots_per_trial"),
-        ({"searcher": {"max_trials": 0}}, "searcher.max_trials"),
+        ({"searcher": {"name": "random", "max_trials": 0}}, "searcher.max_trials"),
         ({"searcher": {"max_trails": 1}}, "searcher.max_trails"),
-        ({"checkpoint_storage": {"bucket": 5}}, "checkpoint_storage.bucket"),
+        ({"checkpoint_storage": {"type": "gcs", "bucket": 5}}, "checkpoint_storage.bucket"),
         ({"template": "other"}, "template"),
         ({"labels": Override([])}, "labels"),
         ({"resources": {"pool": RESET}}, "resources.pool"),
@@ -132,11 +133,10 @@ def test_contradictions_are_found_in_the_merged_document(config: dict[str, Any],
     assert path in problems(RUN, config)
 
 
-def test_units_that_template_and_configuration_mix_are_found() -> None:
+def test_the_unit_of_the_configuration_removes_the_unit_of_the_template() -> None:
     template = {**RUN, "min_validation_period": {"batches": 5}}
-    assert "!override" in problems(template, {"min_validation_period": {"epochs": 1}})["min_validation_period"]
-    whole = assemble(template, {"min_validation_period": Override({"epochs": 1})})
-    assert whole.config.min_validation_period.epochs == 1
+    period = assemble(template, {"min_validation_period": {"epochs": 1}}).config.min_validation_period
+    assert (period.batches, period.epochs) == (None, 1)
 
 
 def test_the_order_is_configuration_template_pool_provider() -> None:

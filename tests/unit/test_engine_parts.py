@@ -14,7 +14,7 @@ from airflow_provider_dtrain.engine.finishing import cause
 from airflow_provider_dtrain.engine.following import GangEnd, max_runtime_over
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, plain
 from airflow_provider_dtrain.engine.restarting import restart_of
-from airflow_provider_dtrain.engine.tasklog import OfTrial, TaskLog, clean
+from airflow_provider_dtrain.engine.tasklog import OfTrial, TaskLog
 from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, platform_back_off_s
 
 
@@ -150,52 +150,8 @@ def test_values_for_xcom_have_no_nan_and_no_foreign_types() -> None:
     }
 
 
-def test_terminal_escapes_and_overwritten_progress_do_not_reach_the_task_log() -> None:
-    assert clean("10%\r50%\r\x1b[31m100%\x1b[0m\x07 done\r") == "100% done"
-
-
-def test_lines_are_logged_whole_also_when_they_come_in_pieces(caplog: pytest.LogCaptureFixture) -> None:
-    log = TaskLog(logging.getLogger("test"), 1000)
-    with caplog.at_level(logging.INFO):
-        for piece in (b"one\ntw", b"o\nthr", "é".encode()[:1], "é".encode()[1:]):
-            log.output(piece)
-        log.flush()
-    assert [record.getMessage() for record in caplog.records] == ["[rank 0] one", "[rank 0] two", "[rank 0] thré"]
-
-
-@pytest.mark.parametrize(
-    ("line", "logged"),
-    [
-        (b"[rank0]: Traceback (most recent call last):", "Traceback (most recent call last):"),
-        (b'[rank0]:   File "train.py", line 1', '  File "train.py", line 1'),
-        (b"[rank0]:[W1 ProcessGroup.cpp:1] Warning", "[W1 ProcessGroup.cpp:1] Warning"),
-        (b"[rank1]: another rank", "[rank1]: another rank"),
-        (b"see [rank0]: there", "see [rank0]: there"),
-    ],
-)
-def test_the_prefix_that_torch_gives_rank_0_is_not_repeated(
-    line: bytes, logged: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = TaskLog(logging.getLogger("test"), 1000)
-    with caplog.at_level(logging.INFO):
-        log.output(line + b"\n")
-    assert [record.getMessage() for record in caplog.records] == ["[rank 0] " + logged]
-
-
-def test_a_log_of_another_trial_has_its_name_in_each_line_and_no_output(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_of_another_trial_has_its_name_in_each_line(caplog: pytest.LogCaptureFixture) -> None:
     log = TaskLog(OfTrial(logging.getLogger("test"), {"trial_id": 7}), None)
     with caplog.at_level(logging.INFO):
         log.warning("Host '%s' answers", "a")
-        log.output(b"one\ntwo")
-        log.flush()
     assert [record.getMessage() for record in caplog.records] == ["Trial 7: Host 'a' answers"]
-
-
-def test_a_flood_is_cut_and_the_cut_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    log = TaskLog(logging.getLogger("test"), 50)
-    with caplog.at_level(logging.INFO):
-        log.output(b"0123456789\n" * 10)
-        log.flush()
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) < 10
-    assert "left out" in said[-1]

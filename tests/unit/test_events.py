@@ -1,43 +1,168 @@
-"""Events files: what a damaged or forged line does."""
+"""Events files: every line becomes an event or a refusal with its place and reason."""
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
+from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.events import CorruptEventError, parse_events
+from airflow_provider_dtrain.core.events import LINE_LIMIT_BYTES, METRICS_LIMIT, Source, read_lines, read_samples
+from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.train import events as written
+
+RANK0 = Source(0, frozenset({0, 1}))
+SUPERVISOR = Source(None, frozenset({0, 1}))
 
 
 def line(body: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def event(**fields: object) -> bytes:
-    return line(json.dumps({"seq": 1, "at": 2.0, "kind": "report", **fields}).encode())
+def event(kind: str = "custom", **fields: Any) -> bytes:
+    return line(json.dumps({"seq": 1, "at": 2.0, "kind": kind, **fields}).encode())
+
+
+def refusal(data: bytes, source: Source = RANK0) -> str:
+    """Return why the only line was refused."""
+    (found,) = read_lines(data, source)
+    assert found.event is None
+    assert (found.start, found.size) == (0, len(data))
+    return f"{found.code}: {found.reason}"
 
 
 def test_whole_lines_come_back_in_order() -> None:
-    events = parse_events(event(step=1) + event(seq=2, step=2))
-    assert [found["step"] for found in events] == [1, 2]
+    found = list(read_lines(event(step=1) + event(seq=2, step=2), RANK0))
+    assert [one.event and one.event["step"] for one in found] == [1, 2]
 
 
 def test_nothing_is_no_event() -> None:
-    assert parse_events(b"") == []
+    assert list(read_lines(b"", RANK0)) == []
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (event()[:-1], "middle of a line"),
-        (b"00000000 {}\n", "checksum"),
-        (line(b"{nonsense"), "line 1"),
-        (line(b"[1]"), "not an event"),
-        (line(b'{"seq":"1","at":1,"kind":"x"}'), "not an event"),
-        (line(b'{"seq":1,"at":1,"kind":"x","deep":' + b"[" * 20 + b"]" * 20 + b"}"), "not an event"),
+        (event()[:-1], "unfinished"),
+        (b"00000000 {}\n", "corrupt: checksum"),
+        (b"\n", "corrupt: checksum"),
+        (b"\xff\xfe\x00\n", "corrupt: checksum"),
+        (line(b"{nonsense"), "invalid: no JSON"),
+        (line(b"[1]"), "invalid: no JSON object"),
+        (line(b"\xff{}"), "invalid: no JSON"),
+        (line(b"[" * 100_000), "nested 100,000 levels"),
+        (line(b'{"a":' * 50_000 + b"1" + b"}" * 50_000), "nested 50,000 levels"),
+        (line(b'{"seq":1,"at":1,"kind":"x","deep":' + b"[" * 20 + b"]" * 20 + b"}"), "nested 21 levels"),
+        (line(b'{"seq":1,"at":1,"kind":"x","many":[' + b"1," * 400_000 + b"1]}"), "400,00. values"),
+        (line(b'{"seq":1,"at":1,"kind":"x","n":1e999999}'), "beyond the range of a float"),
+        (line(b'{"seq":1,"at":1,"kind":"x","n":' + b"9" * 100_000 + b"}"), "integer of 100,000 digits"),
+        (line(b'{"seq":1,"at":1,"kind":"x","n":NaN}'), "NaN is no JSON number"),
+        (line(b'{"seq":1,"at":1,"kind":"x","n":-Infinity}'), "-Infinity is no JSON number"),
+        (line(b'{"seq":"1","at":1,"kind":"x"}'), "proper seq or at"),
+        (line(b'{"seq":-1,"at":1,"kind":"x"}'), "proper seq or at"),
+        (line(b'{"seq":true,"at":1,"kind":"x"}'), "proper seq or at"),
+        (line(b'{"seq":1,"kind":"x"}'), "proper seq or at"),
+        (line(b'{"seq":1,"at":1e18,"kind":"x"}'), "proper seq or at"),
+        (line(b'{"seq":1,"at":1}'), "proper kind"),
+        (line(b'{"seq":1,"at":1,"kind":"\\u001b[31m"}'), "proper kind"),
+        (event("x" * LINE_LIMIT_BYTES), "bytes, at most 1,048,576 are accepted"),
     ],
 )
 def test_anything_else_is_refused_with_its_place(data: bytes, words: str) -> None:
-    with pytest.raises(CorruptEventError, match=words):
-        parse_events(data)
+    assert re.search(words, refusal(data)), refusal(data)
+
+
+def test_a_refused_line_leaves_the_lines_around_it_as_they_are() -> None:
+    found = list(read_lines(event(step=1) + b"garbage\n" + event(step=3), RANK0))
+    assert [one.event and one.event["step"] for one in found] == [1, None, 3]
+    assert found[1].start == len(event(step=1))
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "report": {"step": 1, "metrics": {"loss": 0.5, "nan": None}, "epoch": 0.5},
+    "validation": {"step": 1, "metrics": {"loss": 1}},
+    "checkpoint": {
+        "step": 1, "path": "c", "size_bytes": 5, "sha256": "a" * 64, "metrics": {"loss": 1.0}, "removed": ["b"],
+    },
+    "rung": {"rung": 0, "units": 5, "metric": None, "step": 3},
+    "result": {"value": [1, {"a": None}]},
+    "returned": {"json": "[1]", "part": 0, "parts": 1},
+    "stopped": {"step": None},
+    "invalid_hp": {"reason": "too large"},
+    "init": {"device": "cpu", "backend": None, "torch": "2.13"},
+    "timings": {"batches": 5, "names": {"train_batch": {"count": 1}}},
+}  # fmt: skip
+OF_SUPERVISOR: dict[str, dict[str, Any]] = {
+    "prepared": {"port": 5},
+    "started": {"ranks": [{"rank": 0, "pid": 7}]},
+    "exit": {"rank": 1, "exit_code": -9, "error": {"message": "m"}, "log_tail": "x", "sent_signal": False},
+    "ended": {"reason": "lost", "cause": "reboot", "first_failure": 1},
+}
+WRONG: list[Any] = ["0", -1, True, 1.5, [1], {"a": []}, [[]], "x" * (1 << 17), {"x" * 300: 1}, 2**63]
+#: What is right for a field although it is in WRONG.
+ALSO_RIGHT = {"metric": (-1, 1.5, 2**63), "epoch": (-1, 1.5, 2**63), "exit_code": (-1,), "sent_signal": (True,),
+              "value": WRONG, "json": ("0", "x" * (1 << 17)), "device": ("0",), "backend": ("0",), "torch": ("0",),
+              "reason": ("0",), "cause": ("0",), "path": ("0",), "sha256": ("0",), "log_tail": ("0",),
+              "metrics": (), "removed": (), "error": ()}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "kinds"), [(RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR)])
+def test_events_of_every_kind_are_read(source: Source, kinds: dict[str, dict[str, Any]]) -> None:
+    for kind, fields in kinds.items():
+        (found,) = read_lines(event(kind, **fields), source)
+        assert found.event is not None, (kind, found.reason)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "name"),
+    [(source, kind, name) for source, kinds in ((RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR))
+     for kind, fields in kinds.items() for name in fields],
+)  # fmt: skip
+def test_a_wrong_type_in_any_field_of_any_kind_is_refused_by_name(source: Source, kind: str, name: str) -> None:
+    fields = (GOOD | OF_SUPERVISOR)[kind]
+    for wrong in WRONG:
+        if any(wrong is right or (type(wrong) is type(right) and wrong == right) for right in ALSO_RIGHT.get(name, ())):
+            continue
+        assert f"an event '{kind}' whose '{name}' is" in refusal(event(kind, **{**fields, name: wrong}), source), wrong
+
+
+@pytest.mark.parametrize("kind", ["report", "validation", "checkpoint", "rung", "returned"])
+def test_a_missing_field_is_refused(kind: str) -> None:
+    assert "is missing" in refusal(event(kind))
+
+
+@pytest.mark.parametrize("kind", [*OF_SUPERVISOR, "gap"])
+def test_a_rank_cannot_write_what_only_a_supervisor_or_the_store_writes(kind: str) -> None:
+    assert "which rank 0 may not write" in refusal(event(kind, **OF_SUPERVISOR.get(kind, {})))
+
+
+@pytest.mark.parametrize("kind", [*GOOD, "gap"])
+def test_a_supervisor_cannot_write_what_only_ranks_write(kind: str) -> None:
+    assert "which a supervisor may not write" in refusal(event(kind, **GOOD.get(kind, {})), SUPERVISOR)
+
+
+@pytest.mark.parametrize("rank", [2, -1, "0", None, True])
+def test_the_exit_of_a_rank_that_the_host_does_not_have_is_refused(rank: Any) -> None:
+    assert "whose 'rank' is" in refusal(event("exit", rank=rank, exit_code=0), SUPERVISOR)
+
+
+def test_a_report_of_too_many_metrics_is_refused() -> None:
+    many = {f"m{number}": 1.0 for number in range(METRICS_LIMIT + 1)}
+    assert "whose 'metrics' is of type dict" in refusal(event("report", step=1, metrics=many))
+
+
+def test_text_that_no_database_takes_is_replaced() -> None:
+    (found,) = read_lines(event(**{"a\x00": ["x\ud800y\x00", {"b": "\udfff"}], "emoji": "😀"}), RANK0)
+    assert found.event is not None
+    assert found.event["a\ufffd"] == ["x\ufffdy\ufffd", {"b": "\ufffd"}]
+    assert found.event["emoji"] == "😀"
+
+
+def test_measurements_are_read_past_damaged_lines() -> None:
+    assert [one["n"] for one in read_samples(event(n=1) + b"garbage\n" + event(n=2) + b"unfin")] == [1, 2]
+
+
+def test_hosts_ranks_and_the_control_side_agree_on_the_longest_line() -> None:
+    assert LINE_LIMIT_BYTES == supervisor.WINDOW == written.LINE_LIMIT_BYTES

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.events import parse_events
+from airflow_provider_dtrain.core.events import Source, read_lines
 from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
 from airflow_provider_dtrain.errors import FunctionError
-from airflow_provider_dtrain.train.function import RESULT_LIMIT_BYTES, ResultError, result_json
+from airflow_provider_dtrain.train.events import encode_event
+from airflow_provider_dtrain.train.function import PIECE, RESULT_LIMIT_BYTES, ResultError, joined, result_json
 
 ROOT = Path(__file__).parents[2]
 TABLE = {"a": 1}
@@ -72,9 +73,10 @@ def run(function: Any, *args: Any, folder: Path, rank: int = 0, **kwargs: Any) -
 
 
 def returned(folder: Path) -> Any:
-    (event,) = parse_events((folder / "events").read_bytes())
-    assert event["kind"] == "returned"
-    return json.loads(event["json"])
+    lines = list(read_lines((folder / "events").read_bytes(), Source(0, frozenset({0}))))
+    text = joined([line.event for line in lines if line.event is not None])
+    assert text is not None
+    return json.loads(text)
 
 
 def test_a_function_runs_with_its_arguments_defaults_and_hints(tmp_path: Path) -> None:
@@ -82,6 +84,40 @@ def test_a_function_runs_with_its_arguments_defaults_and_hints(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     found = {"inner": 6.5, "text": "first\n  second\nthird", "table": {"a": 1}, "name": "given", "rank": "0"}
     assert returned(tmp_path) == found
+
+
+@pytest.mark.parametrize("value", ['["a"] * 180_000', '"\\\\" * 520_000', '"\\"" * 520_000', '"é" * 170_000'])
+def test_every_result_below_the_limit_arrives(tmp_path: Path, value: str) -> None:
+    expected = eval(value)
+    assert run(evaluates, value, folder=tmp_path).returncode == 0
+    assert returned(tmp_path) == expected
+
+
+def evaluates(text):
+    return eval(text)
+
+
+def test_a_result_above_the_limit_names_the_limit_and_its_size(tmp_path: Path) -> None:
+    done = run(evaluates, '["a"] * 300_000', folder=tmp_path)
+    assert done.returncode == 1
+    assert "at most 1,048,576 bytes as JSON, this one of evaluates() has 1,500,000" in done.stderr
+
+
+def test_only_whole_results_are_put_together() -> None:
+    def piece(text: str, part: int, parts: int) -> dict[str, Any]:
+        return {"json": text, "part": part, "parts": parts}
+
+    assert joined([]) is None
+    assert joined([{"json": "1"}]) == "1"
+    assert joined([piece("a", 0, 2), piece("b", 1, 2)]) == "ab"
+    assert joined([piece("a", 0, 2)]) is None
+    assert joined([piece("a", 0, 3), piece("c", 2, 3)]) is None
+    assert joined([piece("b", 1, 2), piece("x", 7, 2)]) is None
+    assert joined([piece("old", 0, 1), piece("a", 0, 2), piece("b", 1, 2)]) == "ab"
+
+
+def test_a_piece_fits_an_event_whatever_is_escaped_in_it() -> None:
+    assert len(encode_event(1, 1.0, "returned", {"json": "\\" * PIECE, "part": 0, "parts": 1})) < 1 << 20
 
 
 def test_only_rank_0_sends_a_result(tmp_path: Path) -> None:
@@ -130,7 +166,7 @@ def test_an_exception_shows_the_lines_of_the_dag_file(tmp_path: Path) -> None:
         ({"when": date(2026, 1, 2)}, r"\['when'\] is a datetime.date"),
         ({1: 2}, "the key 1"),
         (b"bytes", "is a bytes"),
-        ("x" * RESULT_LIMIT_BYTES, "1,048,578 bytes as JSON; 1,048,576"),
+        ("x" * RESULT_LIMIT_BYTES, "may be at most 1,048,576 bytes as JSON, this one of train.. has 1,048,578"),
     ],
 )
 def test_a_result_that_is_no_json_is_an_error_that_says_where(value: Any, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,27 @@ EDGE = sorted(
 ) + ["airflow_provider_dtrain.assets", "airflow_provider_dtrain.task_groups"]
 
 
-def loaded_after(code: str) -> set[str]:
-    """Return the heavy modules that a new interpreter has loaded after running the code."""
-    script = f"import sys\n{code}\nprint('\\n'.join(name for name in {HEAVY!r} if name in sys.modules))"
+def loaded_after(code: str, names: Sequence[str] = HEAVY) -> set[str]:
+    """Return which of the modules a new interpreter has loaded after running the code."""
+    script = f"import sys\n{code}\nprint('\\n'.join(name for name in {names!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(done.stdout.split()) & set(HEAVY)
+    return set(done.stdout.split()) & set(names)
 
 
 @pytest.mark.airflow
 @pytest.mark.parametrize("module", EDGE)
 def test_a_module_at_the_edge_brings_in_nothing_heavy(module: str) -> None:
     assert loaded_after(f"import {module}") == set()
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("name", ["trial", "gang"])
+def test_a_trigger_leaves_the_engine_to_a_thread_because_airflow_imports_triggers_in_its_event_loop(name: str) -> None:
+    engine = ("airflow_provider_dtrain.engine.attempt", "airflow_provider_dtrain.hosts.remote", "asgiref.sync")
+    module = f"airflow_provider_dtrain.triggers.{name}"
+    assert loaded_after(f"import {module}", engine) <= {"asgiref.sync"}
+    code = f"import asyncio, {module} as module\nasyncio.run(module.load_engine())"
+    assert loaded_after(code, engine) == set(engine)
 
 
 def test_the_package_itself_brings_in_neither_airflow_nor_anything_heavy() -> None:

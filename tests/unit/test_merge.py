@@ -217,3 +217,10 @@ def test_a_document_that_contains_itself_is_refused() -> None:
 
 def test_a_key_with_a_dot_is_no_path() -> None:
     assert merge_config({"resources.devices": [1]}, {"resources.devices": [2]}) == {"resources.devices": [1, 2]}
+
+
+@pytest.mark.parametrize("tag", [RESET, Override(1)])
+@pytest.mark.parametrize("path", ["bind_mounts", "data"])
+def test_a_tag_inside_a_list_item_is_an_error(path: str, tag: object) -> None:
+    with pytest.raises(ConfigError, match="list item"):
+        merge_config({}, {path: [{"host_path": {"a": tag}}]})

@@ -169,8 +169,19 @@ def test_a_reason_says_how_many_slots_are_missing_and_who_holds_them():
     found = place(GangRequest("r", 16), hosts)
     assert isinstance(found, Unplaceable)
     assert found.missing == 3
-    assert "3 missing on a and b" in found.reason
-    assert "trial 7 (2 slots) and trial 9 (1 slot)" in found.reason
+    assert found.reason == (
+        "3 of 16 slots missing, held: 2 by trial 7 and 1 by trial 9. 16 slots on 2 whole hosts needed, "
+        "closest are a and b."
+    )
+
+
+def test_the_holder_of_the_missing_slots_comes_within_the_first_100_characters():
+    holders = tuple((index, "fight_a.fight_a_train[12] (trial 1904)") for index in range(4))
+    hosts = [Host("a-host-with-a-rather-long-name", 4, frozenset(range(4)), holders=holders)]
+    found = place(GangRequest("r", 4), hosts)
+    assert isinstance(found, Unplaceable)
+    words = "4 of 4 slots missing, held by fight_a.fight_a_train[12] (trial 1904)."
+    assert words in f"Waiting: Position 1. {found.reason}"[:100]
 
 
 def test_ties_are_spread_over_hosts_and_are_the_same_in_every_process():

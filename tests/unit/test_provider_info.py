@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import json
+import re
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import airflow
 import jsonschema
@@ -97,9 +101,53 @@ def test_the_settings_take_their_values_from_these_options() -> None:
     assert values.orphan_timeout_s == 900
     assert values.kill_grace_s == 30
     assert values.log_limit_bytes == 268435456
-    assert values.task_log_rate_bytes_per_s == 1_000_000
-    assert values.max_connections_per_host == 4
+    assert values.task_log_rate_bytes_per_s == 250_000
     assert values.sql_alchemy_conn.endswith("/dtrain.db")
+
+
+class Recorder:
+    """Airflow's configuration, which notes the options of ``[dtrain]`` that are asked for."""
+
+    def __init__(self, conf: Any) -> None:
+        self.conf, self.asked = conf, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        getter = getattr(self.conf, name)
+
+        def get(section: str, option: str, **more: Any) -> Any:
+            self.asked.add(option)
+            return getter(section, option, **more)
+
+        return get
+
+
+def test_every_documented_option_is_read_and_every_option_that_is_read_is_documented(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow.sdk import configuration
+
+    from airflow_provider_dtrain.hooks.settings import settings
+
+    recorder = Recorder(configuration.conf)
+    monkeypatch.setattr(configuration, "conf", recorder)
+    settings()
+    assert recorder.asked == set(OPTIONS)
+    page = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(OPTIONS)
+
+
+def test_every_setting_is_used_by_code_outside_the_settings() -> None:
+    from airflow_provider_dtrain.hooks import settings
+
+    package = Path(settings.__file__).parents[1]
+    used = {
+        node.attr
+        for file in package.rglob("*.py")
+        if file != Path(settings.__file__)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    assert {field.name for field in dataclasses.fields(settings.Settings)} <= used
 
 
 def test_only_the_database_url_is_marked_as_secret() -> None:

@@ -32,7 +32,7 @@ def test_grants_of_one_pass_see_each_others_slots():
 def test_a_host_that_an_earlier_grant_shares_is_not_entirely_free_any_more():
     decision = run_pass([Host("a", 8), Host("b", 8)], [request(1, 1), request(2, 16)], PoolOptions())
     assert granted(decision) == ["1"]
-    assert "1 missing on a and b" in decision.reasons["2"]
+    assert "closest are a and b" in decision.reasons["2"]
 
 
 def test_a_wide_gang_keeps_hosts_and_narrow_ones_backfill_elsewhere():
@@ -41,7 +41,7 @@ def test_a_wide_gang_keeps_hosts_and_narrow_ones_backfill_elsewhere():
     assert decision.reserved == {"a": "1", "b": "1"}
     assert granted(decision) == ["2"]
     assert decision.grants[0][1].slots == {"c": (7,)}
-    assert "1 missing on c" in decision.reasons["3"]
+    assert "closest is c" in decision.reasons["3"]
 
 
 def test_a_reason_says_that_free_hosts_are_kept_for_requests_before_it():
@@ -85,7 +85,7 @@ def test_the_reserved_hosts_are_those_with_the_fewest_held_slots():
     hosts = [busy("a", 8), busy("b", 3), busy("c", 1), busy("d", 2)]
     decision = run_pass(hosts, [request(1, 16)], PoolOptions())
     assert set(decision.reserved) == {"c", "d"}
-    assert "3 missing on c and d" in decision.reasons["1"]
+    assert "closest are c and d" in decision.reasons["1"]
 
 
 def test_the_second_holder_reserves_other_hosts_and_the_third_none():
@@ -120,11 +120,9 @@ def test_what_can_never_run_is_told_apart_from_what_waits():
 def test_a_reason_says_what_is_missing_the_position_and_the_reserved_hosts():
     decision = run_pass([busy("a", 8), busy("b", 6)], [request(1, 4), request(2, 8)], PoolOptions(reservations=1))
     assert decision.reasons["1"] == (
-        "4 slots on one host: 2 missing on b, which comes closest. Position 1, nobody before it. Reserved for it: b."
+        "Position 1. 2 of 4 slots missing. 4 slots on one host needed, closest is b. Reserved for it: b."
     )
-    assert decision.reasons["2"] == (
-        "8 slots on one host: 8 missing on a, which comes closest. Position 2, 1 request before it."
-    )
+    assert decision.reasons["2"] == ("Position 2. 8 of 8 slots missing. 8 slots on one host needed, closest is a.")
 
 
 def test_a_reason_names_the_hosts_where_only_a_reservation_is_in_the_way():
@@ -132,12 +130,10 @@ def test_a_reason_names_the_hosts_where_only_a_reservation_is_in_the_way():
     decision = run_pass(hosts, [request(1, 12), request(2, 2), request(3, 8)], PoolOptions(reservations=1))
     assert decision.reserved == {"a": "1", "b": "1", "c": "1"}
     assert decision.reasons["2"] == (
-        "2 slots on one host: free on a and c. Reserved for requests before it: a and c. "
-        "Position 2, 1 request before it."
+        "Position 2. 2 slots on one host: free on a and c. Reserved for requests before it: a and c."
     )
     assert decision.reasons["3"] == (
-        "8 slots on 2 whole hosts: free on a and c. Reserved for requests before it: a and c. "
-        "Position 3, 2 requests before it."
+        "Position 3. 8 slots on 2 whole hosts: free on a and c. Reserved for requests before it: a and c."
     )
 
 
@@ -146,14 +142,14 @@ def test_a_reason_names_a_host_that_others_keep_beside_the_one_that_comes_closes
     decision = run_pass(hosts, [request(1, 16), request(2, 4)], PoolOptions(reservations=1))
     assert decision.reserved == {"a": "1", "b": "1"}
     assert decision.reasons["2"] == (
-        "4 slots on one host: 4 missing on c, which comes closest. "
-        "Free, but reserved for requests before it: b. Position 2, 1 request before it."
+        "Position 2. 4 of 4 slots missing. 4 slots on one host needed, closest is c. "
+        "Free, but reserved for requests before it: b."
     )
 
 
 def test_a_reason_counts_slots_that_were_granted_in_the_same_pass():
     decision = run_pass([Host("a", 8)], [request(1, 5), request(2, 4)], PoolOptions())
-    assert "1 missing on a. 5 slots just granted to others." in decision.reasons["2"]
+    assert "closest is a. 5 slots just granted to others." in decision.reasons["2"]
 
 
 def test_a_request_without_slots_starts_even_where_hosts_are_reserved():

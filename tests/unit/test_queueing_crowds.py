@@ -44,7 +44,7 @@ def test_what_is_no_trial_of_the_search_is_neither_counted_nor_kept_waiting():
 def test_those_that_wait_say_how_many_run_and_their_waiting_does_not_count():
     decision = run_pass([Host("a", 8)], [trial(number, 0, 16) for number in range(17)], OPTIONS)
     assert decision.ineligible == {"16": "16 of 16 trials of the experiment run (max_concurrent_trials)."}
-    words = "16 of 16 trials of the experiment run (max_concurrent_trials). Position 1, nobody before it."
+    words = "Position 1. 16 of 16 trials of the experiment run (max_concurrent_trials)."
     assert decision.reasons["16"] == words
     assert decision.expected["16"].words == "not known; its experiment is at max_concurrent_trials"
 

@@ -200,9 +200,7 @@ def test_a_claimant_says_what_is_coming_and_who_was_told_to_stop():
     ending = [gang("7", "a", (0, 1), is_ending=True)]
     queue = [request(1, 4, claim=Placement({"a": (0, 1, 2, 3)}))]
     decision = run_pass(hosts_for(ending, "a", slots=4), queue, SLICES, ending)
-    assert decision.reasons["1"] == (
-        "4 slots on a are coming for it: 2 free. Told to stop: trial 7. Position 1, nobody before it."
-    )
+    assert decision.reasons["1"] == ("Position 1. 4 slots on a are coming for it: 2 free. Told to stop: trial 7.")
 
 
 # Reservations

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.core.events import parse_events
+from airflow_provider_dtrain.core.events import Source, read_lines
 from airflow_provider_dtrain.hosts import supervisor
+
+
+def events_of(path):
+    """Return the events of a supervisor's file as the control side reads it."""
+    return [line.event for line in read_lines(path.read_bytes(), Source(None, frozenset(range(9)))) if line.event]
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def test_events_are_read_by_the_control_side_as_they_were_written(tmp_path: Path
     writer = supervisor.EventWriter(str(tmp_path / "events"))
     writer.write({"at": 1.5, "kind": "prepared", "port": 4711})
     writer.write({"at": 2.5, "kind": "exit", "rank": 1, "exit_code": 3, "sent_signal": False, "log_tail": "\x1b[1mä\n"})
-    found = parse_events((tmp_path / "events").read_bytes())
+    found = events_of(tmp_path / "events")
     assert [event["seq"] for event in found] == [1, 2]
     assert found[1]["log_tail"] == "\x1b[1mä\n"
 
@@ -37,7 +42,15 @@ def test_a_writer_that_takes_over_drops_a_torn_line_and_counts_on(tmp_path: Path
     again = supervisor.EventWriter(str(path))
     assert again.first_failure == 4
     again.write({"at": 2.0, "kind": "ended", "reason": "lost"})
-    assert [event["seq"] for event in parse_events(path.read_bytes())] == [1, 2]
+    assert [event["seq"] for event in events_of(path)] == [1, 2]
+
+
+def test_an_event_that_its_writer_did_not_write_is_none() -> None:
+    record = {"seq": 1, "kind": "ended"}
+    line = supervisor.encode_event(record)
+    assert supervisor.decode_event(line) == record
+    for damaged in (line.replace(b"ended", b"exits"), line[9:], line[:-5], b"\n"):
+        assert supervisor.decode_event(damaged) is None
 
 
 def test_an_event_that_does_not_fit_on_the_disk_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +67,8 @@ def test_an_event_that_does_not_fit_on_the_disk_is_undone(tmp_path: Path, monkey
         patch.setattr(os, "write", half)
         with pytest.raises(OSError, match="No space"):
             writer.write({"at": 2.0, "kind": "started"})
-    writer.write({"at": 3.0, "kind": "ended"})
-    assert [event["kind"] for event in parse_events((tmp_path / "events").read_bytes())] == ["prepared", "ended"]
+    writer.write({"at": 3.0, "kind": "ended", "reason": "completed"})
+    assert [event["kind"] for event in events_of(tmp_path / "events")] == ["prepared", "ended"]
 
 
 LOG = """step 1
@@ -122,6 +135,19 @@ def test_a_lock_is_not_taken_on_a_file_that_was_replaced(tmp_path: Path, monkeyp
     assert not supervisor.is_locked(str(path))
 
 
+def test_a_mark_and_its_name_are_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, fsync, synced = tmp_path / "started", os.fsync, []
+
+    def noting(fd: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{fd}")
+        synced.append((name, path.read_bytes() if path.exists() else b""))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    supervisor.write_mark(str(path), {"at": 1})
+    assert synced == [(str(path), b'{"at":1}'), (str(tmp_path), b'{"at":1}')]
+
+
 def test_recorded_tokens_never_fall(layout: supervisor.Layout) -> None:
     layout.record_tokens("a", 7, [0, 1])
     layout.record_tokens("a", 5, [0])
@@ -129,6 +155,22 @@ def test_recorded_tokens_never_fall(layout: supervisor.Layout) -> None:
     assert layout.tokens(0) == {"a": 7}
     assert layout.tokens(1) == {"a": 7, "b": 2}
     assert layout.stores() == {"a": 7, "b": 2}
+
+
+def test_a_fence_from_before_the_grant_of_its_run_changes_nothing(layout: supervisor.Layout) -> None:
+    with pytest.raises(supervisor.Refused) as refused:
+        supervisor.fence(layout, "t1.1.7", 6)
+    assert refused.value.code == "stale_token"
+    assert not layout.run("t1.1.7").buried
+
+
+def test_a_run_that_a_fence_or_a_stop_has_forbidden_is_refused_as_such_when_it_shall_go(
+    layout: supervisor.Layout,
+) -> None:
+    layout.bury("t1.1.7", 7)
+    with pytest.raises(supervisor.Refused) as refused:
+        supervisor.go(layout, "t1.1.7", {})
+    assert refused.value.code == "tombstone"
 
 
 def test_a_state_dir_is_private(layout: supervisor.Layout, tmp_path: Path) -> None:
@@ -168,15 +210,25 @@ def test_a_gap_costs_no_room_in_the_window(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 100)
     with path.open("r+b") as file:
-        file.truncate(10 << 20)
-    (tmp_path / "gaps.json").write_text(json.dumps({"gaps": [[50, (10 << 20) - 5]]}))
+        file.truncate(4 << 20)
+    (tmp_path / "gaps.json").write_text(json.dumps({"gaps": [[50, (4 << 20) - 5]]}))
     stream = supervisor.Stream("rank0.log", str(path), 0, whole=False)
     frames = []
     while (frame := stream.next(False)) is not None:
         frames.append(frame)
     assert [(f["t"], f["offset"], len(data)) for f, data in frames] == [
-        ("data", 0, 50), ("gap", 50, 0), ("data", (10 << 20) - 5, 5),
+        ("data", 0, 50), ("gap", 50, 0), ("data", (4 << 20) - 5, 5),
     ]  # fmt: skip
     assert stream.room() == supervisor.WINDOW - 55
-    stream.acknowledge(10 << 20)
+    stream.acknowledge(4 << 20)
     assert stream.room() == supervisor.WINDOW
+
+
+def test_the_longest_record_of_an_exit_fits_a_line_of_events(tmp_path):
+    # Each of these characters takes 12 bytes as JSON.
+    document = {"message": "\U0001f600" * 100_000, "traceback": "\U0001f600" * 100_000}
+    (tmp_path / "error.json").write_text(json.dumps(document))
+    error = supervisor.error_of(str(tmp_path), 1)
+    tail = (b"\xff" * supervisor.LOG_TAIL).decode("utf-8", "replace")
+    record = {"seq": 2**62, "kind": "exit", "rank": 10**6, "exit_code": 1, "error": error, "log_tail": tail}
+    assert 0.8 * supervisor.WINDOW < len(supervisor.encode_event(record)) < supervisor.WINDOW

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 
-from airflow_provider_dtrain.train.events import EventWriter, encode_event
+import pytest
+
+from airflow_provider_dtrain.core.events import Source, read_lines
+from airflow_provider_dtrain.train import events as train_events
+from airflow_provider_dtrain.train.errors import LimitError
+from airflow_provider_dtrain.train.events import LINE_LIMIT_BYTES, EventWriter, encode_event
 
 
 def lines_of(path):
@@ -25,10 +30,9 @@ def test_a_line_is_checksum_blank_json_newline():
 
 
 def test_the_control_side_reads_what_a_rank_writes():
-    from airflow_provider_dtrain.core.events import parse_events
-
     data = encode_event(1, 1.0, "init", {"device": "cpu"}) + encode_event(2, 2.0, "result", {"value": {"ö": [1, None]}})
-    assert [event["seq"] for event in parse_events(data)] == [1, 2]
+    found = read_lines(data, Source(0, frozenset({0})))
+    assert [line.event["seq"] for line in found] == [1, 2]
 
 
 def test_sequence_numbers_start_at_one_and_grow_by_one(tmp_path):
@@ -62,3 +66,41 @@ def test_the_events_file_belongs_to_its_user_alone(tmp_path):
 
 def test_without_a_file_events_are_dropped():
     EventWriter(None).write("init", {})
+
+
+def test_an_event_that_is_too_long_is_refused_with_limit_and_length(tmp_path):
+    fits = "x" * (LINE_LIMIT_BYTES - len(encode_event(1, 1.0, "result", {"value": ""})))
+    assert len(encode_event(1, 1.0, "result", {"value": fits})) == LINE_LIMIT_BYTES
+    with pytest.raises(LimitError, match=r"'result' may have at most 1,048,576 bytes as JSON, this one has 1,048,577"):
+        encode_event(1, 1.0, "result", {"value": fits + "x"})
+
+
+def test_an_event_that_is_too_deep_is_refused_and_the_deepest_accepted_one_is_read():
+    value = 1
+    for _ in range(14):
+        value = [value]
+    (line,) = read_lines(encode_event(1, 1.0, "result", {"value": value}), Source(0, frozenset({0})))
+    assert line.event is not None
+    with pytest.raises(LimitError, match="nested at most 15 levels deep"):
+        encode_event(1, 1.0, "result", {"value": [[value]]})
+
+
+def test_a_refused_event_leaves_the_sequence_and_the_file_as_they_were(tmp_path):
+    writer = EventWriter(tmp_path / "events")
+    with pytest.raises(LimitError):
+        writer.write_all([(1.0, "init", {}), (2.0, "result", {"value": "x" * LINE_LIMIT_BYTES})])
+    writer.write("init", {})
+    assert [event["seq"] for event in lines_of(tmp_path / "events")] == [1]
+
+
+def test_a_full_events_file_leaves_out_reports_and_keeps_what_an_end_needs(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(train_events, "FILE_LIMIT_BYTES", 300)
+    writer = EventWriter(tmp_path / "events")
+    for step in range(50):
+        writer.write("report", {"step": step, "metrics": {"loss": 1.0}})
+    writer.write("result", {"value": 1})
+    kinds = [event["kind"] for event in lines_of(tmp_path / "events")]
+    assert 1 < kinds.count("report") < 6
+    assert kinds[-1] == "result"
+    assert [event["seq"] for event in lines_of(tmp_path / "events")] == list(range(1, len(kinds) + 1))
+    assert caplog.text.count("Report less often") == 1

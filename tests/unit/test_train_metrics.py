@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
-from airflow_provider_dtrain.train.metrics import Reporter, average_reports, weighted_mean
+from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
+from airflow_provider_dtrain.train.metrics import METRICS_LIMIT, Reporter, average_reports, weighted_mean
 
 
 class Lines:
@@ -137,3 +137,20 @@ def test_a_report_costs_less_than_50_microseconds(tmp_path):
         costs.append((time.perf_counter() - started) / 200)
     # The best of ten: the machine may be busy with something else.
     assert min(costs) < 50e-6
+
+
+def test_a_report_of_too_many_metrics_is_refused_with_limit_and_number():
+    it, lines = reporter()
+    many = {f"m{number}": 1.0 for number in range(100_000)}
+    for refuses in (lambda: it.report(1, many, None), lambda: it.numbers(1, many), lambda: it.mean(1, many, 1.0)):
+        with pytest.raises(LimitError, match="at most 1,000 metrics, this one has 100,000"):
+            refuses()
+    it.flush()
+    assert lines.events == []
+    it.report(1, {f"m{number}": 1.0 for number in range(METRICS_LIMIT)}, None)
+
+
+def test_a_name_that_is_too_long_is_refused():
+    it, _ = reporter()
+    with pytest.raises(LimitError, match="may have 1 to 256 characters, 'xxx.*has 257"):
+        it.report(1, {"x" * 257: 1.0}, None)

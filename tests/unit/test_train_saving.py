@@ -145,13 +145,6 @@ def test_fields_become_options_of_the_file_system(protocol, config, options):
     assert {name: value for name, value in found.items() if name not in technical} == options
 
 
-def test_the_root_of_a_bucket_has_its_prefix():
-    assert storage_options.root_of({"type": "s3", "bucket": "b", "prefix": "/a/c/"}) == "s3://b/a/c"
-    assert storage_options.root_of({"type": "azure", "container": "c"}) == "abfs://c"
-    assert storage_options.root_of({"type": "gcs", "bucket": "b"}) == "gcs://b"
-    assert storage_options.root_of({"type": "shared_fs", "host_path": "/x"}) is None
-
-
 def test_a_module_that_is_missing_is_named_with_the_command(monkeypatch):
     import fsspec
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.triggers.base import BaseTrigger
 
+from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.operators.trial import TrialOperator
+from airflow_provider_dtrain.triggers import trial as trial_module
 from airflow_provider_dtrain.triggers.gang import GangTrigger
 from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
@@ -27,3 +34,39 @@ async def test_a_trigger_that_has_fired_kills_nothing(make: object) -> None:
     trigger = make()  # type: ignore[operator]
     trigger._fired = True
     await trigger.on_kill()
+
+
+MARK = "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: ... Read: airflow dtrain trial logs 7 ---"
+
+
+class Runner:
+    """An attempt that ends at once, of whose log Airflow has confirmed only the beginning."""
+
+    def __init__(self, rt: Any, **options: Any) -> None:
+        self.rt = rt
+
+    async def run(self) -> Outcome:
+        self.rt.logs.unconfirmed = [MARK]
+        return Outcome(state="completed", result={"steps": 3})
+
+
+async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the_worker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = SimpleNamespace(emptied=lambda parts: None, unconfirmed=[])
+    runtime = SimpleNamespace(logs=logs, store=None)
+    monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.AttemptRunner", Runner)
+    monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.search.drawn_name", lambda store, trial_id: None)
+    monkeypatch.setattr(TrialTrigger, "_take_over", lambda self: asyncio.sleep(0, runtime))
+    events = [event async for event in TrialTrigger(trial_id=7).run()]
+    event = json.loads(json.dumps(events[0].payload))
+    operator = TrialOperator(task_id="train", config={"name": "x"})
+    assert operator.execute_complete({}, event) == {"steps": 3}  # type: ignore[typeddict-item]
+    assert MARK in capsys.readouterr().out
+
+
+def test_an_event_of_an_older_version_has_no_marks() -> None:
+    event = {"outcome": Outcome(state="completed", result={"steps": 3}).to_dict(), "name": None}
+    assert TrialOperator(task_id="train", config={"name": "x"}).execute_complete({}, event) == {"steps": 3}  # type: ignore[typeddict-item]

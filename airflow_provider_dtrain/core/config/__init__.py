@@ -12,7 +12,14 @@ from airflow_provider_dtrain.core.config.assembly import (
 )
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig, ForeignFieldWarning
 from airflow_provider_dtrain.core.config.normalize import normalize
-from airflow_provider_dtrain.core.config.secrets import MASK, is_secret, mask, put_secrets, take_secrets
+from airflow_provider_dtrain.core.config.secrets import (
+    MASK,
+    is_secret,
+    literal_secrets,
+    mask,
+    put_secrets,
+    take_secrets,
+)
 from airflow_provider_dtrain.core.config.unsupported import UNSUPPORTED, refuse_unsupported, unsupported
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "effective_document",
     "incomplete",
     "is_secret",
+    "literal_secrets",
     "mask",
     "normalize",
     "put_secrets",

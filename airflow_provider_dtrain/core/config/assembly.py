@@ -5,16 +5,18 @@ Pass one looks at every document by itself, pass two at the merged one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
+from airflow_provider_dtrain.core.config.experiment import Checked, ExperimentConfig
 from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
+from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
-from airflow_provider_dtrain.core.merge import UNION_TAG, merge_config, merge_layers
+from airflow_provider_dtrain.core.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers
+from airflow_provider_dtrain.core.shown import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 PROVIDER_DEFAULTS: Final[dict[str, Any]] = {"log_policies": [dict(policy) for policy in DEFAULT_LOG_POLICIES]}
@@ -66,15 +68,14 @@ def assemble(
     """
     layers, warnings = _layers(template, config, pool_defaults)
     merged, origins = merge_layers([("default", PROVIDER_DEFAULTS), *layers])
-    checked, problems = ExperimentConfig.checked(merged)
-    if checked is not None:
-        problems = incomplete(checked, needs_entrypoint=needs_entrypoint)
-    if checked is None or problems:
+    checked = ExperimentConfig.checked(merged)
+    problems = [*checked.problems, *_cross_problems(checked, needs_entrypoint=needs_entrypoint)]
+    if checked.config is None or problems:
         raise ConfigError(problems, source="configuration")
-    document = effective_document(checked)
+    document = effective_document(checked.config)
     leaf_origins = merge_layers([("default", document)])[1]
     return Effective(
-        config=checked,
+        config=checked.config,
         document=document,
         origins={path: _origin(path, origins) for path in leaf_origins},
         warnings=warnings,
@@ -89,25 +90,43 @@ def effective_document(config: ExperimentConfig) -> dict[str, Any]:
     return merge_config({}, document)
 
 
-def incomplete(config: ExperimentConfig, *, needs_entrypoint: bool = True) -> list[Problem]:
+def incomplete(config: ExperimentConfig, *, needs_entrypoint: bool = True, scope: Scope = WHOLE) -> list[Problem]:
     """Return what a valid configuration lacks, or contradicts, before it can run.
 
     :param needs_entrypoint: False when the caller brings the code
+    :param scope: the fields that count; of a partial document only contradictions are returned
     """
-    found: list[tuple[str, str]] = []
+    found = [*_lacks(config, scope, needs_entrypoint=needs_entrypoint), *_contradictions(config, scope)]
+    return [*(Problem(path=path, message=message) for path, message in found), *search_problems(config, scope)]
+
+
+def _lacks(config: ExperimentConfig, scope: Scope, *, needs_entrypoint: bool) -> Iterator[tuple[str, str]]:
+    if scope.is_partial:
+        return
+    if needs_entrypoint and config.entrypoint is None and scope.knows("entrypoint"):
+        yield "entrypoint", "missing; a command such as 'python train.py', or module:TrialClass, is required"
+    storage = config.checkpoint_storage
+    if not isinstance(storage, AzureStorage) or not scope.knows("checkpoint_storage"):
+        return
+    if not (storage.connection_string or storage.account_url or storage.conn_id):
+        yield "checkpoint_storage", "connection_string, account_url or conn_id is required for azure"
+
+
+def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
     slots, limit = config.resources.slots_per_trial, config.resources.max_slots
-    if needs_entrypoint and config.entrypoint is None:
-        found.append(("entrypoint", "missing; a command such as 'python train.py', or module:TrialClass, is required"))
-    if limit is not None and limit < slots:
-        found.append(("resources.max_slots", f"{limit} is below resources.slots_per_trial {slots}: no trial could run"))
+    if limit is not None and limit < slots and scope.knows("resources.slots_per_trial", "resources.max_slots"):
+        yield "resources.max_slots", f"{limit} is below resources.slots_per_trial {slots}: no trial could run"
+    path = "hyperparameters.global_batch_size"
     batch = config.hyperparameters.get("global_batch_size")
     batch = batch.get("val") if isinstance(batch, dict) and batch.get("type") == "const" else batch
-    if type(batch) is int and batch < max(slots, 1):
-        found.append(("hyperparameters.global_batch_size", f"{batch} is below resources.slots_per_trial {slots}"))
-    storage = config.checkpoint_storage
-    if isinstance(storage, AzureStorage) and not (storage.connection_string or storage.account_url or storage.conn_id):
-        found.append(("checkpoint_storage", "connection_string, account_url or conn_id is required for azure"))
-    return [*(Problem(path=path, message=message) for path, message in found), *search_problems(config)]
+    if type(batch) is int and batch < max(slots, 1) and scope.knows(path, "resources.slots_per_trial"):
+        yield path, f"{shown(batch)} is below resources.slots_per_trial {slots}"
+
+
+def _cross_problems(checked: Checked, *, needs_entrypoint: bool) -> list[Problem]:
+    """Return what the fields that are there lack or contradict; none when too little of them is valid."""
+    config = checked.config or checked.rest
+    return [] if config is None else incomplete(config, needs_entrypoint=needs_entrypoint, scope=checked.scope)
 
 
 def _layers(
@@ -142,7 +161,8 @@ def _pass_one(document: Mapping[str, Any], source: str, *, is_base: bool) -> tup
         return normalized, [*problems, *error.problems]
     for union in MEMBERS:
         _guess_member(plain, union)
-    problems.extend(ExperimentConfig.checked(plain, partial=True)[1])
+    checked = ExperimentConfig.checked(plain, partial=True)
+    problems.extend([*checked.problems, *_cross_problems(checked, needs_entrypoint=False)])
     return normalized, problems
 
 
@@ -151,11 +171,25 @@ def _base_problems(document: dict[str, Any]) -> list[Problem]:
     problems: list[Problem] = []
     if document.get("template") is not None:
         problems.append(Problem(path="template", message="a template cannot use a template"))
+    for union, tag in UNION_TAG.items():
+        problems.extend(_nameless(document.get(union), union, tag))
     try:
         merge_config(document, {})
     except ConfigError as error:
         problems.extend(error.problems)
     return problems
+
+
+def _nameless(section: Any, union: str, tag: str) -> Iterator[Problem]:
+    """Yield that a section without a name has fields of members: they would reach whatever a configuration names."""
+    if not isinstance(section, Mapping) or section.get(tag) is not None:
+        return
+    of_members = {field for member in MEMBERS[union].values() for field in member.model_fields}
+    own = sorted(name for name in section if name in of_members - UNION_COMMON[union] - {tag})
+    if any(section[name] is not None for name in own):
+        common = ", ".join(sorted(UNION_COMMON[union]))
+        message = f"missing; {', '.join(own)} need it. Without it a template may have {common} only"
+        yield Problem(path=f"{union}.{tag}", message=message)
 
 
 def _guess_member(document: dict[str, Any], union: str) -> None:

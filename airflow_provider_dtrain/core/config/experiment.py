@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import posixpath
 import warnings
+from collections import Counter
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from airflow_provider_dtrain.core.config.commands import check_entrypoint, split_command
 from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
 from airflow_provider_dtrain.core.config.problems import problems_of
+from airflow_provider_dtrain.core.config.scope import Repair, Scope
 from airflow_provider_dtrain.core.config.search_rules import missing_length
 from airflow_provider_dtrain.core.config.sections import (
     DEFAULT_LOG_POLICIES,
@@ -25,7 +30,6 @@ from airflow_provider_dtrain.core.config.sections import (
 )
 from airflow_provider_dtrain.core.config.types import (
     CodePath,
-    Entrypoint,
     Interface,
     Line,
     PortRange,
@@ -37,7 +41,6 @@ from airflow_provider_dtrain.core.config.types import (
     Title,
     is_trial_class,
     refuse,
-    split_command,
 )
 from airflow_provider_dtrain.core.config.unions import (
     CheckpointStorage,
@@ -48,10 +51,15 @@ from airflow_provider_dtrain.core.config.unions import (
 from airflow_provider_dtrain.core.documents import load_yaml
 from airflow_provider_dtrain.core.merge import merge_config
 from airflow_provider_dtrain.core.search_space import check_space
+from airflow_provider_dtrain.core.shown import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Runs a trial class, in the interpreter of the host.
 HARNESS: Final = ("python", "-m", "airflow_provider_dtrain.train.harness")
+
+
+#: Rounds in which wrong fields are left out until the rest is valid: fields, then rules of a section.
+REPAIRS: Final = 4
 
 
 class ForeignFieldWarning(UserWarning):
@@ -66,11 +74,25 @@ def _space(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distinct_places(value: list[BindMount]) -> list[BindMount]:
-    places = [mount.container_path.rstrip("/") for mount in value]
-    twice = sorted({place for place in places if places.count(place) > 1})
-    if twice:
-        raise refuse(f"container_path {', '.join(twice)} is given twice")
+    _refuse_twice("container_path", [posixpath.normpath(mount.container_path) for mount in value])
     return value
+
+
+def _distinct_policies(value: list[LogPolicy]) -> list[LogPolicy]:
+    _refuse_twice("name", [policy.name for policy in value if policy.name is not None])
+    return value
+
+
+def _refuse_twice(what: str, names: list[str]) -> None:
+    twice = [shown(name) for name, count in Counter(names).items() if count > 1]
+    if twice:
+        more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
+        raise refuse(f"the {what} {', '.join(twice[:5])}{more} is given twice")
+
+
+def _zero_as_none(value: Any) -> Any:
+    """Take Determined's default of 0 as absent."""
+    return None if type(value) is int and value == 0 else value
 
 
 def _zero() -> Period:
@@ -92,7 +114,7 @@ class ExperimentConfig(Section):
     description: Text | None = None
     labels: list[Line] = []
     template: TemplateName | None = None
-    entrypoint: Entrypoint | None = None
+    entrypoint: Annotated[str | list[str], BeforeValidator(check_entrypoint)] | None = None
     #: User code that travels to the hosts; the folder of the DAG file when it is not given.
     model_dir: CodePath | None = None
     hyperparameters: Annotated[dict[str, Any], AfterValidator(_space)] = {}
@@ -107,11 +129,13 @@ class ExperimentConfig(Section):
     min_checkpoint_period: AnyPeriod = Field(default_factory=_zero)
     #: Batches between reports and looks for stop or pause.
     scheduling_unit: Positive = 100
-    records_per_epoch: Positive | None = None
+    records_per_epoch: Annotated[Positive | None, BeforeValidator(_zero_as_none)] = None
     perform_initial_validation: bool = False
     #: Per trial, failures of the user's code only.
     max_restarts: int = Field(default=5, ge=0, le=10_000)
-    log_policies: list[LogPolicy] = Field(default_factory=_default_policies)
+    log_policies: Annotated[list[LogPolicy], AfterValidator(_distinct_policies)] = Field(
+        default_factory=_default_policies
+    )
     #: Seconds a preempted trial has for its checkpoint.
     preemption_timeout: Seconds = 3600.0
     environment: Environment = Environment()
@@ -157,26 +181,43 @@ class ExperimentConfig(Section):
     @classmethod
     def _from(cls, normalized: Normalized, source: str) -> Self:
         document = merge_config({}, normalized.document)
-        config, problems = cls.checked(document)
-        if config is None or normalized.problems:
-            raise ConfigError([*normalized.problems, *problems], source=source)
+        result = cls.checked(document)
+        if not isinstance(result.config, cls) or normalized.problems:
+            found = [*normalized.problems, *result.problems]
+            raise ConfigError([*found, *missing_length(document)] if result.problems else found, source=source)
         for message in normalized.warnings:
             warnings.warn(message, ForeignFieldWarning, stacklevel=4)
-        return config
+        return result.config
 
     @classmethod
-    def checked(cls, document: dict[str, Any], *, partial: bool = False) -> tuple[Self | None, list[Problem]]:
-        """Return the configuration, or None, and the problems of a document in our own vocabulary.
+    def checked(cls, document: dict[str, Any], *, partial: bool = False) -> Checked:
+        """Return the configuration and the problems of a document in our own vocabulary.
+
+        Where fields are missing or wrong, the rules over several fields run on the rest.
 
         :param document: plain, without tags and None
         :param partial: whether required fields may be missing
         """
+        written = document if partial else None
         try:
-            return super().model_validate(document), []
+            return Checked(
+                config=super().model_validate(document), rest=None, problems=[], scope=Scope(written=written)
+            )
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            found = problems_of(errors, cls, document, partial=partial)
-            return None, found if partial else [*found, *missing_length(document)]
+        problems = problems_of(errors, cls, document, partial=partial)
+        repair = Repair(document)
+        rest = None
+        for _ in range(REPAIRS):
+            if rest is not None or not repair.apply(errors):
+                break
+            try:
+                rest = super().model_validate(repair.document)
+            except ValidationError as error:
+                errors = error.errors(include_url=False)
+                problems += problems_of(errors, cls, repair.document, partial=True)
+        scope = Scope(repaired=frozenset(repair.repaired), written=written)
+        return Checked(config=None, rest=rest, problems=list(dict.fromkeys(problems)), scope=scope)
 
     @property
     def trial_class(self) -> str | None:
@@ -199,3 +240,16 @@ class ExperimentConfig(Section):
             return None
         low, high = self.port_range.split("-")
         return int(low), int(high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Problems and warnings that validation found in a document."""
+
+    #: None when something is wrong with it.
+    config: ExperimentConfig | None
+    #: Of a document with errors: what is left without them, for rules over several fields; None when that is invalid.
+    rest: ExperimentConfig | None
+    problems: list[Problem]
+    #: The fields of ``config`` or ``rest`` that come from the document.
+    scope: Scope

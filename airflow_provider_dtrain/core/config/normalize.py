@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.config.commands import without_launcher
 from airflow_provider_dtrain.core.documents import check_shape
 from airflow_provider_dtrain.core.merge import RESET, Override
+from airflow_provider_dtrain.core.shown import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Path in a Determined document -> path here.
@@ -33,6 +35,7 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
             "retention_policy",
             "debug",
             "internal",
+            "security",
             "data_layer",
             "tensorboard_storage",
         }
@@ -52,7 +55,10 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
     "optimizations": frozenset({"grad_updates_size_file", "tensor_fusion_cycle_time"}),
     "profiling": frozenset({"begin_on_batch", "end_after_batch", "sync_timings"}),
     "searcher": frozenset({"stop_once"}),
+    "checkpoint_storage": frozenset({"checkpoint_path", "tensorboard_path"}),
 }
+#: Kind of device in a Determined document -> kind here.
+DEVICES: Final[dict[str, str]] = {"gpu": "cuda"}
 
 
 @dataclass(kw_only=True)
@@ -83,7 +89,10 @@ def normalize(document: object, *, source: str = "configuration") -> Normalized:
     for (section, old), new in SYNONYMS.items():
         _rename(result, section, old, new)
     _drop_empty(result, "task_container_defaults")
+    _edit(result.document, "checkpoint_storage", _without_container_path(result))
+    _edit(result.document, "entrypoint", _without_launcher(result))
     _edit(result.document, "environment", lambda part: _edit(part, "variables", _named(result)))
+    _edit(result.document, "environment", lambda part: _edit(part, "image", _images(result)))
     for name, edit in (("log_policies", _policies), ("labels", _unique)):
         _edit(result.document, name, edit)
     return result
@@ -113,7 +122,7 @@ def _drop_foreign(result: Normalized) -> None:
             for name in sorted(names & part.keys()) if isinstance(part, dict) else ():
                 del part[name]
                 path = f"{section}.{name}" if section else name
-                result.warnings.append(f"{path}: a field of Determined for what is not here; it has no effect")
+                result.warnings.append(_foreign(path))
             return part
 
         if section:
@@ -138,6 +147,46 @@ def _rename(result: Normalized, section: str, old: str, new: tuple[str, ...]) ->
     _edit(result.document, section, move)
 
 
+def _without_container_path(result: Normalized) -> Callable[[Any], Any]:
+    """Return what drops the path of a shared file system in Determined's containers; hosts mount it at one place."""
+
+    def drop(storage: Any) -> Any:
+        if isinstance(storage, dict) and storage.get("type") == "shared_fs" and "container_path" in storage:
+            del storage["container_path"]
+            result.warnings.append(_foreign("checkpoint_storage.container_path"))
+        return storage
+
+    return drop
+
+
+def _without_launcher(result: Normalized) -> Callable[[Any], Any]:
+    def translate(entrypoint: Any) -> Any:
+        ours, found = without_launcher(entrypoint)
+        result.warnings.extend(found)
+        return ours
+
+    return translate
+
+
+def _images(result: Normalized) -> Callable[[Any], Any]:
+    """Return what renames Determined's kinds of devices in a map of images."""
+
+    def rename(images: Any) -> Any:
+        for old, new in DEVICES.items() if isinstance(images, dict) else ():
+            if old in images and images.get(new) is not None:
+                message = f"given together with its synonym environment.image.{old}; give one of them"
+                result.problems.append(Problem(path=f"environment.image.{new}", message=message))
+            elif old in images:
+                images[new] = images.pop(old)
+        return images
+
+    return rename
+
+
+def _foreign(path: str) -> str:
+    return f"{path}: a field of Determined for what is not here; it has no effect"
+
+
 def _drop_empty(result: Normalized, name: str) -> None:
     if result.document.get(name) == {}:
         del result.document[name]
@@ -156,7 +205,7 @@ def _named(result: Normalized) -> Callable[[Any], Any]:
             if not equals:
                 result.problems.append(Problem(path=path, message="the entry is not a text of the form NAME=value"))
             elif key in named:
-                result.problems.append(Problem(path=path, message=f"{key[:60]!r} is given twice"))
+                result.problems.append(Problem(path=path, message=f"{shown(key)} is given twice"))
             else:
                 named[key] = text
         return named

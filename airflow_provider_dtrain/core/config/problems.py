@@ -8,11 +8,11 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from airflow_provider_dtrain.core.config.normalize import FOREIGN, SYNONYMS
-from airflow_provider_dtrain.core.config.secrets import hides
-from airflow_provider_dtrain.core.config.types import shown
+from airflow_provider_dtrain.core.config.normalize import SYNONYMS
+from airflow_provider_dtrain.core.config.secrets import hides_in_message
 from airflow_provider_dtrain.core.config.unions import MEMBERS
 from airflow_provider_dtrain.core.merge import UNION_TAG, join_path
+from airflow_provider_dtrain.core.shown import JINJA, LIMIT, is_jinja, shown
 from airflow_provider_dtrain.errors import Problem
 
 _TYPES: Final[dict[str, str]] = {
@@ -34,6 +34,8 @@ _LIMITS: Final[dict[str, tuple[str, str]]] = {
     "less_than": ("is not below", "lt"),
 }
 Location = tuple[int | str, ...]
+#: Unknown fields of a document for which the nearest known one is searched.
+GUIDED: Final = 50
 
 
 def problems_of(
@@ -46,14 +48,14 @@ def problems_of(
     :param document: in which they are
     :param partial: whether fields may be missing
     """
-    found: dict[tuple[str, str], Problem] = {}
+    found: dict[Problem, None] = {}
+    guide = _Guide(model)
     for error in errors:
         if partial and error["type"] == "missing":
             continue
         unnamed = _unnamed(error, document)
-        for problem in _problems(error, model) if unnamed is None else [unnamed]:
-            found[problem.path, problem.message] = problem
-    return list(found.values())
+        found.update(dict.fromkeys(_problems(error, guide) if unnamed is None else [unnamed]))
+    return list(found)
 
 
 def _owners(location: Location) -> list[str]:
@@ -74,7 +76,7 @@ def _unnamed(error: Any, document: Mapping[str, Any]) -> Problem | None:
     return Problem(path=f"{union}.{tag}", message=f"missing; {location[-1]} is a field of {', '.join(owners)}")
 
 
-def _problems(error: Any, model: type[BaseModel]) -> Iterator[Problem]:
+def _problems(error: Any, guide: _Guide) -> Iterator[Problem]:
     kind, location, context = error["type"], error["loc"], error.get("ctx", {})
     path = _path(location)
     if kind == "dtrain" and "problems" in context:
@@ -82,15 +84,23 @@ def _problems(error: Any, model: type[BaseModel]) -> Iterator[Problem]:
     elif kind == "union_tag_not_found":
         yield _unknown_member(path, error["input"])
     elif kind == "extra_forbidden":
-        yield Problem(path=path, message=_unknown_field(location, model))
+        yield Problem(path=path, message=guide.unknown_field(location))
     else:
         yield Problem(path=path, message=_words(kind, path, error, context))
 
 
 def _words(kind: str, path: str, error: Any, context: Any) -> str:
-    value = "the value" if hides(path) else shown(error["input"])
     if kind == "dtrain":
-        return str(context["words"])
+        return str(context["words"]) + _jinja_hint(error)
+    return _about(kind, path, error, context) + _jinja_hint(error)
+
+
+def _jinja_hint(error: Any) -> str:
+    return f". {JINJA}" if is_jinja(error["input"]) else ""
+
+
+def _about(kind: str, path: str, error: Any, context: Any) -> str:
+    value = "the value" if hides_in_message(path) else shown(error["input"])
     if kind == "missing":
         return "missing; it is required here"
     if kind in _LIMITS:
@@ -121,42 +131,66 @@ def _unknown_member(union: str, value: Any) -> Problem:
     tag = UNION_TAG[union]
     names = [name for name in MEMBERS[union] if " " not in name]
     message = f"{shown(value[tag])} is not one of {', '.join(names)}"
-    return Problem(path=f"{union}.{tag}", message=message + _nearest(str(value[tag]), names))
+    return Problem(path=f"{union}.{tag}", message=message + _nearest(value[tag], names))
 
 
-def _unknown_field(location: Location, model: type[BaseModel]) -> str:
-    key = str(location[-1])
-    here = _fields_at(location[:-1], model)
-    elsewhere = [path for path in _all_paths(model) if path.rpartition(".")[2] == key]
-    if owners := _owners(location):
-        return f"'{location[1]}' does not have this field; {', '.join(owners)} do{'es' if len(owners) == 1 else ''}"
-    near = _nearest(key, here)
-    if not near and elsewhere:
-        near = f"; did you mean {elsewhere[0]}?"
-    return f"unknown field{near}" if near else f"unknown field; known here: {', '.join(sorted(here))}"
+class _Guide:
+    """Names the field that an unknown one is meant to be.
+
+    :param model: the model of the whole document
+    """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.model = model
+        self.paths = list(_all_paths(model))
+        self.left = GUIDED
+
+    def unknown_field(self, location: Location) -> str:
+        """Return the message for a field that its section does not have."""
+        key = str(location[-1])
+        if owners := _owners(location):
+            verb = "does" if len(owners) == 1 else "do"
+            return f"'{location[1]}' does not have this field; {', '.join(owners)} {verb}"
+        self.left -= 1
+        if self.left < 0 or len(key) > LIMIT:
+            return "unknown field"
+        here = _fields_at(location[:-1], self.model)
+        section = str(location[0]) if len(location) == 2 else ""
+        synonyms = [old for part, old in SYNONYMS if part == section]
+        if near := _begins(key, here) or _nearest(key, [*here, *synonyms]) or self._elsewhere(key):
+            return f"unknown field{near}"
+        return f"unknown field; known here: {', '.join(sorted(here))}"
+
+    def _elsewhere(self, key: str) -> str:
+        by_name = {path.rpartition(".")[2]: path for path in reversed(self.paths)}
+        near = [key] if key in by_name else [name for name in by_name if name.startswith(f"{key}_")]
+        near = near or difflib.get_close_matches(key, by_name, n=1, cutoff=0.8)
+        return f"; did you mean {by_name[near[0]]}?" if near else ""
 
 
-def _nearest(key: str, known: Sequence[str]) -> str:
+def _begins(key: str, known: Sequence[str]) -> str:
+    """Return the field whose name goes on where the key ends: ``slots`` for ``slots_per_trial``."""
+    near = [name for name in known if name.startswith(f"{key}_")]
+    return f"; did you mean {near[0]}?" if len(near) == 1 else ""
+
+
+def _nearest(key: object, known: Sequence[str]) -> str:
+    if not isinstance(key, str) or len(key) > LIMIT:
+        return ""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def _fields_at(location: Location, model: type[BaseModel]) -> list[str]:
-    """Return the names known at a place, Determined's included."""
+    """Return the names of the fields at a place."""
     current: type[BaseModel] = model
-    names: list[str] = []
     for index, part in enumerate(location):
         if index == 1 and location[0] in MEMBERS:
             current = MEMBERS[str(location[0])][str(part)]
         elif isinstance(part, str) and part in current.model_fields:
             models = list(_models(current.model_fields[part].annotation))
             current = models[0] if models else current
-    section = str(location[0]) if location else ""
-    names.extend(current.model_fields)
-    if len(location) <= 1 or section in MEMBERS:
-        names.extend(FOREIGN.get(section, ()))
-        names.extend(old for part, old in SYNONYMS if part == section)
-    return names
+    return list(current.model_fields)
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.asha import brackets, floor_log
+from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
 from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, size
 from airflow_provider_dtrain.core.search_space import has_dimension, leaves
+from airflow_provider_dtrain.core.shown import shown
 from airflow_provider_dtrain.errors import Problem
 
 if TYPE_CHECKING:
@@ -49,60 +51,75 @@ def _needs_length(who: str) -> str:
     return f"missing; {who} requires it, or max_time and time_metric"
 
 
-def search_problems(config: ExperimentConfig) -> list[Problem]:
+def search_problems(config: ExperimentConfig, scope: Scope = WHOLE) -> list[Problem]:
     """Return what is missing or contradictory in searcher and hyperparameters.
 
     :param config: valid, with every default
+    :param scope: the fields that count; of a partial document only contradictions are returned
     """
-    found = [*_limits(config), *_sameness(config)]
-    return [*(Problem(path=path, message=words) for path, words in found), *_grid(config)]
+    found = [*_lacks(config, scope), *_contradictions(config, scope)]
+    return [*(Problem(path=path, message=words) for path, words in found), *_grid(config, scope)]
 
 
-def _sameness(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
-    method = config.searcher.name
-    if method != "single" and not has_dimension(config.hyperparameters):
-        words = "constants only, so all trials would be the same"
-        yield "hyperparameters", f"{words}; {method} requires an int, double, log or categorical of different values"
-
-
-def _limits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+def _lacks(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
+    if scope.is_partial:
+        return
     searcher = config.searcher
+    is_named = scope.knows("searcher.name")
+    is_same = searcher.name != "single" and not has_dimension(config.hyperparameters)
+    if is_same and is_named and scope.knows("hyperparameters"):
+        words = "constants only, so all trials would be the same"
+        yield "hyperparameters", f"{words}; {searcher.name} requires an int, double, log or categorical that varies"
     has_limit = searcher.max_length is not None or searcher.max_time is not None
-    if searcher.name in HALVING and not has_limit:
-        yield "searcher.max_length", _needs_length(searcher.name)
-    elif config.trial_class is not None and not has_limit:
-        yield "searcher.max_length", _needs_length("a trial class")
-    if searcher.max_time is not None and searcher.time_metric is None:
+    if not has_limit and is_named and scope.knows("searcher.max_length", "searcher.max_time"):
+        if searcher.name in HALVING:
+            yield "searcher.max_length", _needs_length(searcher.name)
+        elif config.trial_class is not None:
+            yield "searcher.max_length", _needs_length("a trial class")
+    if searcher.max_time is not None and searcher.time_metric is None and scope.knows("searcher.time_metric"):
         yield "searcher.time_metric", "missing; max_time requires it"
+
+
+def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
+    searcher = config.searcher
     if (trials := getattr(searcher, "max_trials", 1)) > GRID_LIMIT:
         yield "searcher.max_trials", f"{trials} trials, and at most {GRID_LIMIT} are accepted"
-        return
-    length = length_of(searcher)
-    if isinstance(searcher, AdaptiveAshaSearcher) and length is not None:
-        yield from _brackets(searcher, *length)
+    elif isinstance(searcher, AdaptiveAshaSearcher) and scope.knows("searcher.bracket_rungs"):
+        yield from _brackets(searcher, scope)
 
 
-def _brackets(searcher: AdaptiveAshaSearcher, unit: str, length: int) -> Iterator[tuple[str, str]]:
-    path, most, divisor = "searcher.bracket_rungs", max(searcher.bracket_rungs, default=1), searcher.divisor
-    if most > floor_log(searcher.max_trials, divisor) + 1:
+def _brackets(searcher: AdaptiveAshaSearcher, scope: Scope) -> Iterator[tuple[str, str]]:
+    path, most = "searcher.bracket_rungs", max(searcher.bracket_rungs, default=1)
+    # A partial document may be given another divisor: with the smallest one most rungs are possible.
+    divisor = searcher.divisor if scope.knows("searcher.divisor") else 2
+    need = "need" if scope.knows("searcher.divisor") else "need at least"
+    knows_trials = scope.knows("searcher.max_trials")
+    if knows_trials and most > floor_log(searcher.max_trials, divisor) + 1:
         yield (
             path,
-            f"{most} rungs need {divisor}^{most - 1} trials, one for the last; max_trials is {searcher.max_trials}",
+            f"{most} rungs {need} {divisor}^{most - 1} trials, one for the last; max_trials is {searcher.max_trials}",
         )
-    if most > floor_log(length, divisor) + 1:
-        yield path, f"{most} rungs need a length of {divisor}^{most - 1}; max_length is {length} {unit}"
+    length = length_of(searcher) if scope.knows("searcher.max_length") or scope.knows("searcher.max_time") else None
+    if length is not None and most > floor_log(length[1], divisor) + 1:
+        yield path, f"{most} rungs {need} a length of {divisor}^{most - 1}; max_length is {length[1]} {length[0]}"
+    if knows_trials and (words := _bracket_error(searcher, length[1] if length else 1, divisor)):
+        yield path, words
+
+
+def _bracket_error(searcher: AdaptiveAshaSearcher, length: int, divisor: int) -> str | None:
     try:
         brackets(searcher.mode, searcher.max_trials, length, divisor=divisor, bracket_rungs=searcher.bracket_rungs)
     except ValueError as error:
-        yield path, str(error).removeprefix("bracket_rungs has ")
+        return str(error).removeprefix("bracket_rungs has ")
+    return None
 
 
-def _grid(config: ExperimentConfig) -> list[Problem]:
-    if config.searcher.name != "grid":
+def _grid(config: ExperimentConfig, scope: Scope) -> list[Problem]:
+    if config.searcher.name != "grid" or not scope.knows("searcher.name", "hyperparameters"):
         return []
     space = config.hyperparameters
     missing = missing_counts(leaves(space))
     if missing or (count := size(leaves(space))) <= GRID_LIMIT:
-        return missing
-    words = f"the grid has {count} points, and at most {GRID_LIMIT} are accepted; lower a count"
+        return [] if scope.is_partial else missing
+    words = f"the grid has {shown(count)} points, and at most {GRID_LIMIT} are accepted; lower a count"
     return [Problem(path="hyperparameters", message=words)]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.merge import Override, join_path
+from airflow_provider_dtrain.core.shown import may_be_secret, names_secret
 
 MASK: Final = "********"
 SECRET_KEYS: Final = frozenset({"access_key", "secret_key", "connection_string", "credential"})
 _HIDDEN_TREE: Final = "data.secrets"
 _VARIABLES: Final = ("environment.variables.", "environment.environment_variables.")
-_SECRET_VARIABLE: Final = re.compile(
-    r"(^|_)(TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRETS|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)(_|$)",
-    re.IGNORECASE,
-)
+#: Sections whose whole value is not shown when it is no section: it may be an entry of one.
+_SECTIONS: Final = frozenset({"environment", "data", "checkpoint_storage"})
 
 
 def is_secret(path: str) -> bool:
@@ -34,8 +32,14 @@ def _names_secret(path: str) -> bool:
 def hides(path: str) -> bool:
     """Return whether a value is not shown: secrets, and variables whose name says that they hold one."""
     if path.startswith(_VARIABLES):
-        return bool(_SECRET_VARIABLE.search(path.rpartition(".")[2]))
+        return names_secret(path.rpartition(".")[2])
     return _names_secret(path)
+
+
+def hides_in_message(path: str) -> bool:
+    """Return whether an error message leaves the value at a path out."""
+    is_open = path.startswith(("data.", *_VARIABLES)) or path + "." in _VARIABLES
+    return is_open or path in _SECTIONS or hides(path) or names_secret(path.rpartition(".")[2])
 
 
 def mask(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,6 +49,27 @@ def mask(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     masked: dict[str, Any] = _mask(document, "")
     return masked
+
+
+def literal_secrets(document: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the values that :func:`mask` hides.
+
+    :param document: as written
+    """
+    return list(_differences(document, mask(document), ""))
+
+
+def _differences(value: Any, masked: Any, path: str) -> Iterator[str]:
+    if isinstance(value, Override):
+        yield from _differences(value.value, masked.value, path)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _differences(item, masked[key], join_path(path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _differences(item, masked[index], join_path(path, str(index)))
+    elif value != masked:
+        yield path
 
 
 def take_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,16 +94,21 @@ def _mask(value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _mask(item, join_path(path, str(key))) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_mask(_entry(item, path), join_path(path, str(index))) for index, item in enumerate(value)]
-    return MASK if value is not None and hides(path) else value
+        if path + "." in _VARIABLES:
+            return [_entry(item, path) for item in value]
+        return [_mask(item, join_path(path, str(index))) for index, item in enumerate(value)]
+    if value is None or hides(path):
+        return value if value is None else MASK
+    is_variable = path.startswith(_VARIABLES) and isinstance(value, str)
+    return MASK if is_variable and may_be_secret(value) else value
 
 
 def _entry(item: Any, path: str) -> Any:
     """Return an entry ``K=V`` of a list of variables with its value masked when its name asks for it."""
-    if path + "." not in _VARIABLES or not isinstance(item, str):
-        return item
-    name, equals, _ = item.partition("=")
-    return f"{name}={MASK}" if equals and hides(f"{path}.{name}") else item
+    if not isinstance(item, str):
+        return None if item is None else MASK
+    name, equals, value = item.partition("=")
+    return f"{name}={MASK}" if equals and (hides(f"{path}.{name}") or may_be_secret(value)) else item
 
 
 def _take(value: Any, path: str, secrets: dict[str, Any]) -> Any:

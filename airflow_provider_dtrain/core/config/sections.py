@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from airflow_provider_dtrain.core.config.types import (
     AbsolutePath,
+    ContainerPath,
     Count,
     Line,
     Name,
@@ -19,8 +20,8 @@ from airflow_provider_dtrain.core.config.types import (
     VariableName,
     VariableValue,
     refuse,
-    shown,
 )
+from airflow_provider_dtrain.core.shown import shown
 
 
 class Period(Section):
@@ -35,7 +36,7 @@ class Period(Section):
         given = [name for name in ("batches", "records", "epochs") if getattr(self, name) is not None]
         if len(given) != 1:
             what = " and ".join(given) if given else "no unit"
-            raise refuse(f"{what} given; exactly one of batches, records, epochs is accepted (see !override)")
+            raise refuse(f"{what} given; exactly one of batches, records, epochs is accepted")
         return self
 
     @property
@@ -52,12 +53,18 @@ def _period(value: Any) -> Any:
 AnyPeriod = Annotated[Period, BeforeValidator(_period)]
 
 
+def _mode(value: str) -> str:
+    if not value or len(set(value)) != len(value) or not set(value) <= set("rwm"):
+        raise refuse(f"{shown(value)} is not accepted; r, w and m are, each once and in any order")
+    return value
+
+
 class Device(Section):
     """A device of the host that the container sees."""
 
     host_path: AbsolutePath
     container_path: AbsolutePath
-    mode: Literal["r", "w", "m", "rw", "rm", "wm", "rwm", "mrw"] = "mrw"
+    mode: Annotated[str, AfterValidator(_mode)] = "mrw"
 
 
 def _device(value: Any) -> Any:
@@ -74,7 +81,8 @@ class BindMount(Section):
     """A folder of the host that the container sees."""
 
     host_path: AbsolutePath
-    container_path: AbsolutePath
+    #: A relative one lies below the work folder.
+    container_path: ContainerPath
     read_only: bool = False
     propagation: Literal["private", "rprivate", "shared", "rshared", "slave", "rslave"] = "rprivate"
 
@@ -100,8 +108,8 @@ def _compression(value: Any) -> Any:
 
 
 def _precision(value: Any) -> Any:
-    """Take false as none."""
-    return "none" if value is False else value
+    """Take false, and Determined's O0, as none."""
+    return "none" if value is False or value == "O0" else value
 
 
 class Optimizations(Section):

@@ -6,24 +6,28 @@ them into problems with a path.
 
 from __future__ import annotations
 
+import posixpath
 import re
-import shlex
+import warnings
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from airflow_provider_dtrain.core.shown import shown
+
 _SHELL: Final = re.compile(r"[;&|<>$`\"'\\(){}\[\]*?!#~]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z", re.ASCII)
 _TRIAL_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
-_SIZE: Final = re.compile(r"\d+(\.\d+)?\s*([kmgt]i?)?b?\Z", re.ASCII | re.IGNORECASE)
+#: Source: RAMInBytes of docker's go-units, with "1 gi" and any space before the unit.
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) *[kmgtp]?i?b?\Z", re.ASCII | re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,15}\Z", re.ASCII)
 _PORTS: Final = re.compile(r"(\d{1,5})-(\d{1,5})\Z", re.ASCII)
-_OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", "2>&1", "2>", "&>"})
-_EXPANSION: Final = re.compile(r"\$[A-Za-z_{(]|`")
-_FOREIGN_LAUNCHER: Final = re.compile(r"determined\.launch\.\w+\Z")
+
+#: The compiler of ``re`` recurses, and a host may have less stack left than this process.
+MAX_GROUPS_DEEP: Final = 50
 
 #: Set for every rank by the launch; a value from the configuration could only break the gang.
 LAUNCH_VARIABLES: Final = frozenset(
@@ -58,12 +62,6 @@ def refuse(message: str) -> PydanticCustomError:
     return PydanticCustomError("dtrain", "{words}", {"words": message})
 
 
-def shown(value: object, limit: int = 60) -> str:
-    """Return a value as it may stand in an error message: short, strings quoted."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 4] + "...'"
-
-
 def _text(value: str) -> str:
     if "\x00" in value:
         raise refuse("a NUL character is not accepted")
@@ -95,10 +93,10 @@ def _name(value: str) -> str:
 
 
 def _title(value: str) -> str:
+    """Accept any printable characters: names of files and assets are derived from it."""
     _line(value)
-    bad = sorted(set(_SHELL.findall(value)) | set(re.findall(r"[/%]", value)))
-    if bad:
-        raise refuse(f"{shown(value)} has {' '.join(bad)}; letters, digits, spaces and _ . - + : @ = , are accepted")
+    if not value.isprintable():
+        raise refuse(f"{shown(value)} has a character that cannot be printed")
     if len(value) > 128:
         raise refuse(f"{len(value)} characters; at most 128 are accepted")
     return value
@@ -114,6 +112,13 @@ def _path(value: str) -> str:
 def _absolute(value: str) -> str:
     if not _path(value).startswith("/"):
         raise refuse(f"{shown(value)} is not an absolute path")
+    return value
+
+
+def _in_container(value: str) -> str:
+    """A relative one lies below the work folder."""
+    if posixpath.normpath(_path(value)) in (".", "/"):
+        raise refuse(f"{shown(value)} is the whole container or its work folder; a folder below it is accepted")
     return value
 
 
@@ -143,15 +148,16 @@ def _python(value: str) -> str:
 
 
 def _size(value: Any) -> Any:
-    good = _SIZE.match(value) if isinstance(value, str) else type(value) is int and value > 0
-    if not good:
-        raise refuse(f"{shown(value)} is not a size: bytes, or a text such as '4g', is accepted")
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if not (float(match[1]) > 0 if match else type(value) is int and 0 < value < 2**63):
+        raise refuse(f"{shown(value)} is not a size above 0: bytes, or a text such as '4g' or '512 mi', is accepted")
     return value
 
 
 def _variable_name(value: Any) -> Any:
     if not isinstance(value, str) or not _VARIABLE.match(value):
-        raise refuse(f"{shown(value)} is not a variable name: letters, digits and '_' are accepted, no digit first")
+        name = shown(value.partition("=")[0]) if isinstance(value, str) else shown(value)
+        raise refuse(f"{name} is not a variable name: letters, digits and '_' are accepted, no digit first")
     if value in LAUNCH_VARIABLES:
         raise refuse(f"{value} is set for each rank by the launch; remove it")
     return value
@@ -187,57 +193,30 @@ def _ports(value: str) -> str:
 def _pattern(value: str) -> str:
     if len(value) > 1000:
         raise refuse(f"{len(value)} characters; at most 1000 are accepted")
+    if (depth := _nesting(value)) > MAX_GROUPS_DEEP:
+        raise refuse(f"groups nested {depth} deep; at most {MAX_GROUPS_DEEP} are accepted")
     try:
-        re.compile(value)
-    except re.error as error:
-        raise refuse(f"{shown(value)} is not a regular expression: {error}") from None
+        with warnings.catch_warnings():
+            # A pattern that a later Python may read otherwise is checked on the host, so nothing is printed here.
+            warnings.simplefilter("ignore")
+            re.compile(value)
+    except (re.error, OverflowError, RecursionError, MemoryError, ValueError) as error:
+        raise refuse(f"{shown(value)} is not a regular expression: {str(error) or type(error).__name__}") from None
     return value
 
 
-def split_command(entrypoint: str | list[str]) -> list[str]:
-    """Return the words of a command; a text is split as a shell would, but no shell runs it.
-
-    :raises ValueError: a quote is not closed
-    """
-    return shlex.split(entrypoint) if isinstance(entrypoint, str) else list(entrypoint)
+def _nesting(pattern: str) -> int:
+    """Return how deep the groups of a pattern are nested; parentheses in sets count as well, escaped ones do not."""
+    depth = deepest = 0
+    for mark in re.findall(r"\\.|[()]", pattern, re.DOTALL):
+        depth += {"(": 1, ")": -1}.get(mark, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def is_trial_class(entrypoint: str | list[str]) -> bool:
     """Return whether an entrypoint is ``module:TrialClass`` and not a command."""
     return isinstance(entrypoint, str) and bool(_TRIAL_CLASS.match(entrypoint))
-
-
-def _entrypoint(value: Any) -> Any:
-    if isinstance(value, str):
-        _check_shell_words(_text(value))
-    elif not (isinstance(value, list) and all(isinstance(word, str) for word in value)):
-        raise refuse(f"{shown(value)} is not accepted; a command as text or list of texts, or module:TrialClass, is")
-    words = split_command(value)
-    if not words or not words[0].strip():
-        raise refuse("the command is empty")
-    for word in words:
-        _text(word)
-        if _FOREIGN_LAUNCHER.match(word):
-            raise refuse(
-                f"{word} is a launcher of Determined; ranks are started here with torchrun's environment: "
-                "name the training script itself (Horovod and TensorFlow are not supported)"
-            )
-    return value
-
-
-def _check_shell_words(value: str) -> None:
-    try:
-        words = shlex.split(value, posix=False)
-        shlex.split(value)
-    except ValueError as error:
-        raise refuse(f"{shown(value)} cannot be split into words: {error}") from None
-    for word in words:
-        expands = _EXPANSION.search(word) and not word.startswith("'")
-        if word in _OPERATORS or word.endswith(";") or expands:
-            raise refuse(
-                f"{shown(word)} would need a shell, and none runs the command; "
-                "put it into a script, or give a list such as [bash, -c, ...]"
-            )
 
 
 Text = Annotated[str, AfterValidator(_text)]
@@ -247,6 +226,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Title = Annotated[str, AfterValidator(_title)]
 Path = Annotated[str, AfterValidator(_path)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+ContainerPath = Annotated[str, AfterValidator(_in_container)]
 CodePath = Annotated[str, AfterValidator(_relative)]
 TemplateName = Annotated[str, BeforeValidator(_template)]
 Python = Annotated[str, AfterValidator(_python)]
@@ -256,7 +236,6 @@ VariableValue = Annotated[str, BeforeValidator(_variable_value)]
 Interface = Annotated[str, AfterValidator(_interface)]
 PortRange = Annotated[str, AfterValidator(_ports)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
-Entrypoint = Annotated[str | list[str], BeforeValidator(_entrypoint)]
 Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Field(gt=0, le=10**9)]

@@ -1,7 +1,7 @@
 """A rank without torch: it counts steps, keeps checkpoints, and proves which slot it uses.
 
 Arguments: last step, seconds per step, steps per checkpoint, then words: ``flood`` writes much log,
-``leak`` leaves a process in a session of its own that keeps the lock of the slot.
+``leak`` leaves a process that has nothing of its run: no parent, session, descriptor or environment.
 """
 
 import fcntl
@@ -19,6 +19,8 @@ RANK, SLOT, RUN = int(os.environ["RANK"]), os.environ["DTRAIN_SLOT"], os.environ
 WITNESS = "/var/tmp/witness"
 # While it is there, every rank of the host leaves a process as with the word.
 LEAK = "/var/tmp/leak"
+# While it is there, every rank of the host floods its log, as with the word.
+FLOOD = "/var/tmp/flood"
 
 
 def witness():
@@ -83,11 +85,15 @@ def save(events, step):
 
 
 def leak():
-    """Leave a grandchild that has detached itself in every way but for its descriptors."""
-    code = "import os, time\nos.setsid()\nif os.fork(): os._exit(0)\ntime.sleep(600)"
-    kept = [int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
-    inherited = [fd for fd in kept if os.path.exists(f"/proc/self/fd/{fd}")]
-    subprocess.Popen([sys.executable, "-c", code], pass_fds=inherited, start_new_session=True, env={}).wait()
+    """Leave a grandchild that has detached itself in every way."""
+    code = "import os, time\nif os.fork(): os._exit(0)\nos.closerange(0, 256)\ntime.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={}).wait()
+
+
+def say(step):
+    """Write three numbered lines: the task log has to show or to name each one."""
+    for number in range(3 * step, 3 * step + 3):
+        os.write(1, b"NUM %s %d of rank 0 end\n" % (RUN.encode(), number))
 
 
 def main():
@@ -102,12 +108,17 @@ def main():
             has_leaked = True
             leak()
         end = time.monotonic() + PAUSE_S
-        if "flood" in WORDS:
+        flooding = os.path.exists(FLOOD)
+        if "flood" in WORDS or flooding:
             while time.monotonic() < end:
                 os.write(1, b"x" * 120 * 500 + b"\n")
+                if flooding:
+                    time.sleep(0.003)  # 20 MB/s: the small disk of a host takes this until its log is trimmed.
         else:
             time.sleep(PAUSE_S)
         step += 1
+        if RANK == 0:
+            say(step)
         events.write("report", step=step, metrics={"loss": 1.0 / step})
         if RANK == 0 and step % SAVE_EVERY == 0:
             save(events, step)

@@ -1,0 +1,255 @@
+"""Commands of an experiment: split into words without a shell, and Determined's launcher taken out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from airflow_provider_dtrain.core.config.types import is_trial_class, refuse
+from airflow_provider_dtrain.core.shown import shown
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+#: One part of a word: in single quotes, the start of one in double quotes, one escaped character, or plain.
+_PART: Final = re.compile(
+    r"""'(?P<single>[^']*)'|(?P<double>")|\\(?P<escaped>.)|(?P<plain>[^ \t\r\n'"\\]+)""",
+    re.DOTALL,
+)
+#: What ends a part in double quotes, or is escaped in it.
+_IN_DOUBLE_QUOTES: Final = re.compile(r'\\.|"', re.DOTALL)
+_MARKS: Final = "'\"\\"
+_QUOTING: Final = re.compile(r"['\"\\]")
+_PLAIN_WORD: Final = re.compile(r"[^ \t\r\n]+")
+_ESCAPED_IN_QUOTES: Final = re.compile(r'\\(["\\])')
+_OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", "2>&1", "2>", "&>"})
+_EXPANSION: Final = re.compile(r"\$[A-Za-z_]\w*|\$[{(]|`", re.ASCII)
+_LAUNCHER: Final = "determined.launch.torch_distributed"
+_FOREIGN_LAUNCHER: Final = re.compile(r"determined\.launch\.\w+\Z")
+_NO_EFFECT: Final = "resources.slots_per_trial says how many ranks there are, and the launch how they meet"
+
+#: Words at the start of a command among which the launcher and its options are looked for.
+_SEARCHED: Final = 100
+#: Options of torchrun without a value. Source: torch.distributed.run of PyTorch 2.
+_FLAGS: Final = frozenset(
+    {"--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env", "--use-agent-store", "--help", "-h"}
+)
+#: Options of torchrun that say what the script is.
+_MODES: Final = {"-m": "module", "--module": "module", "--no-python": "no python"}
+
+
+class Word(NamedTuple):
+    """A word of a command that is written as text."""
+
+    value: str
+    #: Where it begins in the text.
+    start: int
+    #: The shell syntax that it needs outside quotes; None: none.
+    syntax: str | None
+
+
+def split_command(entrypoint: str | list[str]) -> list[str]:
+    """Return the words of a command; a text is split by the rules of POSIX quoting, but no shell runs it.
+
+    Takes linear time, which ``shlex`` does as well, but a hundredth of it.
+
+    :raises ValueError: a quote is open, or the text ends with a backslash
+    """
+    if not isinstance(entrypoint, str):
+        return list(entrypoint)
+    if not _QUOTING.search(entrypoint):
+        return _PLAIN_WORD.findall(entrypoint)
+    return [word.value for word in _words(entrypoint)]
+
+
+def _words(text: str) -> Iterator[Word]:
+    position = _end_of_space(text, 0)
+    while position < len(text):
+        start, parts, syntax = position, [], None
+        while match := _PART.match(text, position):
+            kind, part, position = str(match.lastgroup), match[match.lastgroup or 0], match.end()
+            if kind == "double":
+                end = _end_of_double(text, position)
+                part, position = text[position:end], end + 1
+            if syntax is None and kind in ("plain", "double"):
+                syntax = _expansion(part)
+            parts.append(_ESCAPED_IN_QUOTES.sub(r"\1", part) if kind == "double" else part)
+        if position < len(text) and text[position] in _MARKS:
+            raise ValueError("No escaped character" if text[position] == "\\" else "No closing quotation")
+        yield Word("".join(parts), start, _operator(text[start:position]) or syntax)
+        position = _end_of_space(text, position)
+
+
+def _end_of_double(text: str, position: int) -> int:
+    """Return where the double quote is that ends a part; a loop, because a repeated group would keep a stack."""
+    for match in _IN_DOUBLE_QUOTES.finditer(text, position):
+        if match[0] == '"':
+            return match.start()
+    raise ValueError("No closing quotation")
+
+
+def _end_of_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
+
+
+def _expansion(part: str) -> str | None:
+    """Return the expansion that a part of a word would need a shell for."""
+    found = _EXPANSION.search(part)
+    return found[0][:40] if found else None
+
+
+def _operator(word: str) -> str | None:
+    """Return the shell operator that a word as written is."""
+    if word in _OPERATORS:
+        return word
+    return ";" if word.endswith(";") and not word.endswith("\\;") else None
+
+
+def _shell_syntax(text: str) -> str | None:
+    """Return the first thing in a command that only a shell understands.
+
+    :raises ValueError: a quote is open, or the text ends with a backslash
+    """
+    if _QUOTING.search(text):
+        return next((word.syntax for word in _words(text) if word.syntax), None)
+    words = _PLAIN_WORD.findall(text)
+    operator = next(filter(None, map(_operator, words)), None)
+    return operator or _expansion(text)
+
+
+def check_entrypoint(value: Any) -> Any:
+    """Return an entrypoint that can be started without a shell.
+
+    :raises PydanticCustomError: it cannot
+    """
+    if isinstance(value, str):
+        words = _checked_words(value)
+    elif isinstance(value, list) and all(isinstance(word, str) for word in value):
+        words = value
+    else:
+        raise refuse(f"{shown(value)} is not accepted; a command as text or list of texts, or module:TrialClass, is")
+    if not words or not words[0].strip():
+        raise refuse("the command is empty")
+    for word in words:
+        if "\x00" in word:
+            raise refuse("a NUL character is not accepted")
+        if _FOREIGN_LAUNCHER.match(word):
+            raise refuse(_foreign(word))
+    return value
+
+
+def _checked_words(text: str) -> list[str]:
+    try:
+        syntax, words = _shell_syntax(text), split_command(text)
+    except ValueError as error:
+        raise refuse(f"the command cannot be split into words: {error}") from None
+    if syntax is not None:
+        raise refuse(
+            f"{syntax!r} would need a shell, and none runs the command; "
+            "put it into a script, or give a list such as [bash, -c, ...]"
+        )
+    return words
+
+
+def _foreign(launcher: str) -> str:
+    if launcher == _LAUNCHER:
+        return f"{launcher} is not followed by a script, or by --trial module:TrialClass and nothing else"
+    return (
+        f"{launcher} is a launcher of Determined; ranks are started here with torchrun's environment: "
+        "name the training script itself (Horovod, DeepSpeed's launcher and TensorFlow are not supported)"
+    )
+
+
+def without_launcher(entrypoint: Any) -> tuple[Any, list[str]]:
+    """Return an entrypoint without ``python3 -m determined.launch.torch_distributed``, and warnings.
+
+    What cannot be translated is returned as it is.
+
+    :param entrypoint: text or list of words, as written
+    """
+    if isinstance(entrypoint, str) and _LAUNCHER in entrypoint:
+        try:
+            words = list(itertools.islice(_words(entrypoint), _SEARCHED))
+        except ValueError:
+            return entrypoint, []
+    elif isinstance(entrypoint, list) and all(isinstance(word, str) for word in entrypoint):
+        words = [Word(word, 0, None) for word in entrypoint[:_SEARCHED]]
+    else:
+        return entrypoint, []
+    command = _translated([word.value for word in words])
+    if command is None:
+        return entrypoint, []
+    return command.written_as(entrypoint, words), _warnings(command.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    trial: str | None = None
+    #: Words to put before the script: an interpreter, or nothing.
+    before: Sequence[str] = ()
+    #: Number of the first word of the script.
+    first: int = 0
+    options: Sequence[str] = ()
+
+    def written_as(self, entrypoint: str | list[str], words: Sequence[Word]) -> str | list[str]:
+        """Return the command as text or list, as the entrypoint is; quotes of a text stay as they are written."""
+        if self.trial is not None:
+            return self.trial
+        if isinstance(entrypoint, list):
+            return [*self.before, *entrypoint[self.first :]]
+        return " ".join([*map(shlex.quote, self.before), entrypoint[words[self.first].start :]])
+
+
+def _warnings(options: Sequence[str]) -> list[str]:
+    found = [f"entrypoint: {_LAUNCHER} is left out: the ranks are started with torchrun's environment here"]
+    if options:
+        found.append(f"entrypoint: {', '.join(options)[:200]} of {_LAUNCHER} has no effect: {_NO_EFFECT}")
+    return found
+
+
+def _translated(words: list[str]) -> _Command | None:
+    """Return what a command with the launcher means here; None: it is none, or names nothing to run."""
+    if _LAUNCHER not in words[1:]:
+        return None
+    place = words.index(_LAUNCHER)
+    if words[place - 1] != "-m":
+        return None
+    interpreter = words[: place - 1] or ["python3"]
+    first, options, mode = _options(words, place + 1)
+    if first >= len(words):
+        return None
+    if words[first] == "--trial" or words[first].startswith("--trial="):
+        given = [*words[first].partition("=")[2:], *words[first + 1 :]]
+        names = [name for name in given if name]
+        return _Command(trial=names[0], options=options) if len(names) == 1 and is_trial_class(names[0]) else None
+    if is_trial_class(words[first]) and first == len(words) - 1:
+        return _Command(trial=words[first], options=options)
+    if mode == "module":
+        return _Command(before=[*interpreter, "-m"], first=first, options=options)
+    needs_interpreter = mode != "no python" and words[first].endswith(".py")
+    return _Command(before=interpreter if needs_interpreter else (), first=first, options=options)
+
+
+def _options(words: list[str], first: int) -> tuple[int, list[str], str]:
+    """Return where the script begins, the options of torchrun before it, and how it is named."""
+    options: list[str] = []
+    mode = "script"
+    place = first
+    while place < len(words) and (word := words[place]).startswith("-"):
+        if word == "--":
+            place += 1
+            break
+        if word == "--trial" or word.startswith("--trial="):
+            break
+        name, equals, _ = word.partition("=")
+        plain = name.replace("_", "-")
+        mode = _MODES.get(plain, mode)
+        takes_value = not equals and plain not in _FLAGS
+        width = 2 if takes_value and place + 1 < len(words) and words[place + 1] != "--" else 1
+        if plain not in _MODES:
+            options.append(name)
+        place += width
+    return place, options, mode

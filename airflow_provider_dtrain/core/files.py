@@ -1,0 +1,37 @@
+"""Files that a user names: regular files only, opened without waiting."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def read_regular(path: str | Path, *, limit_bytes: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    :param limit_bytes: most bytes to return; None: all of them
+    :raises OSError: the file cannot be read, or is a folder, pipe, socket or device; ``strerror`` says which
+    """
+    _check(os.stat(path).st_mode)
+    # The path may be another file by now, and opening a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        _check(os.fstat(descriptor).st_mode)
+        return file.read(-1 if limit_bytes is None else limit_bytes)
+
+
+def _check(mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kind = next((words for test, words in _KINDS if test(mode)), "no file")
+    raise OSError(0, f"it is {kind}; a regular file is expected")

@@ -1,0 +1,114 @@
+"""Limits for what one attempt may store: events, checkpoints, metric rows and metric names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Bytes of events files for each event that the limit allows.
+BYTES_PER_EVENT = 1024
+#: Events beyond the limit for what a trial's end needs, and their bytes.
+RESERVED_EVENTS, RESERVED_BYTES = 1000, 16 << 20
+#: Kinds that are taken from the reserve; a checkpoint and a validation have limits of their own as well.
+RESERVED_KINDS = frozenset(
+    {"init", "first_step", "checkpoint", "validation", "rung", "result", "returned", "stopped", "invalid_hp"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The options ``attempt_*_limit``; 0 = no limit."""
+
+    events: int
+    checkpoints: int
+    #: Of each group, training and validation.
+    metric_rows: int
+    metric_names: int
+
+
+@dataclass(kw_only=True)
+class Usage:
+    """Numbers of what an attempt has stored so far."""
+
+    events: int = 0
+    event_bytes: int = 0
+    checkpoints: int = 0
+    reports: int = 0
+    validations: int = 0
+    names: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on an event.
+
+    :param event: None when it is left out
+    :param option: whose limit it hit; "" = none. An event that is stored without some of its metrics has both.
+    """
+
+    event: Mapping[str, Any] | None
+    option: str = ""
+
+
+class Quota:
+    """Counts what the ranks of one attempt send. Thread-safe: its hosts' frames are read in several threads."""
+
+    def __init__(self, limits: Limits, usage: Usage) -> None:
+        self.limits, self.usage = limits, usage
+        self._lock = threading.Lock()
+
+    def admit(self, event: Mapping[str, Any], size: int) -> Verdict:
+        """Return what may be stored of an event of a rank, and count it.
+
+        :param size: length of its line, bytes
+        """
+        with self._lock:
+            return self._admit(event, size)
+
+    def _admit(self, event: Mapping[str, Any], size: int) -> Verdict:
+        kind, usage, limits = event["kind"], self.usage, self.limits
+        if not self._has_room(kind, size):
+            return Verdict(None, "attempt_events_limit")
+        if kind == "checkpoint" and 0 < limits.checkpoints <= usage.checkpoints:
+            return Verdict(None, "attempt_checkpoints_limit")
+        rows = {"report": usage.reports, "validation": usage.validations}.get(kind, -1)
+        if 0 < limits.metric_rows <= rows:
+            return Verdict(None, "attempt_metric_rows_limit")
+        usage.events += 1
+        usage.event_bytes += size
+        usage.checkpoints += kind == "checkpoint"
+        usage.reports += kind == "report"
+        usage.validations += kind == "validation"
+        return self._without_new_names(event) if rows >= 0 else Verdict(event)
+
+    def _has_room(self, kind: str, size: int) -> bool:
+        events, bytes_ = self.limits.events, self.limits.events * BYTES_PER_EVENT
+        if kind in RESERVED_KINDS:
+            events, bytes_ = events + RESERVED_EVENTS, bytes_ + RESERVED_BYTES
+        return not self.limits.events or (self.usage.events < events and self.usage.event_bytes + size <= bytes_)
+
+    def _without_new_names(self, event: Mapping[str, Any]) -> Verdict:
+        """Return a report with the metrics whose names are known or still fit."""
+        metrics, known, most = event["metrics"], self.usage.names, self.limits.metric_names
+        new = [name for name in metrics if name not in known]
+        refused = set(new[max(0, most - len(known)) :]) if most else set()
+        known.update(name for name in new if name not in refused)
+        if not refused:
+            return Verdict(event)
+        kept = {name: value for name, value in metrics.items() if name not in refused}
+        return Verdict({**event, "metrics": kept}, "attempt_metric_names_limit")
+
+
+def words_of(option: str, limits: Limits) -> str:
+    """Return what a limit that was hit means."""
+    what = option.removeprefix("attempt_").removesuffix("_limit")
+    number: int = getattr(limits, what)
+    left_out = "new names are left out" if what == "metric_names" else "later ones are left out"
+    return f"[dtrain] {option} ({number:,} {what.replace('_', ' ')} of one attempt) is reached: {left_out}"
+
+
+def names_of(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names in several dicts of metrics."""
+    return {name for row in rows for name in row}

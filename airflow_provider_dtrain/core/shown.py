@@ -1,0 +1,64 @@
+"""Values in error messages: short, and without what may be a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: Said of a value that holds Jinja.
+JINJA: Final = (
+    "This holds Jinja, which Airflow fills in only where a DAG passes the text as an operator's config; "
+    "a file is taken literally: write a value here, and let the DAG set another one with overrides"
+)
+#: Longest text that a message repeats.
+LIMIT: Final = 60
+_SECRET_NAME: Final = re.compile(
+    r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|ACCOUNT_?KEY"
+    r"|(?:^|[_-])(?:TOKENS?|AUTH)(?:[_-]|$)|[_-](?:KEY|PWD|DSN|SAS)$",
+    re.IGNORECASE,
+)
+_ASSIGNED: Final = re.compile(r"([A-Za-z_][\w.-]{0,99})[\"']?\s*[=:]")
+_FORMS: Final = re.compile(
+    r"://[^/\s:@]*:[^/\s@]+@"  # user and password in a URL
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{12}|\bgh[pousr]_\w{16}|\bhf_\w{16}|\bsk-[\w-]{16}|\bxox[abprs]-|\beyJ[\w-]{10}|-----BEGIN"
+    r"|^(?=\S*[a-z])(?=\S*[A-Z])(?=\S*\d)[\w+/=~-]{32,}$"
+)
+_SEARCHED: Final = 10_000
+
+
+def names_secret(name: str) -> bool:
+    """Return whether a name says that its value is a secret, such as ``DB_PASSWORD``."""
+    return bool(_SECRET_NAME.search(name[:_SEARCHED]))
+
+
+def may_be_secret(text: str) -> bool:
+    """Return whether a text looks like a secret, or like an assignment of one (``DB_PASSWORD=...``)."""
+    part = text[:_SEARCHED]
+    return bool(_FORMS.search(part)) or any(names_secret(match.group(1)) for match in _ASSIGNED.finditer(part))
+
+
+def shown(value: object) -> str:
+    """Return a value as a message may repeat it: short, strings quoted, no secrets, no contents of maps."""
+    if isinstance(value, str):
+        return _shown_text(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        digits = int(value.bit_length() * 0.30103) + 1
+        return repr(value) if digits <= LIMIT else f"an integer of about {digits} digits"
+    if value is None or isinstance(value, (bool, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        is_plain = len(value) <= 5 and all(isinstance(item, (int, float)) for item in value)
+        return f"[{', '.join(map(shown, value))}]" if is_plain else f"a list of {len(value)}"
+    return "a map" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+
+
+def _shown_text(value: str) -> str:
+    if may_be_secret(value):
+        return f"a text of {len(value)} characters"
+    return repr(value) if len(value) <= LIMIT else f"{value[: LIMIT - 4]!r}..."
+
+
+def is_jinja(value: Any) -> bool:
+    """Return whether a value is a text that Airflow would render as a template."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)

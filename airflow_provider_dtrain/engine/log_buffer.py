@@ -1,0 +1,216 @@
+"""Bytes of a rank's log between their host and the task log: bounded, in order, each gap marked."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+#: A longer line is broken here; Airflow's log view shows such lines badly.
+MAX_LINE_BYTES = 8192
+#: Bytes that may wait; what comes beyond them is left out and marked.
+MOST_WAITING_BYTES = 1 << 20
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+#: What torch puts before the lines of a failed rank, and before warnings of its own.
+_TORCH_PREFIX = re.compile(r"^\[rank0\]: ?")
+PREFIX = "[rank 0] "
+
+
+def clean(line: str) -> str:
+    """Return a line without terminal escapes and control characters; a carriage return keeps its last part."""
+    return _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
+
+
+@dataclass(frozen=True)
+class LogPlace:
+    """Which log this is."""
+
+    trial_id: int
+    #: Number of the attempt within the trial, from 1.
+    attempt: int
+
+    def begins(self, offset: int) -> str:
+        """Return the line that begins a block: whatever was logged before, this is byte ``offset``."""
+        return f"{PREFIX}--- trial {self.trial_id}, attempt {self.attempt}: the log from byte {offset} on ---"
+
+    def missing(self, start: int, end: int | None, reason: str) -> str:
+        """Return the line that stands for bytes that are not in the task log.
+
+        :param end: None = up to its end, which is not known
+        """
+        command = f"airflow dtrain trial logs {self.trial_id} --attempt {self.attempt} --from {start}"
+        what = f"bytes {start} to {end} ({end - start})" if end is not None else f"everything from byte {start} on"
+        until = "" if end is None else f" --to {end}"
+        return (
+            f"{PREFIX}--- trial {self.trial_id}, attempt {self.attempt}: {what} left out: {reason}. "
+            f"Read: {command}{until} ---"
+        )
+
+
+@dataclass
+class _Bytes:
+    offset: int
+    data: bytearray
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+@dataclass
+class _Gap:
+    offset: int
+    end: int | None
+    reason: str
+
+
+class LogBuffer:
+    """Takes bytes and gaps in one thread, gives records of whole lines in another one.
+
+    :param begin: offset of the first byte
+    :param most_bytes: bytes that may wait
+    """
+
+    def __init__(self, place: LogPlace, begin: int, *, most_bytes: int = MOST_WAITING_BYTES) -> None:
+        self.place, self._most = place, most_bytes
+        #: Everything before it was given out, or marked as missing.
+        self.position = begin
+        self._begins: int | None = begin
+        self._pieces: deque[_Bytes | _Gap] = deque()
+        self._waiting, self._is_full, self._is_finished = 0, False, False
+        self._lock = threading.Lock()
+
+    def add(self, offset: int, data: bytes) -> None:
+        """Take bytes; leave them out while too many wait."""
+        if not data:
+            return
+        with self._lock:
+            self._is_full = self._waiting + len(data) > (self._most // 2 if self._is_full else self._most)
+            last = self._pieces[-1] if self._pieces else None
+            if self._is_full:
+                self._add_gap(offset, offset + len(data), "more than the task log takes (task_log_rate)")
+            elif isinstance(last, _Bytes) and last.end == offset:
+                last.data += data
+                self._waiting += len(data)
+            else:
+                self._pieces.append(_Bytes(offset, bytearray(data)))
+                self._waiting += len(data)
+
+    def skip(self, start: int, end: int | None, reason: str) -> None:
+        """Take note that bytes will not come.
+
+        :param end: None = everything from ``start`` on
+        """
+        with self._lock:
+            self._add_gap(start, end, reason)
+
+    def begin_anew(self, offset: int) -> None:
+        """Take note that the next bytes begin at ``offset`` again."""
+        with self._lock:
+            self._pieces.append(_Gap(offset, offset, ""))
+
+    def _add_gap(self, start: int, end: int | None, reason: str) -> None:
+        last = self._pieces[-1] if self._pieces else None
+        if isinstance(last, _Gap) and last.end == start and last.reason == reason:
+            last.end = end
+        elif end is None or end > start:
+            self._pieces.append(_Gap(start, end, reason))
+
+    def finish(self) -> None:
+        """Let an unfinished last line count as a line: nothing follows it."""
+        self._is_finished = True
+
+    def leave_out(self, reason: str) -> None:
+        """Replace everything that waits by one mark."""
+        with self._lock:
+            if not self._pieces:
+                return
+            starts = [piece.offset for piece in self._pieces]
+            ends = [piece.end for piece in self._pieces]
+            known = [end for end in ends if end is not None]
+            self._pieces.clear()
+            self._waiting = 0
+            self._add_gap(min(starts), None if None in ends else max(known), reason)
+
+    @property
+    def has_record(self) -> bool:
+        """True when :meth:`record` would return one."""
+        with self._lock:
+            if not self._pieces:
+                return False
+            first = self._pieces[0]
+            if isinstance(first, _Gap) or len(self._pieces) > 1 or self._is_finished:
+                return True
+            return len(first.data) >= MAX_LINE_BYTES or b"\n" in first.data
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing waits, an unfinished line neither."""
+        return not self._pieces
+
+    def record(self, most_bytes: int) -> list[str]:
+        """Return the next lines, at most ``most_bytes`` or one line; nothing when no line is whole.
+
+        Then :attr:`position` is behind them.
+        """
+        lines: list[str] = []
+        with self._lock:
+            left = most_bytes
+            while self._pieces and (left > 0 or not lines):
+                first = self._pieces[0]
+                if isinstance(first, _Gap):
+                    lines += self._mark(first)
+                    self._pieces.popleft()
+                    continue
+                cut = self._cut(first, max(left, MAX_LINE_BYTES if not lines else 0))
+                if cut == 0:
+                    break
+                lines += self._lines(first, cut)
+                left -= cut
+        return lines
+
+    def _mark(self, gap: _Gap) -> list[str]:
+        if gap.end == gap.offset:
+            # The file is read again from here.
+            self.position = self._begins = gap.offset
+            return []
+        self.position = gap.end if gap.end is not None else gap.offset
+        self._begins = None
+        return [self.place.missing(gap.offset, gap.end, gap.reason)]
+
+    def _cut(self, piece: _Bytes, most: int) -> int:
+        """Return how many bytes of a piece make whole lines of at most ``most`` bytes together."""
+        data = piece.data
+        cut = data.rfind(b"\n", 0, most) + 1
+        if cut:
+            return cut
+        is_closed = self._is_finished or len(self._pieces) > 1
+        newline = data.find(b"\n", 0, MAX_LINE_BYTES)
+        if newline >= 0 or (is_closed and len(data) <= MAX_LINE_BYTES):
+            whole = newline + 1 if newline >= 0 else len(data)
+            return whole if whole <= most else 0
+        return MAX_LINE_BYTES if min(most, len(data)) >= MAX_LINE_BYTES else 0
+
+    def _lines(self, piece: _Bytes, cut: int) -> list[str]:
+        block = bytes(piece.data[:cut])
+        del piece.data[:cut]
+        lines = [self.place.begins(self._begins)] if self._begins is not None else []
+        self._begins = None
+        piece.offset += cut
+        self.position = piece.offset
+        self._waiting -= cut
+        if not piece.data:
+            self._pieces.popleft()
+        text = block.decode("utf-8", "replace").removesuffix("\n")
+        return lines + [
+            PREFIX + part for line in text.split("\n") for part in _broken(_TORCH_PREFIX.sub("", clean(line)))
+        ]
+
+
+def _broken(line: str) -> list[str]:
+    """Return a line in parts that are not too long."""
+    if len(line) <= MAX_LINE_BYTES:
+        return [line]
+    return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)]

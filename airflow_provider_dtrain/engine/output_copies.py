@@ -1,0 +1,271 @@
+"""Copies of a trial's outputs on this machine: whole generations, of which the newest counts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from airflow_provider_dtrain.engine.checkpoints import sync_folder
+from airflow_provider_dtrain.hosts.unpacking import pack_tree, sync_tree, unpack_plain
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hosts.remote import HostLink
+
+#: Folders of a run whose files are outputs; names of other members are refused.
+FOLDERS = ("checkpoints", "work")
+#: Most files of one generation, and longest path of one; the supervisor has the same.
+FILES_LIMIT, PATH_LIMIT = 10_000, 1024
+#: Largest last member of what a host sends: a line of some hundred bytes for each file.
+END_LIMIT_BYTES = 32 << 20
+#: What the supervisor sends at most, whatever the options say.
+MOST_BYTES = 16 << 30
+PARTIAL = ".outputs-"
+_GENERATION = re.compile(r"outputs-(\d{1,9})-(\d{1,9})", re.ASCII)
+_MANIFEST, _END = "manifest.json", "end.json"
+
+
+class BrokenOutputsError(Exception):
+    """Outputs that a host sent do not fit together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """One file of a generation."""
+
+    size_bytes: int
+    #: Unix time of the last change.
+    modified_at: float
+    #: Differs after each change on the host.
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Files that a generation holds, and files that were left out."""
+
+    run: str
+    attempt: int
+    host: str
+    #: Unix time at which the host was asked.
+    at: float
+    #: True: the ranks had ended, so nothing newer can come of this run.
+    is_final: bool
+    files: Mapping[str, OutputFile] = field(default_factory=dict)
+    #: Files that were being written; an older copy of them is kept where there is one.
+    unsettled: tuple[str, ...] = ()
+    #: Files and bytes beyond the limits, and the paths of the largest.
+    left_out_files: int = 0
+    left_out_bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    #: Links, sockets and names that are no text.
+    others: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.size_bytes for file in self.files.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A whole copy."""
+
+    folder: Path
+    manifest: Manifest
+
+    def path(self, name: str) -> Path:
+        """Return where a file of the manifest lies."""
+        return self.folder / name
+
+
+class OutputCopies:
+    """The generations of one trial.
+
+    A generation appears under its name once it is whole and on the disk. It is never changed; older ones go then.
+
+    :param folder: the trial's folder below ``checkpoint_dir``
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def newest(self, *, first_attempt: int = 0) -> Generation | None:
+        """Return the newest generation; None when there is none.
+
+        :param first_attempt: attempts before it do not count
+        """
+        for _, path in sorted(self._generations(), reverse=True):
+            manifest = _read_manifest(path)
+            if manifest is not None and manifest.attempt >= first_attempt:
+                return Generation(folder=path, manifest=manifest)
+        return None
+
+    def take(self, link: HostLink, manifest: Manifest, *, limit_bytes: int, first_attempt: int = 0) -> Generation:
+        """Copy what the ranks of a run wrote or changed since the newest generation. Blocks.
+
+        :param manifest: run, attempt, host and time of the new generation
+        :param first_attempt: attempts before it do not count
+        :raises ArchiveLimitError: more came than the limit allows
+        :raises BrokenOutputsError: the host contradicts itself
+        :raises tarfile.TarError: the archive is damaged or leads outside
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        before, limit_bytes = self.newest(first_attempt=first_attempt), min(limit_bytes, MOST_BYTES)
+        is_same_run = before is not None and before.manifest.run == manifest.run
+        versions = (
+            {path: file.version for path, file in before.manifest.files.items()} if before and is_same_run else {}
+        )
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=PARTIAL, ignore_cleanup_errors=True) as temporary:
+            folder = Path(temporary)
+            with link.outputs(
+                manifest.run, known=versions, limit_bytes=limit_bytes, limit_files=FILES_LIMIT
+            ) as incoming:
+                unpack_plain(incoming, folder, limit_bytes=limit_bytes + END_LIMIT_BYTES, limit_files=FILES_LIMIT + 1)
+            whole = _completed(folder, manifest, before)
+            if whole.size_bytes > limit_bytes:
+                raise BrokenOutputsError(f"the files have {whole.size_bytes} bytes, {limit_bytes} were allowed")
+            return self._commit(folder, whole)
+
+    def _commit(self, folder: Path, manifest: Manifest) -> Generation:
+        (folder / _MANIFEST).write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+        sync_tree(folder)
+        last = max((key for key, _ in self._generations() if key[0] == manifest.attempt), default=(0, 0))
+        own = (manifest.attempt, last[1] + 1)
+        target = self.folder / f"outputs-{own[0]}-{own[1]}"
+        os.rename(folder, target)
+        sync_folder(self.folder)
+        for key, path in self._generations():
+            if key < own:
+                shutil.rmtree(path, ignore_errors=True)
+        return Generation(folder=target, manifest=manifest)
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed in the middle of a copy left of it."""
+        for path in self.folder.glob(f"{PARTIAL}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _generations(self) -> list[tuple[tuple[int, int], Path]]:
+        found = []
+        for path in self.folder.glob("outputs-*"):
+            if (match := _GENERATION.fullmatch(path.name)) is not None:
+                found.append(((int(match[1]), int(match[2])), path))
+        return found
+
+
+def _completed(folder: Path, manifest: Manifest, before: Generation | None) -> Manifest:
+    """Return the manifest of what a host sent, after what it left out as known was linked from the copy before.
+
+    A file that was being written stays as the copy before has it, also when that is of an earlier attempt.
+    """
+    end = _read_end(folder / _END)
+    files = _files_of(end)
+    unsettled = tuple(path for path in _texts(end.get("unsettled")) if path not in files)
+    for path in unsettled:
+        # Half of it may have come.
+        with contextlib.suppress(OSError):
+            (folder / path).unlink()
+        if before is not None and path in before.manifest.files:
+            files[path] = before.manifest.files[path]
+    sent = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    for path, file in files.items():
+        if path not in sent:
+            _link(folder, path, file, before)
+        elif (folder / path).lstat().st_size != file.size_bytes:
+            raise BrokenOutputsError(f"{path} came with another size than announced")
+    for path in sent - set(files):
+        (folder / path).unlink()
+    found = end.get("left_out")
+    left_out: dict[str, Any] = found if isinstance(found, dict) else {}
+    return replace(
+        manifest,
+        files=files,
+        unsettled=unsettled,
+        left_out_files=_count(left_out.get("files")),
+        left_out_bytes=_count(left_out.get("bytes")),
+        left_out=tuple(_texts(left_out.get("largest")))[:3],
+        others=_count(end.get("others")),
+    )
+
+
+def _link(folder: Path, path: str, file: OutputFile, before: Generation | None) -> None:
+    known = before.manifest.files.get(path) if before is not None else None
+    if before is None or known is None or known.version != file.version:
+        raise BrokenOutputsError(f"{path} did not come and is not known")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    os.link(before.path(path), folder / path)
+
+
+def _read_end(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+        path.unlink()
+        found = json.loads(text) if len(text) <= END_LIMIT_BYTES else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BrokenOutputsError(f"its end is missing or cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise BrokenOutputsError("its end is not an object, or is too long")
+    return found
+
+
+def _files_of(end: Mapping[str, Any]) -> dict[str, OutputFile]:
+    files = end.get("files")
+    if not isinstance(files, dict) or len(files) > FILES_LIMIT:
+        raise BrokenOutputsError(f"its end names no files, or more than {FILES_LIMIT}")
+    return {path: _file_of(path, entry) for path, entry in files.items()}
+
+
+def _file_of(path: str, entry: object) -> OutputFile:
+    parts = path.split("/")
+    is_plain = len(path) <= PATH_LIMIT and path.isprintable() and not {"", ".", ".."} & set(parts)
+    if not is_plain or parts[0] not in FOLDERS or len(parts) < 2:
+        raise BrokenOutputsError(f"{path[:100]!r} is no path of an output")
+    match entry:
+        case [int(size), int() | float() as at, str(version)] if size >= 0 and 0 <= at < 2**40 and len(version) < 200:
+            return OutputFile(size_bytes=size, modified_at=float(at), version=version)
+    raise BrokenOutputsError(f"{path[:100]!r} has no size, time and version")
+
+
+def _texts(value: object) -> list[str]:
+    texts = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [one for one in texts[:FILES_LIMIT] if _is_output(one)]
+
+
+def _is_output(path: str) -> bool:
+    try:
+        _file_of(path, [0, 0, ""])
+    except BrokenOutputsError:
+        return False
+    return True
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
+
+
+def _read_manifest(folder: Path) -> Manifest | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        files = {path: OutputFile(**file) for path, file in found.pop("files").items()}
+        found |= {name: tuple(found[name]) for name in ("unsettled", "left_out")}
+        return Manifest(**found, files=files)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def send_outputs(link: HostLink, run: str, name: str, generation: Generation) -> None:
+    """Put the files of a generation into a run's folder, where the start moves them to their places. Blocks.
+
+    :param name: drawn for this start alone
+    """
+    for folder in FOLDERS:
+        if (generation.folder / folder).is_dir():
+            with link.putting(run, f"carried-{name}") as outgoing:
+                pack_tree(generation.folder / folder, cast("IO[bytes]", outgoing), folder)

@@ -1,0 +1,241 @@
+"""Outputs of plain scripts: copied from rank 0's host while they run and at their end, and into the next attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tarfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.launch import rank_order
+from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.engine.checkpoints import trial_folder
+from airflow_provider_dtrain.engine.drawing import first_attempt
+from airflow_provider_dtrain.engine.output_copies import BrokenOutputsError, Generation, Manifest, OutputCopies
+from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostRefusedError
+from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError, tree_bytes
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.store.records import AttemptView
+
+#: How long the copy of one attempt may take; then it has failed.
+COPY_MOST_S = 3600.0
+#: How long a start waits for what a host that may be away still has of the attempt before.
+CATCH_UP_S = 300.0
+#: How long the end of a trial waits for a copy that was not made while it was followed.
+PATIENCE_S = 3.0
+#: The loop holds tasks weakly.
+_BACKGROUND: set[asyncio.Task[None]] = set()
+#: What goes wrong in a copy without any fault of the trial.
+_FAILURES = (HostError, OSError, tarfile.TarError, BrokenOutputsError, TimeoutError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """Outputs that are put into an attempt's folders before its ranks start."""
+
+    generation: Generation
+    #: Drawn for one start: half of what another process sends is never taken for this.
+    name: str
+
+    @classmethod
+    def of(cls, generation: Generation) -> Carried:
+        """Return a generation under a new name."""
+        return cls(generation=generation, name=secrets.token_hex(8))
+
+
+class OutputKeeper:
+    """Copies the outputs of one attempt, while its ranks run and when they have ended.
+
+    Programs that join the training library are left alone: they go on from their checkpoints.
+    """
+
+    def __init__(self, rt: Runtime, view: AttemptView) -> None:
+        self.rt, self.view = rt, view
+        self.copies = copies_of(rt, view)
+        self._closing = asyncio.Event()
+        self._told: set[str] = set()
+
+    async def run(self) -> None:
+        """Copy every ``output_sync_period`` until :meth:`close`."""
+        period_s = self.rt.settings.output_sync_period_s
+        await in_thread(self.copies.sweep)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(period_s or None):
+                    await self._closing.wait()
+            if self._closing.is_set():
+                return
+            await self.copy(is_final=False)
+
+    def close(self) -> None:
+        """Let :meth:`run` end."""
+        self._closing.set()
+
+    async def copy_last(self) -> None:
+        """Copy what the ranks left behind, unless that was done already."""
+        newest = await in_thread(self.copies.newest)
+        if newest is None or newest.manifest.run != self.view.run or not newest.manifest.is_final:
+            async with self.rt.renewing():
+                await self.copy(is_final=True)
+
+    async def copy(self, *, is_final: bool) -> Generation | None:
+        """Copy what is new; return None when there is nothing to copy, or it failed, which is logged."""
+        view = self.view
+        if view.run is None or view.plan is None or await uses_library(self.rt, view):
+            return None
+        manifest = Manifest(run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=is_final)
+        try:
+            async with asyncio.timeout(COPY_MOST_S):
+                found = await self._take(manifest)
+        except ArchiveLimitError as error:
+            self._warn(f"Outputs of rank 0 are not copied: {error}. Raise checkpoint_copy_limit or trial_copy_limit.")
+            return None
+        except _FAILURES as error:
+            if not is_absent(error) or await _has(self.rt, view, "started"):
+                self._warn_lost(error, is_final=is_final)
+            return None
+        self._tell(found, is_final=is_final)
+        return found
+
+    async def _take(self, manifest: Manifest) -> Generation:
+        first = await self.rt.db(first_attempt, self.rt.store, self.view)
+        limit = await in_thread(self._limit)
+        link = await self.rt.link(manifest.host)
+        return await in_thread(lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first))
+
+    def _limit(self) -> int:
+        """Return how many bytes the outputs may have. Blocks."""
+        settings, newest = self.rt.settings, self.copies.newest()
+        others = tree_bytes(self.copies.folder) - (tree_bytes(newest.folder) if newest else 0)
+        return max(0, min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - others))
+
+    def _tell(self, found: Generation, *, is_final: bool) -> None:
+        manifest = found.manifest
+        if is_final and manifest.files:
+            self.rt.log.info(
+                "Outputs: %s. See: airflow dtrain trials outputs %d", size_words(manifest), self.view.trial_id
+            )
+        if manifest.left_out_files:
+            self._warn(
+                f"{manifest.left_out_files} output file(s) with {manifest.left_out_bytes} bytes are not copied: they "
+                f"are beyond checkpoint_copy_limit, trial_copy_limit or 10,000 files. The largest: "
+                f"{', '.join(manifest.left_out)}. They stay on host '{manifest.host}' alone."
+            )
+        if manifest.others:
+            self._warn(f"{manifest.others} output(s) are links, sockets or have no plain name: they are not copied.")
+
+    def _warn_lost(self, error: BaseException, *, is_final: bool) -> None:
+        if not is_final:
+            self._warn(f"Outputs could not be copied from host '{chief_of(self.view)}', trying again: {_words(error)}")
+            return
+        self.rt.log.warning(
+            "What rank 0 wrote on host '%s' since the last copy (%s) is not carried on: %s",
+            chief_of(self.view), last_words(self.copies.newest()), _words(error),
+        )  # fmt: skip
+
+    def _warn(self, words: str) -> None:
+        """Log a warning once for each attempt."""
+        if words not in self._told:
+            self._told.add(words)
+            self.rt.log.warning("%s", words)
+
+
+def is_absent(error: BaseException) -> bool:
+    """Return whether a host says that it has nothing of a run."""
+    return isinstance(error, HostRefusedError) and error.code == "not_found"
+
+
+async def copy_in_time(rt: Runtime, view: AttemptView) -> None:
+    """Copy the outputs of an attempt that was ended from outside; what takes long goes on in the background."""
+
+    async def copy() -> None:
+        with contextlib.suppress(DtrainError):
+            await OutputKeeper(rt, view).copy_last()
+
+    task = asyncio.ensure_future(copy())
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+    await asyncio.wait({task}, timeout=PATIENCE_S)
+
+
+async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
+    """Return the outputs that an attempt begins with, None without any.
+
+    What an earlier follower did not copy at the end of its attempt is copied now, if the host still has it.
+    """
+    first = await rt.db(first_attempt, rt.store, view)
+    attempts = await rt.db(rt.store.trial_attempts, view.trial_id)
+    earlier = [one for one in attempts if first <= one.number < view.number and one.run is not None and one.plan]
+    if not earlier:
+        return None
+    last = max(earlier, key=lambda one: one.number)
+    copies = copies_of(rt, view)
+    newest = await in_thread(lambda: copies.newest(first_attempt=first))
+    is_final = newest is not None and newest.manifest.run == last.run and newest.manifest.is_final
+    if not is_final:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                newest = await OutputKeeper(rt, last).copy(is_final=True) or newest
+    if newest is None or not newest.manifest.files or await uses_library(rt, last):
+        return None
+    rt.log.info("The attempt begins with what rank 0 of attempt %d wrote: %s", newest.manifest.attempt,
+                size_words(newest.manifest))  # fmt: skip
+    return Carried.of(newest)
+
+
+async def beginning(rt: Runtime, view: AttemptView) -> str:
+    """Return where a trial without a checkpoint begins again, in words."""
+    newest = await in_thread(copies_of(rt, view).newest)
+    if newest is None or not newest.manifest.files:
+        return "the beginning: there is no checkpoint yet"
+    return f"what its program has written: {size_words(newest.manifest)}"
+
+
+async def uses_library(rt: Runtime, view: AttemptView) -> bool:
+    """Return whether a rank of the attempt has joined the training library."""
+    return await _has(rt, view, "init", "first_step", "checkpoint")
+
+
+async def _has(rt: Runtime, view: AttemptView, *kinds: str) -> bool:
+    found = await rt.db(rt.store.events, view.attempt_id, kinds=kinds)
+    return bool(found)
+
+
+def copies_of(rt: Runtime, view: AttemptView) -> OutputCopies:
+    """Return the copies of a trial's outputs on this machine."""
+    return OutputCopies(trial_folder(rt.settings.checkpoint_dir, view.experiment_id, view.trial_id))
+
+
+def chief_of(view: AttemptView) -> str:
+    """Return the host of rank 0."""
+    plans = (view.plan or {}).get("plans") or {}
+    return (
+        next((host for host, plan in plans.items() if plan.get("master_local")), "")
+        or rank_order(Placement(view.placement))[0]
+    )
+
+
+def last_words(newest: Generation | None) -> str:
+    """Return when outputs were last copied, in words."""
+    if newest is None:
+        return "there was none"
+    at = datetime.fromtimestamp(newest.manifest.at, UTC)
+    return f"of attempt {newest.manifest.attempt}, {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def size_words(manifest: Manifest) -> str:
+    """Return number and size of the files in words."""
+    return f"{len(manifest.files)} file(s), {manifest.size_bytes / 2**20:.1f} MiB"
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, DtrainError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

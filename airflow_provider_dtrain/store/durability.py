@@ -1,0 +1,82 @@
+"""Durability of commits: settings of each connection, set and read back when it is opened."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+from airflow_provider_dtrain.errors import StoreError
+
+#: SQLite: pragma, value to set, and what it reads back as. FULL: a commit is on disk before it is reported.
+PRAGMAS = (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", 2), ("foreign_keys", "ON", 1))
+#: Longest wait for other processes that have a new store open.
+CHANGE_WAIT_S = 30.0
+#: PostgreSQL: a commit is on disk, at a synchronous standby too. ``remote_apply`` promises more and stays.
+DURABLE = ("on", "remote_apply")
+SET_DURABLE = "SET synchronous_commit TO on"
+#: Through a pooler a session's setting belongs to a server process that others use as well.
+SET_DURABLE_LOCAL = "SET LOCAL synchronous_commit TO on"
+_WAYS_OUT = {
+    "journal_mode": (
+        "A file system without shared memory or locks of this machine refuses it. Move the store to a local disk, or "
+        "use PostgreSQL in [dtrain] sql_alchemy_conn."
+    ),
+    "synchronous": "Without it a power cut undoes grants that were reported. Check how SQLite was built here.",
+    "foreign_keys": "SQLite was built without them here. Use Python's own build of SQLite.",
+}
+
+
+def configure_sqlite(connection: sqlite3.Connection, file: str) -> None:
+    """Set what the store relies on, and read it back: SQLite ignores a pragma that it cannot obey.
+
+    :param file: the database, for the message
+    :raises StoreError: a setting was refused
+    """
+    for name, value, expected in PRAGMAS:
+        if _pragma(connection, name) == expected:
+            continue
+        _set(connection, f"PRAGMA {name}={value}")
+        if (found := _pragma(connection, name)) != expected:
+            raise StoreError(
+                f"The SQLite store {file} needs PRAGMA {name}={value}, SQLite keeps {found!r}. {_WAYS_OUT[name]}"
+            )
+
+
+def _set(connection: sqlite3.Connection, pragma: str) -> None:
+    """Execute a pragma; the change to WAL fails at once while another process opens the same new store."""
+    give_up_at = time.monotonic() + CHANGE_WAIT_S
+    while True:
+        try:
+            connection.execute(pragma)
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def configure_psycopg(connection: Any) -> None:
+    """Let each commit of a PostgreSQL session wait for the disk, whatever the server's default is by then.
+
+    :param connection: of psycopg, outside any transaction
+    :raises StoreError: the server keeps another setting
+    """
+    # Not through a cursor: that would begin a transaction.
+    if _shown(connection) != "remote_apply":
+        connection.pgconn.exec_(SET_DURABLE.encode())
+    if (found := _shown(connection)) not in DURABLE:
+        raise StoreError(
+            f"The PostgreSQL store needs synchronous_commit 'on' or 'remote_apply', the server keeps {found!r} after "
+            f"{SET_DURABLE!r}. A crash of the server would undo grants. See: airflow dtrain db check"
+        )
+
+
+def _shown(connection: Any) -> str:
+    answer = connection.pgconn.exec_(b"SHOW synchronous_commit")
+    value = answer.get_value(0, 0) if answer.ntuples else None
+    return value.decode() if value is not None else "nothing"

@@ -1,0 +1,74 @@
+"""Marks of what hosts sent and the store does not have, and what an attempt has used of its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.quotas import Usage, names_of
+from airflow_provider_dtrain.store.base import Base, reads
+from airflow_provider_dtrain.store.tables import events, metrics, streams
+
+GAP = "gap"
+#: Gaps of one stream that are kept apart; later ones are added to the last of their sort.
+MOST_GAPS = 100
+#: Latest metric rows whose names are known when another process takes over.
+NAMES_OF_ROWS = 1000
+#: Id and body of a row.
+Known = tuple[int, dict[str, Any]]
+
+
+class Gaps(Base):
+    """Reads the usage of an attempt."""
+
+    @reads
+    def usage(self, conn: Connection, attempt_id: int) -> Usage:
+        """Return what the ranks of an attempt have stored."""
+        of_ranks = (events.c.attempt_id == attempt_id, events.c.stream != "supervisor.events", events.c.kind != GAP)
+        query = sa.select(events.c.kind, sa.func.count()).where(*of_ranks).group_by(events.c.kind)
+        counts = {str(kind): int(count) for kind, count in conn.execute(query)}
+        files = (streams.c.attempt_id == attempt_id, streams.c.stream.like("rank%.events"))
+        size = conn.scalar(sa.select(sa.func.coalesce(sa.func.sum(streams.c.position), 0)).where(*files))
+        rows = sa.select(metrics.c.metrics).where(metrics.c.attempt_id == attempt_id)
+        latest = conn.scalars(rows.order_by(metrics.c.id.desc()).limit(NAMES_OF_ROWS))
+        return Usage(
+            events=sum(counts.values()), event_bytes=int(size or 0), checkpoints=counts.get("checkpoint", 0),
+            reports=counts.get("report", 0), validations=counts.get("validation", 0), names=names_of(latest),
+        )  # fmt: skip
+
+
+def add_gaps(conn: Connection, key: Mapping[str, Any], marks: Sequence[Mapping[str, Any]]) -> None:
+    """Store gaps of one stream; one that continues another, or is one of very many, is added to it.
+
+    :param key: attempt_id, token, host and stream
+    :param marks: rows of the table of events
+    """
+    of = [events.c[name] == value for name, value in key.items()]
+    query = sa.select(events.c.id, events.c.body).where(*of, events.c.kind == GAP).order_by(events.c.id)
+    known = [(row.id, dict(row.body)) for row in conn.execute(query)]
+    for mark in marks:
+        found = _extended(known, mark["body"])
+        if found is None:
+            done = conn.execute(events.insert().values(**mark).returning(events.c.id))
+            known.append((done.scalar_one(), dict(mark["body"])))
+        else:
+            conn.execute(events.update().where(events.c.id == found[0]).values(body=found[1]))
+
+
+def _extended(
+    known: Sequence[tuple[int, dict[str, Any]]], mark: Mapping[str, Any]
+) -> tuple[int, dict[str, Any]] | None:
+    """Return the gap that a new one belongs to, with both together; None when it stands alone."""
+    code = mark.get("code")
+    same = [(of, body) for of, body in known if body.get("code") == code and "bytes" in body]
+    if not same:
+        return None
+    of, body = same[-1]
+    is_next = body["offset"] + body["bytes"] == mark["offset"]
+    if not is_next and not str(code).endswith("_limit") and len(known) < MOST_GAPS:
+        return None
+    body.update(bytes=body["bytes"] + mark["bytes"], lines=body["lines"] + mark["lines"], last_at=mark.get("at"))
+    return of, body

@@ -1,0 +1,214 @@
+"""The indices that a data loader takes from its data set, epoch by epoch."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import pickle
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch.utils import data as torch_data
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler, Subset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from airflow_provider_dtrain.train import seeding
+from airflow_provider_dtrain.train.data import permutation
+from airflow_provider_dtrain.train.seeding import derive
+
+#: What a subclass of torch's DataLoader changes when it makes its batches in another way.
+_ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation")
+#: Samplers within samplers are searched to this depth.
+_DEPTH = 4
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+def is_indexed(loader: Any) -> bool:
+    """Return whether a loader's batches follow from the indices of its sampler alone."""
+    if not isinstance(loader, torch_data.DataLoader) or isinstance(loader.dataset, torch_data.IterableDataset):
+        return False
+    return all(getattr(type(loader), name) is getattr(torch_data.DataLoader, name) for name in _ITERATION)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Numbers that stand for the indices of an epoch."""
+
+    #: int64, shape (number of indices)
+    numbers: torch.Tensor
+    #: The numbers are the indices; False: digests of indices of another type.
+    are_indices: bool = True
+    #: False: equal indices may have different numbers on two ranks.
+    comparable: bool = True
+
+    def digest(self) -> Any:
+        """Return a hash object of the numbers, in their order."""
+        numbers = self.numbers.contiguous()
+        try:
+            content: Any = numbers.numpy()
+        except RuntimeError:  # torch without numpy
+            content = array("q", numbers.tolist())
+        return blake2b(content, digest_size=16)
+
+
+class IndexSource:
+    """The sampler of a data loader. It draws the same numbers on all ranks and in a resumed run.
+
+    :param loader: of torch, see :func:`is_indexed`
+    :param seed: of the trial
+    """
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self._seed, self._dataset = seed, loader.dataset
+        #: True: the sampler yields samples; False: it yields whole batches.
+        self.by_sample = loader.batch_size is not None and type(loader.batch_sampler) is BatchSampler
+        whole = self.by_sample or loader.batch_sampler is None
+        self.sampler: Any = loader.sampler if whole else loader.batch_sampler
+        #: Samples and shuffling of a sampler of torch that takes the whole data set; None for every other sampler.
+        self.plain = _plain_order(self.sampler) if self.by_sample else None
+        self._first: Sequence[Any] | None = None
+
+    def __len__(self) -> int:
+        return self.plain[0] if self.plain is not None else len(self.sampler)
+
+    def first(self) -> Sequence[Any] | None:
+        """Draw the first epoch, which the next :meth:`draw` of it returns; None when its end is not known.
+
+        At most one item more than the sampler's length is drawn: a sampler may be endless.
+        """
+        try:
+            length = len(self)
+        except (TypeError, NotImplementedError):
+            return None
+        drawn = self._draw(0, length + 1)
+        self._first = drawn if len(drawn) <= length else None
+        return self._first
+
+    def draw(self, epoch: int, *, shuffle: bool = True) -> Sequence[Any]:
+        """Return the indices of an epoch, or its batches of indices.
+
+        :param shuffle: False: a sampler of torch that shuffles the whole data set keeps its order
+        """
+        if self.plain is not None:
+            length, shuffles = self.plain
+            return permutation(length, self._seed, epoch) if shuffles and shuffle else range(length)
+        drawn, self._first = self._first, None
+        return self._draw(epoch, None) if drawn is None or epoch else drawn
+
+    def _draw(self, epoch: int, limit: int | None) -> Sequence[Any]:
+        seed = derive(self._seed, "sampler", epoch)
+        with seeding.seeded(seed):
+            for part in sampler_parts(self.sampler):
+                set_epoch(part, epoch)
+                for value in getattr(part, "__dict__", {}).values():
+                    seeding.seed_generator(value, seed)
+            return _collected(itertools.islice(self.sampler, len(self) if limit is None else limit))
+
+    def keys(self, items: Sequence[Any]) -> Keys:
+        """Return one number per index, which is the same on all ranks for the same sample.
+
+        :param items: what :meth:`draw` returned
+        """
+        flat = items if self.by_sample else list(_flat(items))
+        try:
+            numbers = flat if isinstance(flat, array) else array("q", flat)
+        except (TypeError, OverflowError):
+            return Keys(_tensor(array("q", map(_digest, flat))), False, all(map(_has_value, flat)))
+        return Keys(_base(self._dataset, _tensor(numbers)))
+
+    def contents(self) -> bytes:
+        """Return a digest of a few samples of a data set that is held in tensors; empty for any other one."""
+        dataset = self._dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
+        if type(dataset) is not TensorDataset:
+            return b""
+        digest = blake2b(digest_size=8)
+        for tensor in dataset.tensors:
+            try:
+                ends = tensor.detach()[[0, -1]].cpu().tolist() if len(tensor) else []
+            except RuntimeError:  # a layout that cannot be indexed
+                ends = []
+            digest.update(repr((tensor.dtype, tuple(tensor.shape), ends)).encode())
+        return digest.digest()
+
+    def is_part(self) -> bool:
+        """Return whether the data set is a subset of another one, chosen by indices."""
+        return isinstance(self._dataset, Subset)
+
+
+def set_epoch(item: Any, epoch: int) -> None:
+    """Tell a sampler, data set or loader the epoch, if it has a method for that."""
+    if callable(getattr(item, "set_epoch", None)):
+        item.set_epoch(epoch)
+
+
+def _plain_order(sampler: Any) -> tuple[int, bool] | None:
+    iterates = getattr(type(sampler), "__iter__", None)
+    if iterates is SequentialSampler.__iter__:
+        return len(sampler.data_source), False
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
+        return len(sampler.data_source), True
+    if iterates is DistributedSampler.__iter__:
+        return len(sampler.dataset), bool(sampler.shuffle)
+    return None
+
+
+def sampler_parts(sampler: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """Yield a sampler and the samplers inside it."""
+    yield sampler
+    if depth:
+        for value in list(getattr(sampler, "__dict__", {}).values()):
+            if isinstance(value, Sampler):
+                yield from sampler_parts(value, depth - 1)
+
+
+def _collected(items: Iterable[Any]) -> Sequence[Any]:
+    """Return all items: plain integers in an array of 8 bytes each, anything else in a list."""
+    iterator = iter(items)
+    head = list(itertools.islice(iterator, 1))
+    if not head or type(head[0]) is not int:
+        return [*head, *iterator]
+    numbers = array("q", head)
+    for item in iterator:
+        if type(item) is not int:
+            return [*numbers, item, *iterator]
+        numbers.append(item)
+    return numbers
+
+
+def _flat(items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        if isinstance(item, (list, tuple)):
+            yield from item
+        else:
+            yield item
+
+
+def _tensor(numbers: array[int]) -> torch.Tensor:
+    return torch.frombuffer(numbers, dtype=torch.int64) if numbers else torch.empty(0, dtype=torch.int64)
+
+
+def _base(dataset: Any, numbers: torch.Tensor) -> torch.Tensor:
+    """Return indices of a subset as indices of the data set that it is taken from."""
+    while isinstance(dataset, Subset) and numbers.numel():
+        indices = dataset.indices
+        if isinstance(indices, range):
+            table = torch.arange(indices.start, indices.stop, indices.step)
+        else:
+            table = _tensor(array("q", map(operator.index, indices)))
+        dataset, numbers = dataset.dataset, table[numbers]
+    return numbers
+
+
+def _has_value(item: Any) -> bool:
+    return all(map(_has_value, item)) if type(item) is tuple else type(item) in _PLAIN
+
+
+def _digest(item: Any) -> int:
+    content = repr(item).encode() if _has_value(item) else pickle.dumps(item)
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,289 @@
+"""Grants under contention, beside a bare transaction that locks the pool and writes the same rows.
+
+A cycle of a process, for which slots are always free: a pass grants its request, and it puts the gang back. A cycle
+of a thread that waits for slots is what a task costs: its request is submitted, granted and ended, and the next one
+comes behind all that wait. The bare cycles write the same rows in as many transactions, each of which locks the pool
+first and decides nothing. Both go through the store's own transactions, so on SQLite both queue in the same way.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import Queue, get_context
+from multiprocessing.synchronize import Barrier
+
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store import fast
+from airflow_provider_dtrain.store.base import bump, lock_pool
+from airflow_provider_dtrain.store.engine import gate
+from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.orders import raise_token
+from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, trials
+
+GANG = 32
+#: Longest wait for a grant before the caller counts as starved.
+STARVED_S = 30.0
+STATE = Statement(sa.select(allocations.c.state).where(allocations.c.id == sa.bindparam("gang")))
+REQUEST = Statement(sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt")))
+FREE = Statement(
+    allocation_slots.update()
+    .where(allocation_slots.c.allocation_id == sa.bindparam("gang"))
+    .values(released_at=sa.bindparam("now"), proof="untaken")
+)
+
+Run = tuple[int, list[float]]
+
+
+@dataclass
+class Caller:
+    """Something that gets a gang and gives it back, again and again.
+
+    :param store: of this process
+    :param name: unique among all callers
+    """
+
+    store: Store
+    config: int
+    name: str
+
+    def __post_init__(self) -> None:
+        self.waits: list[float] = []
+        self.cycles = self.skipped = 0
+
+    def warm_up(self) -> None:
+        """Run one cycle that does not count: statements are compiled and connections made in it."""
+        self._cycle()
+        self.skipped, self.cycles = len(self.waits), 0
+
+    def run(self, until: float) -> None:
+        """Repeat the cycle until a time of time.time()."""
+        while time.time() < until:
+            self._cycle()
+
+    def _cycle(self) -> None:
+        begin = time.perf_counter()
+        grant = self.submit()
+        # Counted although the time may be over: a caller that is left behind has the longest wait.
+        granted = self.until_granted(grant)
+        self.waits.append(time.perf_counter() - begin)
+        self.cycles += granted
+        self.end(grant)
+
+    @property
+    def counted(self) -> Run:
+        """Cycles and waits after the first one."""
+        return self.cycles, self.waits[self.skipped :]
+
+    def submit(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def until_granted(self, grant: tuple[int, int]) -> bool:
+        raise NotImplementedError
+
+    def end(self, grant: tuple[int, int]) -> None:
+        raise NotImplementedError
+
+
+class Task(Caller):
+    """A task as the store serves it."""
+
+    def submit(self) -> tuple[int, int]:
+        key = TrialKey(dag_id="d", run_id=self.name, task_id=f"t{len(self.waits)}")
+        ticket = self.store.submit_trial(
+            TrialSubmission(key=key, experiment_name=self.name, config_id=self.config, pool="gpus", slots=GANG)
+        )
+        return ticket.attempt_id, ticket.allocation_id
+
+    def until_granted(self, grant: tuple[int, int]) -> bool:
+        allocation_id, give_up_at = grant[1], time.monotonic() + STARVED_S
+        self.store.schedule("gpus")
+        while self._state(allocation_id) != "granted":
+            if time.monotonic() > give_up_at:
+                return False
+            # As the engine waits: told by the store, or woken for the next pass.
+            self.store.changes().wait("gpus", 20.0, allocation_id=allocation_id)
+            self.store.schedule("gpus")
+        return True
+
+    def _state(self, allocation_id: int) -> str:
+        [found] = fast.look(self.store._reader, STATE, {"gang": allocation_id})
+        return str(found.state)
+
+    def end(self, grant: tuple[int, int]) -> None:
+        self.store.end_attempt(grant[0], 0, state="completed")
+
+
+class Bare(Caller):
+    """The same rows, written by transactions that read and decide nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = self.config
+        ticket = self.store.submit_trial(
+            TrialSubmission(
+                key=TrialKey(dag_id="bare", run_id=self.name, task_id="t"), experiment_name=self.name,
+                config_id=config, pool="gpus", slots=GANG,
+            )
+        )  # fmt: skip
+        self.store.end_attempt(ticket.attempt_id, 0, state="killed")
+        self.experiment, self.trial = ticket.experiment_id, 0
+
+    def submit(self) -> tuple[int, int]:
+        now = self.store._now()
+        key = {"dag_id": "bare", "run_id": self.name, "task_id": "t", "map_index": -1}
+        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+            lock_pool(conn, "gpus")
+            fast.update(conn, experiments, self.experiment, state="running", ended_at=None)
+            # max_tries makes the key another one each time.
+            self.trial = fast.insert(
+                conn, trials, **key, max_tries=len(self.waits) + 1, number=0, experiment_id=self.experiment,
+                config_id=self.config, hparams={}, seed=0, max_restarts=0, state="queued", created_at=now,
+                cleared_at=now,
+            )  # fmt: skip
+            gang = fast.insert(
+                conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,
+                renewed_at=now,
+            )  # fmt: skip
+            fast.update(conn, allocations, gang, sequence=gang)
+            attempt = fast.insert(
+                conn, attempts, trial_id=self.trial, number=1, allocation_id=gang, state="completed", created_at=now,
+                renewed_at=now, ended_at=now,
+            )  # fmt: skip
+            bump(conn, "gpus")
+        return attempt, gang
+
+    def until_granted(self, grant: tuple[int, int]) -> bool:
+        now, gang = self.store._now(), grant[1]
+        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+            lock_pool(conn, "gpus")
+            token = raise_token(conn, 1)
+            fast.update(conn, allocations, gang, token=token, granted_at=now)
+            rows = [
+                {"allocation_id": gang, "token": token, "host": f"{self.name}-{number // 8}", "slot": number % 8}
+                for number in range(GANG)
+            ]
+            fast.add(conn, allocation_slots, *rows)
+            bump(conn, "gpus")
+        return True
+
+    def end(self, grant: tuple[int, int]) -> None:
+        now = self.store._now()
+        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+            lock_pool(conn, "gpus")
+            fast.update(conn, attempts, grant[0], state="completed", ended_at=now)
+            fast.update(conn, trials, self.trial, state="completed", ended_at=now)
+            fast.send(conn, FREE, {"gang": grant[1], "now": now})
+            fast.update(conn, allocations, grant[1], ended_at=now)
+            fast.update(conn, experiments, self.experiment, state="completed", ended_at=now)
+            bump(conn, "gpus")
+
+
+class Returning(Task):
+    """A task whose request gets a gang and gives it back, with its place kept: nothing else is submitted or ended."""
+
+    attempt_id = 0
+
+    def submit(self) -> tuple[int, int]:
+        if not self.attempt_id:
+            self.attempt_id, allocation_id = super().submit()
+            return self.attempt_id, allocation_id
+        [found] = fast.look(self.store._reader, REQUEST, {"attempt": self.attempt_id})
+        return self.attempt_id, int(found.allocation_id)
+
+    def end(self, grant: tuple[int, int]) -> None:
+        self.store.put_back(grant[0], 0, "again")
+
+
+class BareReturning(Bare):
+    """The same rows, written by transactions that read and decide nothing."""
+
+    grant: tuple[int, int] | None = None
+
+    def submit(self) -> tuple[int, int]:
+        self.grant = self.grant or super().submit()
+        return self.grant
+
+    def end(self, grant: tuple[int, int]) -> None:
+        now = self.store._now()
+        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+            lock_pool(conn, "gpus")
+            fast.send(conn, FREE, {"gang": grant[1], "now": now})
+            fast.update(conn, allocations, grant[1], ended_at=now)
+            gang = fast.insert(
+                conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,
+                renewed_at=now, sequence=grant[1],
+            )  # fmt: skip
+            fast.update(conn, attempts, grant[0], allocation_id=gang, reason="again")
+            bump(conn, "gpus")
+        self.grant = grant[0], gang
+
+
+def _process(
+    kind: type[Caller], url: str, config: int, name: str, seconds: float, ready: Barrier, results: Queue[Run]
+) -> None:
+    store = Store.open(url)
+    one = kind(store, config, name)
+    one.warm_up()
+    ready.wait(4 * STARVED_S)
+    one.run(time.time() + seconds)
+    results.put(one.counted)
+    store.close()
+
+
+def of_processes(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Run:
+    """Return cycles and waits of so many processes."""
+    context = get_context("fork")
+    results: Queue[Run] = context.Queue()
+    ready = context.Barrier(number)
+    work = [(kind, url, config, f"{kind.__name__}{index}", seconds, ready, results) for index in range(number)]
+    processes = [context.Process(target=_process, args=arguments) for arguments in work]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=seconds + 4 * STARVED_S) for _ in processes]
+    for process in processes:
+        process.join()
+    return sum(cycles for cycles, _ in found), [wait for _, waits in found for wait in waits]
+
+
+def of_threads(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Run:
+    """Return the same of so many threads of this process."""
+    store = Store.open(url)
+    callers = [kind(store, config, f"{kind.__name__}{index}") for index in range(number)]
+    callers[0].warm_up()
+    until = time.time() + seconds
+    with ThreadPoolExecutor(number) as threads:
+        list(threads.map(lambda one: one.run(until), callers))
+    store.close()
+    return sum(one.cycles for one in callers), [wait for one in callers for wait in one.counted[1]]
+
+
+CASES: tuple[tuple[str, Callable[..., Run], int, type[Caller], type[Caller]], ...] = (
+    ("1 process", of_processes, 1, BareReturning, Returning),
+    ("8 processes", of_processes, 8, BareReturning, Returning),
+    ("200 waiting threads", of_threads, 200, Bare, Task),
+)
+
+
+def show(name: str, fresh: Callable[[], tuple[str, int]], seconds: float) -> None:
+    """Print the table of one database.
+
+    :param fresh: returns the URL of a new store with its hosts, and the id of a configuration
+    """
+    print(f"\n{name}, {seconds:g} s each\n  {'':21}{'/s':>7}{'bare /s':>9}{'share':>7}", end="")
+    print(f"{'p50 ms':>9}{'p99 ms':>9}{'longest':>9}{'longest/mean':>14}{'bare':>7}")
+    for words, measured, number, *kinds in CASES:
+        (bare, bare_waits), (ours, waits) = (measured(kind, *fresh(), number, seconds) for kind in kinds)
+        p50, p99 = (statistics.quantiles(waits, n=100)[place] * 1e3 for place in (49, 98))
+        spread, of_bare = (max(found) / statistics.mean(found) for found in (waits, bare_waits))
+        print(
+            f"  {words:21}{ours / seconds:7.1f}{bare / seconds:9.1f}{ours / max(1, bare):7.2f}{p50:9.1f}{p99:9.1f}"
+            f"{max(waits) * 1e3:9.0f}{spread:14.1f}{of_bare:7.1f}",
+            flush=True,
+        )

@@ -1,0 +1,184 @@
+"""Steps of a set-up, and the settings with which uv installs what pip would install."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+NETWORK_SIGNS = re.compile(
+    r"name resolution|Name or service not known|getaddrinfo|Failed to establish|Connection refused|timed out|"
+    r"ProxyError|Network is unreachable|Could not fetch URL|SSLError|NewConnectionError|Connection (reset|broken)",
+    re.IGNORECASE,
+)
+#: Names that a user gives uv's index by; then pip's is not handed over.
+UV_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX")
+
+
+class SetupError(Exception):
+    """The environment cannot be made; the text says why and what to do."""
+
+
+def step(what: str, command: Sequence[object], log: Path, env: Mapping[str, str] | None = None) -> None:
+    """Run one step of the set-up, its output in the log file, the time on the screen.
+
+    :raises SetupError: the step failed; the text holds its last lines
+    """
+    print(f"  {what} ...", end="", flush=True)
+    began = time.monotonic()
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=None if env is None else dict(env),
+        )
+        try:
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    print(f" {time.monotonic() - began:.0f} s" if code == 0 else " failed", flush=True)
+    if code != 0:
+        raise SetupError(explain(what, log))
+
+
+def explain(what: str, log: Path) -> str:
+    """Return why a step failed, from the end of its log, and what to do."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    tail = "\n".join("    " + line for line in lines[-8:])
+    text = "\n".join(lines[-60:])
+    if "No space left on device" in text:
+        advice = "The disk is full. Free some space and run the same command again."
+    elif NETWORK_SIGNS.search(text) or "No matching distribution" in text:
+        advice = (
+            "pip did not reach a package index that has this. Check the network; behind a proxy set HTTPS_PROXY, "
+            "with an index of your own set PIP_INDEX_URL. Then run the same command again."
+        )
+    else:
+        advice = f"The whole output is in {log}."
+    return f"Failed while {what}:\n{tail}\n{advice}"
+
+
+def find_uv() -> str | None:
+    """Return the path of uv, or None when there is none that runs (a version manager may only promise one)."""
+    found = shutil.which("uv")
+    if found is None:
+        return None
+    try:
+        done = subprocess.run([found, "--version"], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found if done.returncode == 0 else None
+
+
+def pip_settings(pip: Sequence[object]) -> dict[str, str]:
+    """Return pip's settings by name, from its files and variables; the variables prevail."""
+    command = [str(part) for part in (*pip, "config", "list")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    settings = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if section in ("global", "install", ":env:"):
+            settings[key] = str(ast.literal_eval(value))
+    return settings
+
+
+def uv_options(settings: Mapping[str, str], caller: Mapping[str, str]) -> list[str]:
+    """Return the options that make uv look where pip looks.
+
+    :param settings: pip's settings by name
+    :param caller: environment of the caller, whose own settings of uv prevail
+    """
+    options = [part for folder in settings.get("find-links", "").split() for part in ("--find-links", folder)]
+    options += [part for host in settings.get("trusted-host", "").split() for part in ("--allow-insecure-host", host)]
+    if any(name in caller for name in UV_INDEX):
+        return options
+    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        return [*options, "--no-index"]
+    if "index-url" in settings:
+        options += ["--default-index", settings["index-url"]]
+    further = settings.get("extra-index-url", "").split()
+    if further:
+        # pip takes the best version of all indexes; uv stops at the first index that has the name.
+        options += ["--index-strategy", "unsafe-best-match"]
+    return options + [part for url in further for part in ("--index", url)]
+
+
+def uv_environment(settings: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of uv: the caller's, with pip's certificates unless it names some."""
+    certificates = {"SSL_CERT_FILE": settings["cert"]} if settings.get("cert") else {}
+    return certificates | dict(caller)
+
+
+def installed_version(python: Path, name: str) -> str | None:
+    """Return the version of a distribution in an environment, None when it is not there."""
+    code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    done = subprocess.run([python, "-c", code, name], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+class Installer:
+    """Installs packages in one environment: PyTorch with pip, the rest with uv where it runs.
+
+    :param python: the environment's interpreter
+    :param constraints: versions to take
+    :param log: file that takes the output of all steps
+    :param uv: path of uv; None: pip installs everything
+    """
+
+    def __init__(self, python: Path, constraints: Path, log: Path, uv: str | None) -> None:
+        self.python, self.constraints, self.log, self.uv = python, constraints, log, uv
+        self.pip: list[object] = [python, "-m", "pip"]
+        self.quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+
+    def probe(self, package: str) -> None:
+        """Fetch one small package without patience, so that a missing network is told at once."""
+        folder = self.python.parent.parent / "probe"
+        quick = ["--no-cache-dir", "--retries", "0", "--timeout", "20", "--no-deps", "-d", folder]
+        step("asking the package index", [*self.pip, "download", *self.quiet, *quick, package], self.log)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def with_pip(self, what: str, *packages: str) -> None:
+        """Install with pip."""
+        step(what, [*self.pip, "install", *self.quiet, "-c", self.constraints, *packages], self.log)
+
+    def install(self, what: str, *packages: str) -> None:
+        """Install with uv, else with pip; the version of torch stays what it is.
+
+        :raises SetupError: it failed, or torch was replaced
+        """
+        before = installed_version(self.python, "torch")
+        if self.uv is None or not self._with_uv(what, packages, before):
+            self.with_pip(what, *packages)
+        after = installed_version(self.python, "torch")
+        if before is not None and after != before:
+            raise SetupError(
+                f"Failed while {what}: torch {before} was replaced by {after}. Remove {self.python.parent.parent} and "
+                "run the same command again; without uv on PATH pip installs everything."
+            )
+
+    def _with_uv(self, what: str, packages: Sequence[str], torch: str | None) -> bool:
+        """Return whether uv installed the packages; its failure is left to pip."""
+        settings = pip_settings(self.pip)
+        constraints = ["-c", self.constraints]
+        if torch is not None:
+            own = self.python.parent.parent / "torch-constraint.txt"
+            own.write_text(f"torch=={torch}\n")
+            constraints += ["-c", own]
+        options = ["--no-progress", "--python", self.python, *constraints, *uv_options(settings, os.environ)]
+        command = [self.uv, "pip", "install", *options, *packages]
+        try:
+            step(f"{what} (uv)", command, self.log, uv_environment(settings, os.environ))
+        except SetupError:
+            print(f"  uv could not install this (its reason is in {self.log}); pip does it.", flush=True)
+            return False
+        return True

@@ -1,0 +1,111 @@
+"""Processes on the GPUs of a run, as the driver lists them: what a fence says of them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
+from tests.support.accounts import uids
+from tests.support.nvml import library
+
+__all__ = ["library"]
+
+RUN = "t1.1.7"
+STRANGER = uids()[1]
+
+
+class Device:
+    """A host with one GPU, and who uses it."""
+
+    def __init__(self, host: Host, library: Path) -> None:
+        self.host, self.users = host, host.root / "users"
+        folder = host.root / "nvml"
+        folder.mkdir()
+        (folder / "libnvidia-ml.so.1").write_bytes((library / "libnvidia-ml.so.1").read_bytes())
+        host.env |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_PROCESSES": str(self.users)}
+
+    def use(self, *pids: int) -> None:
+        self.users.write_text(" ".join(map(str, pids)))
+
+    def fence(self, channel: Channel) -> dict[str, Any]:
+        return channel.call("fence", run=RUN, token=7, wait_s=0.1)
+
+    def plan(self, run: str, *argv: str) -> dict[str, Any]:
+        plan = make_plan(run, *argv, cpu_slots=False)
+        plan["ranks"][0]["device"] = "GPU-fake"
+        return plan
+
+
+@pytest.fixture
+def device(account: Callable[..., Host], library: Path) -> Device:
+    return Device(account(), library)
+
+
+@contextmanager
+def program(**account: Any) -> Iterator[int]:
+    """Run a program that no run has started."""
+    process = subprocess.Popen(["sleep", "1000"], **account)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ended(device: Device) -> Channel:
+    """Return the channel of a run that has come to its end."""
+    channel = device.host.channel()
+    start(channel, device.plan(RUN, "true"))
+    channel.wait_event(RUN, "ended")
+    parents = device.host.supervisor_pid(RUN), device.host.reaper_pid(RUN)
+    until(lambda: not any(map(is_alive, parents)), "the end of supervisor and reaper")
+    return channel
+
+
+def test_a_process_of_the_same_account_on_the_device_withholds_clear_until_it_has_left(device: Device) -> None:
+    channel = ended(device)
+    with program(**device.host.account) as pid:
+        device.use(pid)
+        found = device.fence(channel)
+        assert found["clear"] is False
+        assert [(one["pid"], one["command"]) for one in found["survivors"]] == [(pid, "sleep 1000")]
+        device.use()
+        assert device.fence(channel)["clear"] is True
+
+
+def test_a_process_of_another_account_is_told_and_withholds_nothing(device: Device) -> None:
+    channel = ended(device)
+    with program(user=STRANGER, group=STRANGER, extra_groups=()) as pid:
+        device.use(pid)
+        found = device.fence(channel)
+        assert found["clear"] is True
+        assert [(one["slot"], one["pid"], one["user"]) for one in found["foreign"]] == [(0, pid, str(STRANGER))]
+        asked = [{"slot": 0, "device": "GPU-fake"}]
+        words = f"process {pid} (sleep 1000) of user {STRANGER}"
+        assert channel.call("status", slots=asked)["slots"]["0"]["held_by"] == words
+        device.use()
+        assert channel.call("status", slots=asked)["slots"]["0"]["held_by"] is None
+
+
+def test_a_process_that_is_older_than_the_run_is_none_of_its_own(device: Device) -> None:
+    with program(**device.host.account) as pid:
+        channel = ended(device)
+        device.use(pid)
+        found = device.fence(channel)
+        assert found["clear"] is True
+        assert [one["pid"] for one in found["foreign"]] == [pid]
+
+
+def test_the_ranks_of_the_next_run_on_the_device_are_no_strangers(device: Device) -> None:
+    channel = ended(device)
+    start(channel, device.plan("t2.1.8", *SLEEP))
+    until(lambda: device.host.processes("t2.1.8"), "the rank of the next run")
+    device.use(*device.host.processes("t2.1.8"))
+    found = device.fence(channel)
+    assert (found["clear"], "foreign" in found) == (True, False)

@@ -1,0 +1,234 @@
+"""Seeded runs under a whole Airflow: its processes are killed and stopped, hosts fail, users change tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.faults.fuzz import Run
+from tests.faults.inject import nothing, wait
+from tests.faults.processes import lives, stat_of
+from tests.faults.stage import Stage, tree
+from tests.netns import NamespaceHost
+
+Undo = Callable[[], object]
+PARTS = ("scheduler", "triggerer", "api-server")
+OVER = ("success", "failed")
+
+
+@dataclass
+class Begun:
+    """A DAG run of a fuzzed run, and what may become of it."""
+
+    dag_id: str
+    run_id: str
+    #: States in which the DAG run may end.
+    ends: tuple[str, ...] = ("success",)
+    #: States in which its trials may end, all but the last one.
+    earlier: tuple[str, ...] = ("completed",)
+    #: States in which its last trial may end.
+    last: tuple[str, ...] = ("completed",)
+
+
+@dataclass
+class Scene:
+    """Everything that the faults of one run can hit."""
+
+    stage: Stage
+    runs: list[Begun]
+    dice: random.Random
+
+    def live(self) -> Begun | None:
+        """Return a DAG run whose task has begun and not ended; None when there is none."""
+        found = [run for run in self.runs if self.task_state(run) in ("running", "deferred")]
+        return self.dice.choice(found) if found else None
+
+    def task_state(self, run: Begun) -> str:
+        """Return the state of the task of a DAG run; empty when the API server does not answer."""
+        with contextlib.suppress(OSError, RuntimeError):
+            return str(self.stage.airflow.task(run.dag_id, run.run_id, "train")["state"])
+        return ""
+
+    def busy_host(self) -> NamespaceHost:
+        """Return a host on which something runs; any host when nothing does."""
+        names = sorted({one.host for one in self.stage.holders()})
+        hosts = list(self.stage.hosts)
+        return next(host for host in hosts if host.name == self.dice.choice(names)) if names else hosts[0]
+
+    def signal_rank(self, number: int, *, parent: bool = False) -> tuple[int, int] | None:
+        """Send a signal to a process that holds a slot, or to its parent; return what got it."""
+        found = sorted(self.stage.holders(), key=lambda one: (one.run, one.host, one.slot))
+        pid = self.dice.choice(found).pid if found else 0
+        status = stat_of(pid) if pid else None
+        if status is not None and parent:
+            pid, status = status[1], stat_of(status[1])
+        if status is None or pid <= 1:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return pid, status[2]
+
+
+def _kill(name: str) -> Callable[[Scene], Undo]:
+    def fault(scene: Scene) -> Undo:
+        scene.stage.kill_part(name)
+        return lambda: scene.stage.start_part(name)
+
+    return fault
+
+
+def _stop(name: str) -> Callable[[Scene], Undo]:
+    def fault(scene: Scene) -> Undo:
+        stopped = [(pid, found[2]) for pid in tree([scene.stage.part(name)]) if (found := stat_of(pid))]
+        _signal_all(stopped, signal.SIGSTOP)
+        return lambda: _signal_all(stopped, signal.SIGCONT)
+
+    return fault
+
+
+def _signal_all(pids: Sequence[tuple[int, int]], number: int) -> None:
+    for pid, start in pids:
+        if lives(pid, start):
+            os.kill(pid, number)
+
+
+def kill_worker(scene: Scene) -> Undo:
+    """End the worker that follows a trial; its retry follows the same gang."""
+    for run in scene.runs:
+        if run.dag_id == "in_worker" and scene.task_state(run) == "running":
+            with contextlib.suppress(StopIteration, AssertionError):
+                scene.stage.kill_worker(run.dag_id, run.run_id)
+    return nothing
+
+
+def _mark(state: str) -> Callable[[Scene], Undo]:
+    def fault(scene: Scene) -> Undo:
+        run = scene.live()
+        if run is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                scene.stage.airflow.set_task_state(run.dag_id, run.run_id, "train", state)
+            run.ends, run.last = (state, "success"), ("killed", "completed")
+        return nothing
+
+    return fault
+
+
+def clear(scene: Scene) -> Undo:
+    """Clear a task: its trial is ended, and another one does the work from the start."""
+    run = scene.live()
+    if run is not None:
+        body = {"dag_run_id": run.run_id, "task_ids": ["train"], "dry_run": False, "only_failed": False}
+        with contextlib.suppress(OSError, RuntimeError):
+            scene.stage.airflow.api("POST", f"/dags/{run.dag_id}/clearTaskInstances", body)
+        run.earlier = ("killed", "completed")
+    return nothing
+
+
+def kill_rank(scene: Scene) -> Undo:
+    scene.signal_rank(signal.SIGKILL)
+    return nothing
+
+
+def kill_supervisor(scene: Scene) -> Undo:
+    scene.signal_rank(signal.SIGKILL, parent=True)
+    return nothing
+
+
+def crash_host(scene: Scene) -> Undo:
+    host = scene.busy_host()
+    host.crash()
+
+    def back() -> None:
+        host.boot()
+        host.await_sshd()
+
+    return back
+
+
+def cut_host(scene: Scene) -> Undo:
+    host = scene.busy_host()
+    host.partition()
+    return host.heal
+
+
+FAULTS: Mapping[str, Callable[[Scene], Undo]] = {
+    **{f"kill {name}": _kill(name) for name in PARTS},
+    **{f"stop {name}": _stop(name) for name in PARTS},
+    "kill worker": kill_worker,
+    "mark failed": _mark("failed"),
+    "mark success": _mark("success"),
+    "clear": clear,
+    "kill rank": kill_rank,
+    "kill supervisor": kill_supervisor,
+    "host crash": crash_host,
+    "cut host": cut_host,
+}
+#: The API server answers these.
+NEED_ANSWERS = {"mark failed", "mark success", "clear", "kill worker"}
+AWAY = {"kill api-server", "stop api-server"}
+
+
+def draw(dice: random.Random, names: Sequence[str], most: int) -> tuple[str, ...]:
+    """Return some faults that can happen together: one per part of Airflow, users only while it answers."""
+    while True:
+        chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
+        parts = [name.split()[-1] for name in chosen if name.split()[-1] in PARTS]
+        if len(parts) == len(set(parts)) and not (NEED_ANSWERS & set(chosen) and AWAY & set(chosen)):
+            return chosen
+
+
+def one_run(stage: Stage, seed: int, names: Sequence[str] = tuple(FAULTS), *, most: int = 2) -> Run:
+    """Run some DAG runs under one or two faults and return what was wrong."""
+    dice, begun, notes = random.Random(seed), time.monotonic(), list[str]()
+    stage.restart_dead_parts()
+    runs = []
+    for slots in dice.choice([(4,), (6,), (2, 4), (2, 2, 2)]):
+        dag_id = dice.choice(["deferred", "in_worker"])
+        runs.append(Begun(dag_id, stage.start(dag_id, slots=slots, until=dice.choice([100, 200]))))
+    scene = Scene(stage, runs, dice)
+    first = stage.trial_of(runs[0].run_id).trial_id
+    if dice.random() < 0.8:
+        stage.running(first)
+    chosen = draw(dice, names, most)
+    recovery_s = -1.0
+    try:
+        _disturb(scene, chosen, notes)
+        healed = time.monotonic()
+        found = _ends(scene)
+        recovery_s = time.monotonic() - healed
+    except Exception as error:
+        found = [f"did not settle: {error!r}"]
+    return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes)
+
+
+def _disturb(scene: Scene, chosen: Sequence[str], notes: list[str]) -> None:
+    begun, undos = time.monotonic(), []
+    for name in sorted(chosen, key=lambda name: name in AWAY):
+        notes.append(f"{time.monotonic() - begun:.1f} s after the first fault: {name}")
+        undos.append(FAULTS[name](scene))
+        wait(scene.dice.choice([0.0, 1.0]))
+    wait(scene.dice.choice([scene.dice.uniform(0.2, 5.0), scene.dice.uniform(10.0, 40.0)]))
+    for undo in undos:
+        undo()
+    scene.stage.restart_dead_parts()
+
+
+def _ends(scene: Scene) -> list[str]:
+    """Wait for the end of everything; return what is wrong."""
+    stage, found, ends = scene.stage, list[str](), dict[int, str]()
+    for run in scene.runs:
+        state = stage.airflow.wait(run.dag_id, run.run_id, timeout_s=900)
+        if state not in run.ends:
+            found.append(f"{run.dag_id} {run.run_id} ended {state}, not {run.ends}")
+        views = sorted(stage.trials_of(run.run_id), key=lambda view: view.trial_id)
+        for view in views:
+            allowed = run.last if view is views[-1] else run.earlier
+            stage.until(lambda one=view: stage.trial(one.trial_id).ended_at, f"the end of trial {view.trial_id}")
+            ended = stage.trial(view.trial_id).state
+            ends[view.trial_id] = ended if ended in allowed else allowed[0]
+    return [*found, *stage.left(ends)]

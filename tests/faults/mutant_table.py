@@ -1,0 +1,489 @@
+"""The mutants: what is broken, where, and the test that notices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SUPERVISOR = "airflow_provider_dtrain/hosts/supervisor.py"
+STORE = "airflow_provider_dtrain/store"
+ENGINE = "airflow_provider_dtrain/engine"
+HOSTS = "airflow_provider_dtrain/hosts"
+CORE = "airflow_provider_dtrain/core"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One deliberate break.
+
+    :param name: what the broken code does wrong
+    :param path: file, relative to the repository
+    :param old: text that stands in the file exactly once
+    :param new: text that takes its place
+    :param test: pytest's name of the test that must fail
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # -- store: what a host reports
+    Mutant(
+        name="a rank other than 0 sets the result",
+        path=f"{STORE}/events.py",
+        old='    if rank == 0:\n        values = {"result"',
+        new='    if rank is not None:\n        values = {"result"',
+        test="tests/contract/test_store_attempts.py::test_only_rank_0_sets_the_result[sqlite]",
+    ),
+    Mutant(
+        name="a host changes the ranks of other hosts",
+        path=f"{STORE}/events.py",
+        old=', ranks.c.host == event["host"])',
+        new=")",
+        test="tests/contract/test_store_attempts.py::test_a_host_speaks_only_for_its_own_ranks[sqlite]",
+    ),
+    Mutant(
+        name="events of a file that began anew are stored twice",
+        path=f"{STORE}/events.py",
+        old="        if epoch:\n            batch",
+        new="        if False:\n            batch",
+        test="tests/contract/test_store_streams.py"
+        "::test_a_file_that_lost_its_end_is_read_again_and_only_what_is_new_is_stored[sqlite]",
+    ),
+    Mutant(
+        name="a frame of an older epoch moves the offset",
+        path=f"{STORE}/events.py",
+        old='streams.c.position == sa.bindparam("old"), streams.c.epoch == sa.bindparam("of_epoch"))',
+        new='streams.c.position == sa.bindparam("old"))',
+        test="tests/contract/test_store_streams.py::test_a_frame_of_an_older_epoch_is_refused[sqlite]",
+    ),
+    Mutant(
+        name="a decision that is stored is replaced by a later one",
+        path=f"{STORE}/rungs.py",
+        old="set_=values, where=rung_entries.c.is_error)",
+        new="set_=values)",
+        test="tests/contract/test_store_search_rungs.py"
+        "::test_an_entry_that_was_decided_is_not_replaced_by_another_one[sqlite]",
+    ),
+    Mutant(
+        name="a cleared trial enters its rungs",
+        path=f"{STORE}/rungs.py",
+        old="own[0].cleared_at is not None or is_decided",
+        new="is_decided",
+        test="tests/contract/test_store_search_rungs.py"
+        "::test_a_late_question_of_a_cleared_trial_enters_nothing[sqlite]",
+    ),
+    # -- supervisor
+    Mutant(
+        name="a run of another launch is taken for this one",
+        path=SUPERVISOR,
+        old="return launch is not None and known is not None and launch != known",
+        new="return False",
+        test="tests/contract/test_supervisor_launches.py"
+        "::test_a_living_run_of_another_launch_is_refused_and_not_attached_to",
+    ),
+    Mutant(
+        name="a fence that is out of date ends a later run",
+        path=SUPERVISOR,
+        old='    if token < int(run.rpartition(".")[2]):\n        raise Refused("stale_token", f"Run {run} was',
+        new='    if False:\n        raise Refused("stale_token", f"Run {run} was',
+        test="tests/unit/test_supervisor_records.py::test_a_fence_from_before_the_grant_of_its_run_changes_nothing",
+    ),
+    Mutant(
+        name="a fence answers before its tombstone is written",
+        path=SUPERVISOR,
+        old="        mark_fenced(layout, folder, token)\n    except",
+        new="        pass\n    except",
+        test="tests/contract/test_supervisor_fencing.py"
+        "::test_fence_of_a_run_that_never_was_here_is_clear_and_keeps_it_away",
+    ),
+    Mutant(
+        name="recorded tokens of a slot fall",
+        path=SUPERVISOR,
+        old="if number(known.get(store)) < token:\n                    path",
+        new="if True:\n                    path",
+        test="tests/unit/test_supervisor_records.py::test_recorded_tokens_never_fall",
+    ),
+    Mutant(
+        name="a decision for another grant is believed",
+        path=SUPERVISOR,
+        old='    if token != known:\n        raise Refused("stale_token", f"Run {folder.name} was granted under',
+        new='    if False:\n        raise Refused("stale_token", f"Run {folder.name} was granted under',
+        test="tests/contract/test_supervisor_decide.py::test_a_decision_for_another_grant_is_refused",
+    ),
+    Mutant(
+        name="a later decision replaces the one that ranks have read",
+        path=SUPERVISOR,
+        old="after = {**decisions, **before}",
+        new="after = {**before, **decisions}",
+        test="tests/contract/test_supervisor_decide.py"
+        "::test_a_repeated_decision_changes_nothing_and_one_that_is_there_stands",
+    ),
+    Mutant(
+        name="go starts a run that a stop has forbidden",
+        path=SUPERVISOR,
+        old="    if folder.buried:\n        raise buried(run)\n    if not folder.alive():",
+        new="    if not folder.alive():",
+        test="tests/unit/test_supervisor_records.py::"
+        "test_a_run_that_a_fence_or_a_stop_has_forbidden_is_refused_as_such_when_it_shall_go",
+    ),
+    Mutant(
+        name="a stop of an unknown run leaves no tombstone",
+        path=SUPERVISOR,
+        old="        layout.bury(run, None)\n        folder.ring()",
+        new="        folder.ring()",
+        test="tests/contract/test_supervisor_fencing.py::test_stop_of_an_unknown_run_refuses_its_late_start",
+    ),
+    Mutant(
+        name="the reading of a boot before counts as a renewal",
+        path=SUPERVISOR,
+        old="boottime() - renewed if of_this_boot and",
+        new="boottime() - renewed if",
+        test="tests/contract/test_supervisor_protocol.py::test_status_says_what_recovery_asks_for",
+    ),
+    Mutant(
+        name="a damaged line of the supervisor's events is believed",
+        path=SUPERVISOR,
+        old='return parse_object(body) if checksum == b"%08x" % zlib.crc32(body) else None',
+        new="return parse_object(body)",
+        test="tests/unit/test_supervisor_records.py::test_an_event_that_its_writer_did_not_write_is_none",
+    ),
+    Mutant(
+        name="the first rank that fails is not the one that is named",
+        path=SUPERVISOR,
+        old="if code != 0 and not rank.signalled and self.first_failure is None:",
+        new="if code != 0:",
+        test="tests/contract/test_supervisor_process.py::test_the_first_failing_rank_stops_the_others_and_is_named",
+    ),
+    # -- protocol: renewals and silence
+    Mutant(
+        name="a renewal counts from its arrival instead of the host's reading",
+        path=SUPERVISOR,
+        old="deadline = reading + orphan_timeout_s",
+        new="deadline = boottime() + orphan_timeout_s",
+        test="tests/unit/test_renewal.py"
+        "::test_a_deadline_counts_from_the_hosts_reading_and_not_from_the_answers_arrival",
+    ),
+    Mutant(
+        name="an older reading than the last one renews",
+        path=SUPERVISOR,
+        old='known.get("renewed_boottime_s", -1.0) >= reading',
+        new="False",
+        test="tests/unit/test_renewal.py::test_an_answer_that_was_overtaken_or_repeated_moves_no_deadline",
+    ),
+    Mutant(
+        name="a reading from the future renews",
+        path=SUPERVISOR,
+        old="    if reading > boottime():",
+        new="    if False:",
+        test="tests/unit/test_supervisor_records.py::test_a_renewal_can_neither_come_from_the_future_nor_go_back",
+    ),
+    Mutant(
+        name="a host is renewed before the store",
+        path=f"{ENGINE}/renewal.py",
+        old="        for store in {follower.store for follower in wanted.values()}:\n",
+        new="        for link, frame in beats:\n"
+        "            self._tell(link, frame, wanted, {one.store: 0.0 for one in wanted.values()})\n"
+        "        for store in {follower.store for follower in wanted.values()}:\n",
+        test="tests/unit/test_renewal.py::test_a_host_is_renewed_after_the_store_and_gets_its_own_reading_back",
+    ),
+    Mutant(
+        name="a host is renewed under a stale watch",
+        path=f"{ENGINE}/renewal.py",
+        old="if follower.attempt_id in renewed}",
+        new="if follower.attempt_id}",
+        test="tests/unit/test_renewal.py::test_a_host_is_not_renewed_for_a_follower_whose_watch_is_stale",
+    ),
+    Mutant(
+        name="a follower that hangs renews its leases",
+        path=f"{ENGINE}/renewal.py",
+        old="if run in alive and now - follower.progressed_at < PROGRESS_LIMIT_S",
+        new="if run in alive",
+        test="tests/unit/test_renewal.py::test_a_coroutine_that_makes_no_progress_renews_nothing",
+    ),
+    Mutant(
+        name="a hold does not lengthen leases",
+        path=f"{ENGINE}/renewal.py",
+        old="max(follower.orphan_timeout_s, held_s)",
+        new="follower.orphan_timeout_s",
+        test="tests/unit/test_renewal.py::test_a_lease_that_a_person_holds_lasts_as_long",
+    ),
+    Mutant(
+        name="a follower gives a silent host up at once",
+        path=f"{ENGINE}/streaming.py",
+        old="self.rt.settings.orphan_timeout_s and now - self.unreachable_since > limit_s",
+        new="self.rt.settings.orphan_timeout_s",
+        test="tests/unit/test_silent_hosts.py::test_a_silent_host_is_tried_again_until_its_run_must_have_ended_itself",
+    ),
+    Mutant(
+        name="recovery gives a silent host up at once",
+        path=f"{ENGINE}/recovery.py",
+        old="if not self.hook.settings.orphan_timeout_s or silent_s <= limit_s:",
+        new="if not self.hook.settings.orphan_timeout_s:",
+        test="tests/unit/test_renewal.py::test_a_silent_host_is_not_given_up_before_its_run_must_have_ended_itself",
+    ),
+    Mutant(
+        name="a silent host is given up although its lease is held",
+        path=f"{ENGINE}/streaming.py",
+        old="if is_over and not await self.rt.is_held():",
+        new="if is_over:",
+        test="tests/unit/test_silent_hosts.py::test_a_silent_host_whose_run_may_live_on_is_not_given_up",
+    ),
+    Mutant(
+        name="breaches of the protocol are not counted",
+        path=f"{ENGINE}/streaming.py",
+        old="        self.breaches.append(time.monotonic())\n",
+        new="",
+        test="tests/unit/test_protocol_breaches.py::test_a_few_breaches_within_minutes_end_the_hosts_part",
+    ),
+    # -- protocol: frames and events
+    Mutant(
+        name="bytes beyond the window are taken",
+        path=f"{HOSTS}/window.py",
+        old="self._bytes[stream] > WINDOW_BYTES",
+        new="self._bytes[stream] < 0",
+        test="tests/unit/test_window.py::test_bytes_beyond_the_window_break_the_protocol",
+    ),
+    Mutant(
+        name="an acknowledgement frees what comes after it",
+        path=f"{HOSTS}/window.py",
+        old="frames[0][0] <= offset",
+        new="frames",
+        test="tests/unit/test_window.py::test_an_acknowledgement_within_a_frame_does_not_free_it",
+    ),
+    Mutant(
+        name="a frame that does not continue its stream is stored",
+        path=f"{ENGINE}/intake.py",
+        old="if (frame.offset, frame.epoch) != (offset, epoch + epochs):",
+        new="if False:",
+        test="tests/unit/test_intake.py"
+        "::test_a_frame_that_does_not_continue_its_stream_breaks_the_protocol_and_reaches_no_store",
+    ),
+    Mutant(
+        name="raw bytes of any length are waited for",
+        path=f"{HOSTS}/wire.py",
+        old="length > RAW_LIMIT_BYTES",
+        new="False",
+        test="tests/contract/test_remote.py::test_a_breach_of_the_protocol_ends_the_link_and_is_quoted",
+    ),
+    Mutant(
+        name="the checksum of an event is ignored",
+        path=f"{CORE}/events.py",
+        old='if checksum != b"%08x" % zlib.crc32(body):',
+        new="if False:",
+        test="tests/unit/test_events.py::test_anything_else_is_refused_with_its_place",
+    ),
+    Mutant(
+        name="a rank ends its run by an event of the supervisor",
+        path=f"{CORE}/events.py",
+        old="of_supervisor != (source.rank is None) and (of_supervisor or kind in _FIELDS)",
+        new="False",
+        test="tests/unit/test_events.py::test_a_rank_cannot_write_what_only_a_supervisor_or_the_store_writes",
+    ),
+    Mutant(
+        name="a host reports the exit of any rank",
+        path=f"{CORE}/events.py",
+        old="type(value) is int and value in source.ranks",
+        new="type(value) is int",
+        test="tests/unit/test_events.py::test_the_exit_of_a_rank_that_the_host_does_not_have_is_refused",
+    ),
+    # -- protocol: the log
+    Mutant(
+        name="the offset of the log runs ahead of what Airflow has written",
+        path=f"{ENGINE}/rank_log.py",
+        old="now, written = time.monotonic(), self.written",
+        new="now, written = time.monotonic(), self._handed",
+        test="tests/unit/test_rank_log.py"
+        "::test_what_is_committed_stays_behind_what_was_handed_over_until_airflow_has_read_it",
+    ),
+    Mutant(
+        name="a record counts as written without the parent's answer",
+        path=f"{ENGINE}/log_sender.py",
+        old="is_done = channel.confirm()",
+        new="is_done = channel.confirm() or True",
+        test="tests/unit/test_rank_log.py::test_nothing_is_confirmed_before_the_parent_has_answered",
+    ),
+    Mutant(
+        name="bytes that are left out of the log have no mark",
+        path=f"{ENGINE}/log_buffer.py",
+        old="return [self.place.missing(gap.offset, gap.end, gap.reason)]",
+        new="return []",
+        test="tests/unit/test_log_buffer.py::test_what_waits_is_bounded_and_what_is_left_out_is_marked_to_the_byte",
+    ),
+    Mutant(
+        name="what waits of a log has no bound",
+        path=f"{ENGINE}/log_buffer.py",
+        old="if self._is_full:\n                self._add",
+        new="if False:\n                self._add",
+        test="tests/unit/test_log_buffer.py::test_what_waits_is_bounded_and_what_is_left_out_is_marked_to_the_byte",
+    ),
+    # -- what hosts may store
+    Mutant(
+        name="a checkpoint's path leads out of its run",
+        path=f"{CORE}/checkpoint_place.py",
+        old="or not all(map(_is_name, parts))",
+        new="",
+        test="tests/unit/test_checkpoint_place.py::test_every_other_path_is_refused",
+    ),
+    Mutant(
+        name="a checkpoint lies anywhere below the trial's folder",
+        path=f"{CORE}/checkpoint_place.py",
+        old="or not _is_name(name):",
+        new="or not name:",
+        test="tests/unit/test_checkpoint_place.py::test_every_other_path_is_refused",
+    ),
+    Mutant(
+        name="a URL of another kind of storage is opened",
+        path=f"{CORE}/checkpoint_place.py",
+        old="if wanted is None or ALIASES.get(scheme, scheme) != wanted:",
+        new="if wanted is None:",
+        test="tests/unit/test_checkpoint_place.py::test_only_urls_of_the_configured_storage_are_opened_from_here",
+    ),
+    Mutant(
+        name="long events count as short ones",
+        path=f"{CORE}/quotas.py",
+        old="and self.usage.event_bytes + size <= bytes_)",
+        new="and size >= 0 <= bytes_)",
+        test="tests/unit/test_quotas.py::test_long_events_count_by_their_bytes",
+    ),
+    Mutant(
+        name="what ends a trial has no reserve",
+        path=f"{CORE}/quotas.py",
+        old="if kind in RESERVED_KINDS:",
+        new="if kind in ():",
+        test="tests/unit/test_quotas.py::test_what_ends_a_trial_is_taken_beyond_the_limit_up_to_a_reserve",
+    ),
+    Mutant(
+        name="an attempt stores one row more than its limit",
+        path=f"{CORE}/quotas.py",
+        old="0 < limits.metric_rows <= rows",
+        new="0 < limits.metric_rows < rows",
+        test="tests/unit/test_quotas.py::test_rows_are_counted_for_training_and_validation_apart",
+    ),
+    Mutant(
+        name="an extended header is read whole",
+        path=f"{HOSTS}/unpacking.py",
+        old="not 0 <= self.size <= HEADER_LIMIT",
+        new="self.size < 0",
+        test="tests/unit/test_unpacking.py::test_an_extended_header_is_bounded_before_it_is_read",
+    ),
+    # -- store: leases, gaps, durability
+    Mutant(
+        name="a stale watch renews the lease",
+        path=f"{STORE}/attempts.py",
+        old="pairs = sa.tuple_(attempts.c.id, attempts.c.watch).in_(list(watches.items()))",
+        new="pairs = attempts.c.id.in_(list(watches))",
+        test="tests/contract/test_store_attempts.py::test_renewal_says_whose_watch_is_current[sqlite]",
+    ),
+    Mutant(
+        name="a hand-over keeps the watch",
+        path=f"{STORE}/attempts.py",
+        old='values = {"watch": watch + 1, "watcher": HANDED_OVER',
+        new='values = {"watch": watch, "watcher": HANDED_OVER',
+        test="tests/contract/test_store_attempts.py::test_each_follower_gets_a_higher_watch[sqlite]",
+    ),
+    Mutant(
+        name="writes of a stale follower are carried out",
+        path=f"{STORE}/base.py",
+        old='attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))\n    .with_for_update()',
+        new='attempts.c.id == _ATTEMPT, sa.bindparam("watch") > 0)\n    .with_for_update()',
+        test="tests/contract/test_store_search_rungs.py::test_a_stale_follower_decides_nothing[sqlite]",
+    ),
+    Mutant(
+        name="a run of another launch counts as known",
+        path=f"{STORE}/events.py",
+        old="return mine is not None and launch is not None and mine != launch",
+        new="return False",
+        test="tests/contract/test_store_streams.py"
+        "::test_a_run_of_another_launch_or_of_slots_that_were_released_is_unknown[sqlite]",
+    ),
+    Mutant(
+        name="a stream has any number of gaps",
+        path=f"{STORE}/gaps.py",
+        old="and len(known) < MOST_GAPS",
+        new="",
+        test="tests/contract/test_store_gaps.py::test_very_many_gaps_share_rows[sqlite]",
+    ),
+    Mutant(
+        name="SQLite reports commits that are not on the disk",
+        path=f"{STORE}/durability.py",
+        old='("synchronous", "FULL", 2)',
+        new='("synchronous", "OFF", 0)',
+        test="tests/contract/test_store_durability.py::test_every_connection_of_a_sqlite_store_is_durable",
+    ),
+    # -- supervisor: marks, locks, survivors
+    Mutant(
+        name="the mark of the start is not on the disk",
+        path=SUPERVISOR,
+        old='write_all(fd, json.dumps(document, separators=(",", ":")).encode())\n        os.fsync(fd)',
+        new='write_all(fd, json.dumps(document, separators=(",", ":")).encode())',
+        test="tests/unit/test_supervisor_records.py::test_a_mark_and_its_name_are_on_the_disk_before_it_counts",
+    ),
+    Mutant(
+        name="a lock file is not compared after it was locked",
+        path=SUPERVISOR,
+        old="return here.st_nlink > 0 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)",
+        new="return True",
+        test="tests/unit/test_supervisor_slot_locks.py"
+        "::test_a_lock_file_that_was_replaced_before_it_was_locked_is_opened_again",
+    ),
+    Mutant(
+        name="a folder that is not sticky holds the locks",
+        path=SUPERVISOR,
+        old="found.st_uid != 0 or not mode & stat.S_ISVTX or",
+        new="found.st_uid != 0 or",
+        test="tests/unit/test_supervisor_slot_locks.py"
+        "::test_only_a_sticky_folder_of_root_holds_the_locks_of_all_accounts",
+    ),
+    Mutant(
+        name="a lock file with a second name is used",
+        path=SUPERVISOR,
+        old="if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_nlink > 1:",
+        new="if not stat.S_ISREG(os.fstat(fd).st_mode):",
+        test="tests/unit/test_supervisor_slot_locks.py"
+        "::test_what_is_no_lock_file_is_refused_at_once_with_its_owner_and_the_command_that_repairs_it",
+    ),
+    Mutant(
+        name="only one account reads the lock file",
+        path=SUPERVISOR,
+        old="flags | os.O_CREAT | os.O_EXCL, 0o444)",
+        new="flags | os.O_CREAT | os.O_EXCL, 0o400)",
+        test="tests/unit/test_supervisor_slot_locks.py"
+        "::test_a_lock_file_is_made_readable_for_every_account_and_held_on_a_descriptor_that_cannot_write",
+    ),
+    Mutant(
+        name="orphans of a dead supervisor pass its reaper by",
+        path=SUPERVISOR,
+        old='LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n    os.chdir("/")',
+        new='os.chdir("/")',
+        test="tests/contract/test_supervisor_survivors.py"
+        "::test_root_without_a_cgroup_loses_nothing_by_a_killed_supervisor",
+    ),
+    Mutant(
+        name="a fence is clear although suspects live",
+        path=SUPERVISOR,
+        old="return found, [] if found else suspects(folder)",
+        new="return found, []",
+        test="tests/contract/test_supervisor_survivors.py"
+        "::test_what_outlives_supervisor_and_reaper_is_named_and_not_clear_until_it_has_ended",
+    ),
+    # -- configurations and files that users name
+    Mutant(
+        name="a wrong field of a template contradicts others",
+        path=f"{CORE}/config/scope.py",
+        old="not self._is_repaired(path) and self._is_written(path)",
+        new="self._is_written(path)",
+        test="tests/unit/test_config_rules.py::test_a_wrong_field_of_a_template_contradicts_no_other_field",
+    ),
+    Mutant(
+        name="a pipe is waited for",
+        path=f"{CORE}/files.py",
+        old="os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC",
+        new="os.O_RDONLY | os.O_CLOEXEC",
+        test="tests/unit/test_config_hostile.py"
+        "::test_a_file_that_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for",
+    ),
+)

@@ -1,0 +1,99 @@
+"""Actions of users while gangs run: each action returns what takes it back."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
+from tests.faults.world import World
+
+LIVE = ("queued", "running", "paused")
+USER = "user of the tests"
+Undo = Callable[[], object]
+
+
+def nothing() -> None:
+    """Take nothing back."""
+
+
+def _live_trial(world: World, dice: random.Random) -> int | None:
+    """Return a submitted trial that has not ended; None when there is none or the store is away."""
+    with contextlib.suppress(StoreUnavailableError):
+        found = [one for one in world.goals if world.trial(one).state in LIVE]
+        return dice.choice(found) if found else None
+    return None
+
+
+def _ask(call: Callable[[], object]) -> None:
+    """Do what a command does; an answer with an error is an answer."""
+    with contextlib.suppress(DtrainError):
+        call()
+
+
+def kill_trial(world: World, dice: random.Random) -> Undo:
+    """Kill a trial, as ``airflow dtrain trial kill`` does; a trial that is done first completes."""
+    trial = _live_trial(world, dice)
+    if trial is not None:
+        world.may_end(trial, "killed")
+        _ask(lambda: world.store.request_kill(trial, USER))
+    return nothing
+
+
+def stop_trial(world: World, dice: random.Random) -> Undo:
+    """Ask a trial to end with what it has."""
+    trial = _live_trial(world, dice)
+    if trial is not None:
+        world.may_end(trial, "stopped")
+        _ask(lambda: world.store.request_stop(USER, trial_id=trial))
+    return nothing
+
+
+def pause_trial(world: World, dice: random.Random) -> Undo:
+    """Pause a trial; it goes on when it is activated."""
+    trial = _live_trial(world, dice)
+    if trial is None:
+        return nothing
+    _ask(lambda: world.store.request_pause(trial, USER))
+    return lambda: world.until(lambda: (world.store.activate(trial, USER), True)[1], f"trial {trial} to be activated")
+
+
+def change_priority(world: World, dice: random.Random) -> Undo:
+    """Give a trial the first or the last place."""
+    trial, priority = _live_trial(world, dice), dice.choice([1, 99])
+    if trial is not None:
+        _ask(lambda: world.store.set_priority(trial, priority, USER))
+    return nothing
+
+
+def drain_host(world: World, dice: random.Random) -> Undo:
+    """Grant nothing more on a host until it is enabled."""
+    name = dice.choice([host.name for host in world.hosts])
+    _ask(lambda: world.store.set_host_state(name, "draining", "drained by the tests", by=USER))
+    return lambda: world.until(lambda: _enabled(world, name), f"host {name} to be enabled")
+
+
+def _enabled(world: World, name: str) -> bool:
+    """Enable a host that is drained; return True when it is none that a user holds back."""
+    if world.store.get_host(name).state in ("draining", "drained"):
+        world.store.set_host_state(name, "ready", by=USER)
+    return world.store.get_host(name).state not in ("draining", "drained")
+
+
+def disable_slot(world: World, dice: random.Random) -> Undo:
+    """Switch one slot off; what runs on it goes on."""
+    name, index = dice.choice([host.name for host in world.hosts]), dice.randrange(world.slots)
+    _ask(lambda: world.store.set_slot_enabled(name, index, False, by=USER))
+    enable = lambda: (world.store.set_slot_enabled(name, index, True, by=USER), True)[1]  # noqa: E731
+    return lambda: world.until(enable, f"slot {name}:{index} to be enabled")
+
+
+ACTIONS = {
+    "user kills": kill_trial,
+    "user stops": stop_trial,
+    "user pauses": pause_trial,
+    "user sets priority": change_priority,
+    "user drains host": drain_host,
+    "user disables slot": disable_slot,
+}

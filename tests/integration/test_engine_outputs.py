@@ -1,0 +1,220 @@
+"""A plain script goes on from what it wrote, with real ranks and a real supervisor; no scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import re
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.cli import outputs as cli
+from airflow_provider_dtrain.engine.output_copies import Generation, OutputCopies
+from airflow_provider_dtrain.hosts import files
+from airflow_provider_dtrain.store.records import Ticket
+from tests.integration.test_engine_failures import second
+from tests.integration.test_engine_local import Engine, engine  # noqa: F401
+from tests.support.engines import quick_looks  # noqa: F401
+
+
+def script(arguments: str, *, restarts: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "plain", "entrypoint": f"python snapshot.py {arguments}", "model_dir": "code",
+        "max_restarts": restarts, "resources": {"slots_per_trial": 2}, **more,
+    }  # fmt: skip
+
+
+def starts(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what rank 0 found at each of its starts."""
+    return re.findall(r"rank 0 resumes at (.*)", caplog.text)
+
+
+def newest(engine: Engine, ticket: Ticket) -> Generation:  # noqa: F811
+    folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
+    found = OutputCopies(folder).newest()
+    assert found is not None
+    return found
+
+
+async def completed(engine: Engine, ticket: Ticket) -> None:  # noqa: F811
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+
+
+async def until_copied(engine: Engine, ticket: Ticket, wanted: str, after: float = 0.0) -> None:  # noqa: F811
+    """Wait until a copy holds a file."""
+    folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
+    async with asyncio.timeout(50):
+        while True:
+            found = await asyncio.to_thread(OutputCopies(folder).newest)
+            if found is not None and wanted in found.manifest.files and found.manifest.at > after:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_script_finds_its_snapshot_after_a_failure(
+    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(script("5 3 raise link edit"))
+    await completed(engine, ticket)
+    assert starts(caplog) == ["0, seen []", "3, seen ['1:0', '1:1', '1:2']"]
+    assert "from what its program has written: " in caplog.text
+    found = newest(engine, ticket)
+    names = {"work/snapshot.pt", "work/edited.py", "checkpoints/seen.txt", *(f"work/plots/{n}.txt" for n in range(5))}
+    assert set(found.manifest.files) == names
+    assert (found.manifest.attempt, found.manifest.is_final, found.manifest.others) == (2, True, 1)
+    assert found.path("work/snapshot.pt").read_text().startswith("5 ")
+    assert found.path("checkpoints/seen.txt").read_text().split() == ["1:0", "1:1", "1:2", "2:3", "2:4"]
+    # A file of the code that was not changed is no output; the link is none either.
+    assert found.path("work/edited.py").read_text().count("epoch") == 5
+    assert "1 output(s) are links" in caplog.text
+
+
+async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]  # noqa: F811
+) -> None:  # fmt: skip
+    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
+    ticket = engine.submit(script("3 -1 never", restarts=0))
+    await completed(engine, ticket)
+    here = newest(engine, ticket).folder
+    for number in range(2):
+        asked = Namespace(trial_id=ticket.trial_id, output="json", verbose=False)
+        await asyncio.to_thread(cli.outputs, asked)
+        shown = capsys.readouterr()
+        rows = {row["path"]: row["size"] for row in json.loads(shown.out)}
+        assert set(rows) == {"work/snapshot.pt", "checkpoints/seen.txt", *(f"work/plots/{n}.txt" for n in range(3))}
+        assert rows["work/snapshot.pt"] == 1002
+        assert "copied from host 'local'" in shown.err
+        target = tmp_path / f"got{number}"
+        wanted = Namespace(**vars(asked), path=["work/plots", "work/snapshot.pt"], to=str(target))
+        await asyncio.to_thread(cli.download, wanted)
+        names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+        assert names == set(rows) - {"checkpoints/seen.txt"}
+        assert (target / "work" / "snapshot.pt").read_text().startswith("3 ")
+        # A file that is there is never replaced.
+        (target / "work" / "snapshot.pt").write_text("mine")
+        with pytest.raises(SystemExit):
+            await asyncio.to_thread(cli.download, wanted)
+        assert (target / "work" / "snapshot.pt").read_text() == "mine"
+        assert "--to" in capsys.readouterr().err
+        # The second time this machine has no copy.
+        shutil.rmtree(here, ignore_errors=True)
+    outside = {**vars(wanted), "path": ["work/../.."], "to": str(tmp_path / "x")}
+    with pytest.raises(SystemExit) as left:
+        await asyncio.to_thread(cli.download, Namespace(**outside))
+    assert left.value.code == 2
+    assert not (tmp_path / "x").exists()
+
+
+async def test_a_program_of_the_training_library_is_left_alone(engine: Engine) -> None:  # noqa: F811
+    ticket = engine.submit(script("3 -1 never joins", restarts=0))
+    await completed(engine, ticket)
+    folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
+    assert OutputCopies(folder).newest() is None
+
+
+async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_last_copy(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
+    engine.hook.settings = dataclasses.replace(engine.hook.settings, output_sync_period_s=0.1)
+    second(engine, tmp_path / "second")
+    ticket = engine.submit(script("5 3 kill wait"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await until_copied(engine, ticket, "work/plots/2.txt")
+    # From here on its disk is gone; rank 0 kills the supervisor.
+    [folder] = tmp_path.glob("*/runs/*/work")
+    shutil.move(folder, tmp_path / "lost")
+    (tmp_path / "go-on").touch()
+    outcome = await carrying
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert starts(caplog)[1].startswith("3, seen")
+    hosts = [set(one.plan["plans"]) for one in engine.hook.store.trial_attempts(ticket.trial_id) if one.plan]
+    assert sorted(map(sorted, hosts)) == [["local"], ["other"]]
+    assert re.search(r"What rank 0 wrote on host '\w+' since the last copy \(of attempt 1, 20", caplog.text)
+
+
+async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
+    engine.hook.settings = dataclasses.replace(engine.hook.settings, output_sync_period_s=0.1)
+    ticket = engine.submit(script("5 3 raise wait"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    await until_copied(engine, ticket, "work/plots/2.txt")
+    # Each archive ends after its first block from now on, as when the host goes in the middle of a copy.
+    whole = files.Incoming.read
+    given: dict[int, int] = {}
+
+    def cut(incoming: files.Incoming, count: int = -1) -> bytes:
+        given[id(incoming)] = given.get(id(incoming), 0) + 1
+        return whole(incoming, count)[:700] if given[id(incoming)] == 1 else b""
+
+    monkeypatch.setattr(files.Incoming, "read", cut)
+    (tmp_path / "go-on").touch()
+    outcome = await carrying
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert starts(caplog)[1] == "3, seen ['1:0', '1:1', '1:2']"
+    found = newest(engine, ticket)
+    assert (found.manifest.attempt, found.path("work/snapshot.pt").read_text()[:2]) == (1, "3 ")
+    assert [path.name for path in found.folder.parent.iterdir()] == [found.folder.name]
+
+
+async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_start(
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    from airflow_provider_dtrain.engine.outputs import OutputKeeper
+
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(script("5 3 raise"))
+
+    copy, calls = OutputKeeper.copy_last, iter([True])
+
+    async def died(keeper: OutputKeeper) -> None:
+        """Copy nothing the first time, as a follower that is killed at the end of an attempt."""
+        if not next(calls, False):
+            await copy(keeper)
+
+    monkeypatch.setattr(OutputKeeper, "copy_last", died)
+    await completed(engine, ticket)
+    assert starts(caplog)[1].startswith("3, seen")
+
+
+async def test_what_a_killed_trial_wrote_can_be_downloaded(
+    engine: Engine, tmp_path: Path  # noqa: F811
+) -> None:  # fmt: skip
+    ticket = engine.submit(script("5 3 raise wait"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    async with asyncio.timeout(50):
+        while not list(tmp_path.glob("state/runs/*/work/plots/2.txt")):
+            await asyncio.sleep(0.05)
+    engine.hook.store.request_kill(ticket.trial_id, "test")
+    outcome = await carrying
+    assert outcome is not None
+    assert outcome.state == "killed"
+    # Busy machines may not have copied it within the patience.
+    await until_copied(engine, ticket, "work/plots/2.txt")
+    assert newest(engine, ticket).manifest.is_final
+
+
+async def test_outputs_beyond_the_limit_are_named_and_the_latest_are_kept(
+    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
+    engine.hook.settings = dataclasses.replace(engine.hook.settings, checkpoint_copy_limit_bytes=100)
+    ticket = engine.submit(script("5 3 raise"))
+    await completed(engine, ticket)
+    # The snapshot alone is larger than the limit.
+    assert starts(caplog) == ["0, seen []", "0, seen ['1:0', '1:1', '1:2']"]
+    assert re.search(r"1 output file\(s\) with 1002 bytes are not copied.*work/snapshot\.pt", caplog.text)
+    assert newest(engine, ticket).manifest.size_bytes <= 100

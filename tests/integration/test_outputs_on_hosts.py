@@ -1,0 +1,43 @@
+"""A host that is gone for good: what a plain script wrote there is on the host that the trial goes on with."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+
+from tests.integration.test_engine_local import Engine, engine
+from tests.integration.test_engine_outputs import script, starts, until_copied
+from tests.support.engines import quick_looks
+from tests.support.pair import register_pair
+
+__all__ = ["engine", "quick_looks"]
+pytest_plugins = ["tests.netns.plugin"]
+pytestmark = [pytest.mark.netns, pytest.mark.slow]
+
+
+async def test_a_script_finds_its_snapshot_on_another_host_after_its_own_has_crashed(
+    engine: Engine, hosts: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    engine.hook.settings = dataclasses.replace(
+        engine.hook.settings, output_sync_period_s=0.2, orphan_timeout_s=6.0, kill_grace_s=1.0
+    )
+    register_pair(engine.hook, hosts, monkeypatch)
+    document = script("5 3 raise wait")
+    document["resources"]["pool"] = "pair"
+    ticket = engine.submit(document)
+    carrying = asyncio.ensure_future(engine.carry(ticket, most_s=240))
+    await until_copied(engine, ticket, "work/plots/2.txt")
+    [used] = engine.hook.store.attempt(ticket.attempt_id).placement
+    next(host for host in hosts if host.name == used).crash()
+    outcome = await carrying
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert starts(caplog)[1] == "3, seen ['1:0', '1:1', '1:2']"
+    after = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
+    assert set(after.plan["plans"] if after.plan else ()) not in ({used}, set())
+    assert f"What rank 0 wrote on host '{used}' since the last copy (of attempt 1" in caplog.text

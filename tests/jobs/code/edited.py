@@ -1,0 +1,1 @@
+# Changed by snapshot.py edit.

@@ -1,0 +1,20 @@
+"""A rank that reports what its arguments say as checkpoints, whatever lies there.
+
+Each argument is PATH or PATH=BYTES: a folder with that many bytes is made, and 20 bytes are reported.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from airflow_provider_dtrain.train.events import EventWriter
+
+events = EventWriter(Path(os.environ["DTRAIN_EVENTS"]))
+for step, argument in enumerate(sys.argv[1:], 1):
+    path, _, size = argument.partition("=")
+    if size:
+        folder = Path(os.environ["DTRAIN_RUN_DIR"]) / path
+        folder.mkdir(parents=True)
+        (folder / "state.bin").write_bytes(b"x" * int(size))
+    events.write("checkpoint", {"step": step, "path": path, "size_bytes": 20, "metrics": {}, "removed": []})
+events.close()

@@ -1,0 +1,71 @@
+"""Stands for Airflow's parent process: reads log records from a real socket when it is told to."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+
+from airflow_provider_dtrain.engine.log_channel import LogChannel
+
+
+class LogReader:
+    """One end of a socket; ``logger`` writes one line of JSON-like text per record to the other one."""
+
+    def __init__(self) -> None:
+        self.theirs, self.ours = socket.socketpair()
+        self.records: list[str] = []
+        #: Requests to which it has answered.
+        self.answers = 0
+        self._reads, self._ends = threading.Event(), threading.Event()
+        #: The parent has one thread: it answers when it has dealt with what it has read.
+        self._busy = threading.Lock()
+        self._handler = _ToSocket(self.ours)
+        self.logger = logging.Logger("task", logging.INFO)
+        self.logger.addHandler(self._handler)
+        self.channel = LogChannel(self.ours.fileno(), self._answer)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def go_on(self) -> None:
+        """Read from now on."""
+        self._reads.set()
+
+    def stop(self) -> None:
+        """Read nothing from now on, as a stopped process."""
+        self._reads.clear()
+
+    def close(self) -> None:
+        self._ends.set()
+        self._reads.set()
+        self.ours.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+
+    def _answer(self) -> None:
+        self._reads.wait()
+        with self._busy:
+            self.answers += 1
+
+    def _work(self) -> None:
+        rest = b""
+        while not self._ends.is_set():
+            self._reads.wait()
+            select.select([self.theirs], [], [])
+            with self._busy:
+                if not self._reads.is_set():
+                    continue
+                data = self.theirs.recv(4096)
+                if not data:
+                    return
+                *whole, rest = (rest + data).split(b"\0")
+                self.records += [one.decode() for one in whole]
+
+
+class _ToSocket(logging.Handler):
+    def __init__(self, ours: socket.socket) -> None:
+        super().__init__()
+        self.ours = ours
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.ours.sendall(record.getMessage().encode() + b"\0")

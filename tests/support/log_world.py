@@ -1,0 +1,94 @@
+"""A follower's runtime without hosts and store, with a reader in Airflow's place: for tests of the task log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.engine import log_sender, rank_log
+from airflow_provider_dtrain.engine.log_sender import LogSender
+from airflow_provider_dtrain.engine.rank_log import RankLog
+from airflow_provider_dtrain.engine.tasklog import TaskLog
+from tests.support.log_reader import LogReader
+
+DEADLINE_S = 30.0
+
+
+class Book:
+    """What a store gets."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        #: Attempts whose logs are closed.
+        self.closed: list[int] = []
+        #: What ``open_logs`` answers.
+        self.open: list[Any] = []
+
+    def commit_log(self, *place: Any, closed: bool) -> None:
+        self.positions.append(place[4])
+        self.closed += [place[0]] * closed
+
+    def open_logs(self, trial_id: int) -> list[Any]:
+        return [one for one in self.open if one.attempt_id not in self.closed]
+
+    def attempt(self, attempt_id: int) -> Any:
+        return SimpleNamespace(attempt_id=attempt_id, trial_id=7, number=attempt_id, watch=9, run=f"run-{attempt_id}")
+
+
+class World:
+    """One follower's runtime, with a reader in Airflow's place."""
+
+    def __init__(self, reader: LogReader, *, rate: int = 10**9, records_per_s: float = 1000.0) -> None:
+        self.reader, self.store = reader, Book()
+        self.log, self.watch = TaskLog(reader.logger, rate), 3
+        self.settings = SimpleNamespace(task_log_records_per_s=records_per_s)
+        self.sender = LogSender(records_per_s, reader.channel)
+
+        #: run -> what its host has of the log, or the error of a host that does not answer.
+        self.logs_of: dict[str, bytes | Exception] = {}
+        #: run -> what ``log_limit`` has freed of it.
+        self.freed: dict[str, tuple[int, int]] = {}
+
+    async def call(self, host: str, command: str, *, run: str, stream: str, offset: int, length: int) -> dict[str, Any]:
+        found = self.logs_of[run]
+        if isinstance(found, Exception):
+            raise found
+        start, end = self.freed.get(run, (len(found), len(found)))
+        offset = end if start <= offset < end else offset
+        until = offset + length if offset >= end else min(start, offset + length)
+        return {"size": len(found), "offset": offset, "data": found[offset:until]}
+
+    async def db(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    def rank_log(self, begin: int = 0, trial_id: int = 7) -> RankLog:
+        view = SimpleNamespace(trial_id=trial_id, attempt_id=1, number=1)
+        return RankLog(self, view, host="a", begin=begin, committed=begin)  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def reader() -> Iterator[LogReader]:
+    """Read nothing before it is told to."""
+    reader = LogReader()
+    yield reader
+    reader.close()
+
+
+@pytest.fixture
+def world(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> World:
+    """One runtime whose sender writes to the reader."""
+    world = World(reader)
+    monkeypatch.setattr(rank_log, "log_sender", lambda records_per_s: world.sender)
+    monkeypatch.setattr(rank_log, "COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr(log_sender, "CONFIRM_EVERY_S", 0.05)
+    return world

@@ -1,0 +1,57 @@
+"""Ranks as threads of one process, of which one runs at a time: global random states stay a rank's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.environment import Environment
+
+DEADLINE_S = 60.0
+
+
+class ThreadRank(Distributed):
+    """A rank that exchanges values with the other threads; an exchange that one of them never enters breaks."""
+
+    def __init__(self, rank: int, size: int, baton: threading.Lock, meeting: threading.Barrier, box: list[Any]) -> None:
+        super().__init__(Environment(rank=rank, world_size=size))
+        self._baton, self._meeting, self._box = baton, meeting, box
+        self.exchanges = 0
+
+    def allgather(self, value: Any) -> list[Any]:
+        self.exchanges += 1
+        self._box[self.rank] = value
+        self._baton.release()
+        try:
+            self._meeting.wait(DEADLINE_S)
+            values = list(self._box)
+            self._meeting.wait(DEADLINE_S)
+        finally:
+            self._baton.acquire()
+        return values
+
+
+def in_ranks(size: int, body: Callable[[ThreadRank], Any]) -> list[Any]:
+    """Return what the body returned, or the exception that it raised, on each rank."""
+    baton, meeting, box = threading.Lock(), threading.Barrier(size), [None] * size
+    results: list[Any] = [None] * size
+    exchanges = [0] * size
+
+    def run(rank: int) -> None:
+        distributed = ThreadRank(rank, size, baton, meeting, box)
+        with baton:
+            try:
+                results[rank] = body(distributed)
+            except Exception as error:
+                results[rank] = error
+            exchanges[rank] = distributed.exchanges
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE_S)
+    assert len(set(exchanges)) == 1, f"the ranks entered {exchanges} exchanges"
+    return results

@@ -1,0 +1,46 @@
+"""What ``trial describe`` shows of gaps and limits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_dtrain.cli.gaps import gap_table, gaps_of, limits_hit
+from airflow_provider_dtrain.store.records import EventView
+
+
+class Store:
+    """A store with these gaps."""
+
+    def __init__(self, *bodies: dict[str, Any]) -> None:
+        self.bodies = bodies
+
+    def events(self, attempt_id: int, *, kinds: Any) -> list[EventView]:
+        assert tuple(kinds) == ("gap",)
+        at = datetime.now(UTC)
+        return [
+            EventView(host="h", stream="rank0.events", seq=None, at=at, kind="gap", body=body) for body in self.bodies
+        ]
+
+
+LIMIT = {"offset": 9, "bytes": 50, "lines": 1234, "code": "attempt_events_limit", "reason": "the limit is reached"}
+CORRUPT = {"offset": 0, "bytes": 9, "lines": 1, "code": "corrupt", "reason": "a \x1b[31m checksum"}
+
+
+def test_limits_are_told_with_how_much_was_left_out() -> None:
+    store: Any = Store(CORRUPT, LIMIT)
+    assert limits_hit(gaps_of(store, 1)) == ["the limit is reached (1,234 so far, rank0.events of host 'h')"]
+
+
+def test_gaps_are_rows_with_place_and_reason_free_of_escapes() -> None:
+    store: Any = Store(CORRUPT)
+    (row,) = gap_table(gaps_of(store, 1))
+    assert (row["host"], row["stream"], row["offset"], row["lines"]) == ("h", "rank0.events", 0, 1)
+    assert "\x1b" not in row["reason"]
+
+
+def test_a_file_that_began_anew_is_a_gap_without_bytes() -> None:
+    store: Any = Store({"kind": "gap", "epoch": 1, "read_bytes": 300, "reason": "the file has 40 bytes"})
+    (row,) = gaps_of(store, 1)
+    assert (row["code"], row["bytes"]) == ("anew", 0)
+    assert limits_hit([row]) == []

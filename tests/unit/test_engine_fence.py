@@ -1,0 +1,106 @@
+"""Consequences of a fence's answer: the state of slots, their notes, and words in the task log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.cli.facts import lock_problem, warnings
+from airflow_provider_dtrain.cli.slots import _row
+from airflow_provider_dtrain.engine.finishing import SHOWN_CHARS, fence, survivors_words
+from airflow_provider_dtrain.engine.recovery import free_slots
+from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
+from airflow_provider_dtrain.store.repository import Store, migrate
+
+VIEW: Any = SimpleNamespace(run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={})
+SURVIVOR = {"pid": 4711, "state": "R", "command": "python train.py"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    url = f"sqlite:///{tmp_path}/s.db"
+    migrate(url)
+    opened = Store.open(url)
+    slots = tuple(SlotRecord(index=i, device=f"GPU-{i}", device_name="A100", memory_bytes=1) for i in range(2))
+    opened.add_host(HostRecord(name="gpu-01", pool="gpus", slot_type="cuda", slots=slots, lock_dir="/run/locks"))
+    yield opened
+    opened.close()
+
+
+def runtime(store: Store, **answers: Any) -> Any:
+    """Return a runtime whose hosts answer so; what they were asked is in ``asked``."""
+
+    async def nothing() -> None:
+        return
+
+    async def in_place(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        return function(*args, **more)
+
+    async def call(host: str, cmd: str, *, timeout_s: float = 1.0, **args: Any) -> Any:
+        rt.asked.append((cmd, args))
+        return answers[cmd]
+
+    rt = SimpleNamespace(
+        prove_watch=nothing, db=in_place, call=call, store=store, log=logging.getLogger("test"), asked=[]
+    )  # fmt: skip
+    return rt
+
+
+def shown(store: Store) -> tuple[str, str]:
+    slot = store.slots()[1]
+    return slot.state, slot.note
+
+
+async def test_a_slot_with_a_survivor_is_stuck_with_its_pid_and_command_until_the_host_finds_it_free(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await fence(runtime(store, fence={"clear": False, "survivors": [SURVIVOR], "busy_slots": []}), VIEW) == []
+    assert shown(store) == ("stuck", "process 4711 (python train.py)")
+    assert "process 4711 (python train.py)" in caplog.text
+    assert _row(store.slots()[1])["note"] == "process 4711 (python train.py)"
+    await free_slots(runtime(store, status={"slots": {"1": {"held_by": "t1.1.7"}}}), "gpu-01")
+    assert shown(store)[0] == "stuck"
+    rt = runtime(store, status={"slots": {"1": {"held_by": None}}})
+    await free_slots(rt, "gpu-01")
+    assert rt.asked == [("status", {"slots": [{"slot": 1, "device": "GPU-1"}]})]
+    assert shown(store) == ("ready", "")
+
+
+async def test_a_slot_whose_device_another_account_uses_is_busy_elsewhere_although_the_run_is_gone(
+    store: Store,
+) -> None:
+    foreign = [{"slot": 1, "pid": 9, "user": "alice", "name": "jupyter", "device": "GPU-1", "memory_bytes": 5}, "x"]
+    assert await fence(runtime(store, fence={"clear": True, "foreign": foreign}), VIEW) == ["gpu-01"]
+    assert shown(store) == ("busy_elsewhere", "process 9 (jupyter) of user alice")
+    far = [{"slot": 77, "pid": 9}, {"slot": "1"}]
+    assert await fence(runtime(store, fence={"clear": True, "foreign": far}), VIEW) == ["gpu-01"]
+
+
+def test_a_slot_whose_lock_an_unknown_process_keeps_is_named() -> None:
+    assert survivors_words({"survivors": [], "busy_slots": [{"slot": 3, "run": None}]}) == "lock of slot 3"
+
+
+def test_nonsense_of_a_host_is_harmless_and_short() -> None:
+    assert survivors_words({"survivors": "all", "busy_slots": [1]}) == "nothing that it can name"
+    words = survivors_words({"survivors": [{"pid": i, "command": "\x1b[31m" + "x" * 10_000} for i in range(10_000)]})
+    assert "\x1b" not in words
+    assert len(words) <= SHOWN_CHARS * 4
+
+
+def test_hosts_whose_locks_protect_one_account_only_are_named_with_the_command_for_root() -> None:
+    problem = "lock_dir /run/lock must be ... As root on the host: install -d -o root -g root -m 1777 /run/lock"
+    facts = {"torch": "2", "lock_dir": None, "lock_problem": problem}
+    (found,) = warnings("gpu-01", facts)
+    assert found.startswith("Host 'gpu-01': locks protect this account only")
+    assert found.endswith("install -d -o root -g root -m 1777 /run/lock")
+    assert lock_problem({"lock_dir": "/run/lock", "lock_problem": None}) is None
+    assert lock_problem({}) is None, "an older supervisor says nothing of it"
+
+
+def test_the_folder_for_locks_is_kept_with_the_host(store: Store) -> None:
+    assert store.get_host("gpu-01").lock_dir == "/run/locks"

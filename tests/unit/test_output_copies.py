@@ -1,0 +1,189 @@
+"""Copies of outputs are whole, bounded and made of nothing but what a host may send."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.engine.output_copies import BrokenOutputsError, Generation, Manifest, OutputCopies
+from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError
+from tests.unit.test_supervisor_archives import member
+from tests.unit.test_unpacking import archive
+
+LIMIT = 10_000
+
+
+def version(content: bytes) -> str:
+    return f"{len(content)}-{content[:8]!r}"
+
+
+class Host:
+    """Sends what a test tells it to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.members: list[tuple[tarfile.TarInfo, bytes]] = []
+        self.known: dict[str, str] = {}
+
+    def has(self, files: dict[str, bytes], *, sent: set[str] | None = None, **end: Any) -> Host:
+        """Let the next archive hold files, all of them or those that are named."""
+        entries = {path: [len(content), 1.5, version(content)] for path, content in files.items()}
+        chosen = files if sent is None else sent
+        self.members = [member(path, content=files[path]) for path in chosen]
+        self.members.append(member("end.json", content=json.dumps({"files": entries, **end}).encode()))
+        return self
+
+    @contextlib.contextmanager
+    def outputs(self, run: str, *, known: dict[str, str], limit_bytes: int, limit_files: int) -> Iterator[io.BytesIO]:
+        self.known = known
+        yield archive(*self.members)
+
+
+def manifest(attempt: int = 1, *, at: float = 1.0, is_final: bool = False) -> Manifest:
+    return Manifest(run=f"t1.{attempt}.1", attempt=attempt, host="a", at=at, is_final=is_final)
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> OutputCopies:
+    return OutputCopies(tmp_path / "trial-1")
+
+
+def take(copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT) -> Generation:
+    return copies.take(host, manifest(attempt), limit_bytes=limit)
+
+
+def held(copies: OutputCopies) -> dict[str, bytes]:
+    found = copies.newest()
+    assert found is not None
+    return {path: found.path(path).read_bytes() for path in found.manifest.files}
+
+
+def test_what_is_known_is_linked_and_what_changed_is_replaced(copies: OutputCopies) -> None:
+    host = Host()
+    take(copies, host.has({"work/a": b"1", "work/b": b"2"}))
+    take(copies, host.has({"work/a": b"1", "work/b": b"33", "checkpoints/c": b"4"}, sent={"work/b", "checkpoints/c"}))
+    assert host.known == {"work/a": version(b"1"), "work/b": version(b"2")}
+    assert held(copies) == {"work/a": b"1", "work/b": b"33", "checkpoints/c": b"4"}
+    assert [path.name for path in copies.folder.iterdir()] == ["outputs-1-2"]
+
+
+def test_a_file_that_is_gone_on_the_host_is_gone_here(copies: OutputCopies) -> None:
+    take(copies, Host().has({"work/a": b"1", "work/b": b"2"}))
+    take(copies, Host().has({"work/b": b"2"}, sent=set()))
+    assert held(copies) == {"work/b": b"2"}
+
+
+def test_a_file_that_is_being_written_stays_as_it_was_also_over_attempts(copies: OutputCopies) -> None:
+    take(copies, Host().has({"work/snapshot.pt": b"whole", "work/a": b"1"}), attempt=1)
+    half = Host().has({"work/a": b"1", "work/snapshot.pt": b"ha"})
+    end = {"files": {"work/a": [1, 1.5, "x"]}, "unsettled": ["work/snapshot.pt"]}
+    half.members[-1] = member("end.json", content=json.dumps(end).encode())
+    take(copies, half, attempt=2)
+    assert half.known == {}, "another run has files of its own"
+    assert held(copies) == {"work/a": b"1", "work/snapshot.pt": b"whole"}
+    found = copies.newest()
+    assert found is not None
+    assert found.manifest.unsettled == ("work/snapshot.pt",)
+
+
+def test_a_late_copy_of_an_earlier_attempt_never_counts_or_removes_a_newer_one(copies: OutputCopies) -> None:
+    take(copies, Host().has({"work/a": b"new"}), attempt=2)
+    take(copies, Host().has({"work/a": b"old"}), attempt=1)
+    assert held(copies) == {"work/a": b"new"}
+    assert copies.newest(first_attempt=3) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Host().has({"work/a": b"1"}, sent=set()),
+        Host().has({"work/../../a": b"1"}, sent=set()),
+        Host().has({"/work/a": b"1"}, sent=set()),
+        Host().has({"rank0/log": b"1"}),
+        Host().has({"work": b"1"}),
+        Host().has({"work/a\x1b[2J": b"1"}),
+        Host().has({"work/" + "a" * 2000: b"1"}, sent=set()),
+        Host().has({"work/a": b"1", "work/a/b": b"2"}, sent={"work/a"}),
+    ],
+)
+def test_a_host_that_contradicts_itself_leaves_the_copy_before(copies: OutputCopies, bad: Host) -> None:
+    take(copies, Host().has({"work/z": b"1"}))
+    with pytest.raises((BrokenOutputsError, tarfile.TarError)):
+        take(copies, bad)
+    assert held(copies) == {"work/z": b"1"}
+    assert [path.name for path in copies.folder.iterdir()] == ["outputs-1-1"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+        b'{"files": 1}',
+        b'{"files": {"work/a": [1]}}',
+        b'{"files": {"work/a": [9, 1, "v"]}}',
+        b'{"files": {"work/a": [-1, 1, "v"]}}',
+        b'{"files": {"work/a": [1, NaN, "v"]}}',
+        b'{"files": {"work/a": "abc"}}',
+    ],
+)
+def test_an_end_that_cannot_be_read_is_no_copy(copies: OutputCopies, end: bytes) -> None:
+    host = Host().has({"work/a": b"1"})
+    host.members[-1] = member("end.json", content=end)
+    with pytest.raises(BrokenOutputsError):
+        take(copies, host)
+    assert list(copies.folder.iterdir()) == []
+
+
+def test_an_archive_without_its_end_is_no_copy(copies: OutputCopies) -> None:
+    host = Host().has({"work/a": b"1"})
+    host.members.pop()
+    with pytest.raises(BrokenOutputsError, match="end is missing"):
+        take(copies, host)
+
+
+def test_a_link_from_a_host_is_refused(copies: OutputCopies) -> None:
+    host = Host().has({"work/a": b"1"})
+    host.members.insert(0, member("work/link", tarfile.SYMTYPE, "/etc/passwd"))
+    with pytest.raises(tarfile.TarError):
+        take(copies, host)
+    assert list(copies.folder.iterdir()) == []
+
+
+def test_the_limit_holds_for_what_comes_and_for_what_is_linked(copies: OutputCopies) -> None:
+    with pytest.raises((BrokenOutputsError, ArchiveLimitError)):
+        take(copies, Host().has({"work/a": b"x" * (LIMIT + 1)}))
+    take(copies, Host().has({"work/a": b"x" * LIMIT}))
+    both = {"work/a": b"x" * LIMIT, "work/b": b"y"}
+    with pytest.raises(BrokenOutputsError, match="were allowed"):
+        take(copies, Host().has(both, sent={"work/b"}))
+    assert set(held(copies)) == {"work/a"}
+
+
+def test_members_that_the_end_does_not_name_are_dropped(copies: OutputCopies) -> None:
+    host = Host().has({"work/a": b"1"})
+    host.members.insert(0, member("work/more", content=b"2"))
+    host.members.insert(0, member("etc/passwd", content=b"3"))
+    take(copies, host)
+    found = copies.newest()
+    assert found is not None
+    assert {path.name for path in found.folder.rglob("*") if path.is_file()} == {"a", "manifest.json"}
+
+
+def test_what_a_killed_process_left_is_swept_and_never_read(copies: OutputCopies) -> None:
+    take(copies, Host().has({"work/a": b"1"}))
+    (copies.folder / ".outputs-abc" / "work").mkdir(parents=True)
+    # A folder without a manifest is no generation, whatever its name.
+    (copies.folder / "outputs-9-9").mkdir()
+    assert held(copies) == {"work/a": b"1"}
+    copies.sweep()
+    assert sorted(os.listdir(copies.folder)) == ["outputs-1-1", "outputs-9-9"]

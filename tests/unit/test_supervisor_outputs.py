@@ -1,0 +1,177 @@
+"""Files that ranks wrote are told from the user's code, limited, and never sent half written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.hosts.supervisor import Layout, Outputs, RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run whose code is ``code.py`` and ``data/x``."""
+    made = Layout(str(tmp_path / "remote"), str(tmp_path / "state")).run("t1.1.1")
+    for name, text in (("work/code.py", "code"), ("work/data/x", "x")):
+        write(made, name, text)
+    os.makedirs(made.file("checkpoints"))
+    supervisor.note_baseline(made)
+    return made
+
+
+def write(folder: RunFolder, name: str, text: str) -> None:
+    path = Path(folder.file(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    # Long ago: its writer is done.
+    os.utime(path, (1e9, 1e9))
+
+
+def sent(folder: RunFolder, known: dict[str, str] | None = None, *, limit: int = 10_000, files: int = 100) -> Any:
+    target = io.BytesIO()
+    Outputs(folder, known or {}, limit, files).send(target)
+    target.seek(0)
+    with tarfile.open(fileobj=target) as archive:
+        members = {one.name: archive.extractfile(one).read() for one in archive if one.isfile()}  # type: ignore[union-attr]
+    return members, json.loads(members.pop("end.json"))
+
+
+def test_new_and_changed_files_are_sent_and_the_code_is_not(folder: RunFolder) -> None:
+    write(folder, "work/snapshot.pt", "s")
+    write(folder, "work/data/x", "changed")
+    write(folder, "work/__pycache__/code.pyc", "cache")
+    write(folder, "checkpoints/last", "c")
+    members, end = sent(folder)
+    assert members == {"work/snapshot.pt": b"s", "work/data/x": b"changed", "checkpoints/last": b"c"}
+    assert set(end["files"]) == set(members)
+    assert (end["unsettled"], end["others"], end["left_out"]["files"]) == ([], 0, 0)
+
+
+def test_what_the_other_side_has_is_named_and_not_sent(folder: RunFolder) -> None:
+    write(folder, "work/a", "1")
+    write(folder, "work/b", "2")
+    versions = {path: entry[2] for path, entry in sent(folder)[1]["files"].items()}
+    write(folder, "work/b", "changed")
+    members, end = sent(folder, versions)
+    assert set(members) == {"work/b"}
+    assert set(end["files"]) == {"work/a", "work/b"}
+
+
+def test_links_sockets_and_odd_names_are_counted_and_left(folder: RunFolder) -> None:
+    os.symlink("/etc/passwd", folder.file("work", "link"))
+    os.symlink("/etc", folder.file("work", "folder"))
+    os.mkfifo(folder.file("work", "fifo"))
+    write(folder, "work/a\nb", "1")
+    Path(os.fsdecode(os.fsencode(folder.file("work")) + b"/\xff")).write_text("1")
+    members, end = sent(folder)
+    assert (members, end["others"]) == ({}, 5)
+
+
+def test_checkpoints_come_first_then_what_changed_last(folder: RunFolder) -> None:
+    for name, size, at in (("work/old", 50, 1), ("work/new", 50, 3), ("work/huge", 500, 4), ("checkpoints/c", 50, 0)):
+        write(folder, name, "x" * size)
+        os.utime(folder.file(name), (1e9 + at, 1e9 + at))
+    members, end = sent(folder, limit=100)
+    assert set(members) == {"checkpoints/c", "work/new"}
+    assert end["left_out"] == {"files": 2, "bytes": 550, "largest": ["work/huge", "work/old"]}
+    assert set(sent(folder, files=1)[0]) == {"checkpoints/c"}
+
+
+@pytest.fixture
+def writer(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
+    """A child of this process, which stands for the supervisor; it has ``work/half`` open for writing."""
+    Path(folder.file("supervisor.json")).write_text(json.dumps(supervisor.identity()))
+    code = "import sys; file = open(sys.argv[1], 'w'); file.write('half'); file.flush(); print(flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, folder.file("work/half")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_a_file_that_is_open_for_writing_is_waited_for_and_then_not_sent(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, writer: subprocess.Popen[bytes]
+) -> None:
+    monkeypatch.setattr(supervisor, "SETTLE_WAIT_S", 0.1)
+    write(folder, "work/whole", "1")
+    os.utime(folder.file("work/half"))
+    members, end = sent(folder)
+    assert (set(members), end["unsettled"]) == ({"work/whole"}, ["work/half"])
+    # A log is kept open for hours, and nothing was written to it for some seconds.
+    os.utime(folder.file("work/half"), (1e9, 1e9))
+    assert sent(folder)[0]["work/half"] == b"half"
+    writer.kill()
+    writer.wait()
+    os.utime(folder.file("work/half"))
+    assert sent(folder)[1]["unsettled"] == []
+
+
+def test_a_file_with_an_impossible_time_is_sent_like_any_other(folder: RunFolder) -> None:
+    for name, at in (("work/before", -1e9), ("work/after", 2e10)):
+        write(folder, name, "1")
+        os.utime(folder.file(name), (at, at))
+    members, end = sent(folder)
+    assert set(members) == {"work/before", "work/after"}
+    assert all(0 <= entry[1] < 2**40 for entry in end["files"].values())
+
+
+def test_a_file_that_changes_while_it_is_sent_is_unsettled(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, "work/a", "x" * 100)
+    read = supervisor.Padded.read
+
+    def shorten(padded: supervisor.Padded, count: int = -1, /) -> bytes:
+        os.truncate(folder.file("work/a"), 10)
+        return read(padded, count)
+
+    monkeypatch.setattr(supervisor.Padded, "read", shorten)
+    members, end = sent(folder)
+    # The archive stays whole; its end says that the file is not.
+    assert (len(members["work/a"]), end["unsettled"], end["files"]) == (100, ["work/a"], {})
+
+
+def test_checkpoints_on_shared_storage_are_not_sent(folder: RunFolder) -> None:
+    write(folder, "checkpoints/c", "1")
+    Path(folder.file("plan.json")).write_text(json.dumps({"env": {"DTRAIN_CHECKPOINT_DIR": "/shared"}}))
+    assert sent(folder)[0] == {}
+
+
+def test_files_of_the_attempt_before_come_over_the_code_and_are_outputs(folder: RunFolder) -> None:
+    write(folder, "carried-ab12ab12/work/snapshot.pt", "s")
+    write(folder, "carried-ab12ab12/work/data/x", "changed")
+    write(folder, "carried-ab12ab12/checkpoints/c", "c")
+    write(folder, "carried-ab12ab12/rank0/log", "forged")
+    write(folder, "carried-ffffffff/work/half", "of another process")
+    os.symlink("/tmp", folder.file("work", "link"))  # noqa: S108 - nothing is written there
+    write(folder, "carried-ab12ab12/work/link2", "fine")
+    supervisor.take_carried(folder, "ab12ab12")
+    assert Path(folder.file("work/data/x")).read_text() == "changed"
+    assert set(sent(folder)[0]) == {"work/snapshot.pt", "work/data/x", "work/link2", "checkpoints/c"}
+    assert not os.path.exists(folder.file("rank0"))
+    assert not [name for name in os.listdir(folder.path) if name.startswith("carried-")]
+
+
+def test_carried_files_are_not_written_through_links_of_the_code(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    os.symlink(tmp_path / "outside", folder.file("work", "linked"))
+    write(folder, "carried-ab12ab12/work/linked/x", "1")
+    supervisor.take_carried(folder, "ab12ab12")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_the_baseline_is_taken_once(folder: RunFolder) -> None:
+    write(folder, "work/carried", "1")
+    supervisor.note_baseline(folder)
+    assert set(sent(folder)[0]) == {"work/carried"}

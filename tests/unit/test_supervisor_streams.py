@@ -1,0 +1,92 @@
+"""The files of a run as a host sends them: whole lines within a window, and exact gaps for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.hosts.supervisor import SKIP, WINDOW, Stream
+
+SHORT = b"00000000 {}\n"
+
+
+def frames(stream: Stream, *, final: bool = True) -> list[tuple[str, int, int]]:
+    """Return kind, offset and length of everything that a stream sends, each acknowledged at once."""
+    found = []
+    while (frame := stream.next(final)) is not None:
+        document, _ = frame
+        length = document["bytes"] if document["t"] == "data" else document["skip_bytes"]
+        found.append((document["t"], document["offset"], length))
+        stream.acknowledge(stream.offset)
+    return found
+
+
+def stream_of(path: Path, content: bytes, offset: int = 0) -> Stream:
+    path.write_bytes(content)
+    return Stream("rank0.events", str(path), offset, whole=True)
+
+
+@pytest.mark.parametrize("length", [WINDOW + 1, 2 * WINDOW, 3 * WINDOW - 5])
+def test_a_line_above_the_window_is_skipped_to_its_newline_and_no_further(tmp_path: Path, length: int) -> None:
+    long = b"x" * (length - 1) + b"\n"
+    found = frames(stream_of(tmp_path / "events", SHORT + long + SHORT))
+    n = len(SHORT)
+    assert found == [("data", 0, n), ("gap", n, length), ("data", n + length, n)]
+
+
+def test_a_line_of_exactly_the_window_is_sent(tmp_path: Path) -> None:
+    longest = b"x" * (WINDOW - 1) + b"\n"
+    found = frames(stream_of(tmp_path / "events", SHORT + longest + SHORT))
+    assert [kind for kind, _, _ in found] == ["data", "data", "data"]
+
+
+def test_a_line_of_any_length_is_skipped_in_bounded_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(b"")
+    with path.open("r+b") as file:
+        file.truncate(2 * SKIP + 7)
+        file.seek(0, 2)
+        file.write(b"\n" + SHORT)
+    found = frames(Stream("rank0.events", str(path), 0, whole=True))
+    assert found == [("gap", 0, SKIP), ("gap", SKIP, SKIP), ("gap", 2 * SKIP, 8), ("data", 2 * SKIP + 8, len(SHORT))]
+
+
+def test_pieces_of_a_line_wait_for_their_acknowledgement(tmp_path: Path) -> None:
+    stream = stream_of(tmp_path / "events", b"x" * (2 * SKIP))
+    assert stream.next(final=False) is not None
+    assert stream.next(final=False) is None
+    stream.acknowledge(SKIP)
+    assert stream.next(final=False) is not None
+
+
+def test_a_new_subscription_in_the_middle_of_a_line_goes_on_behind_it(tmp_path: Path) -> None:
+    long = b"x" * (2 * WINDOW) + b"\n"
+    found = frames(stream_of(tmp_path / "events", long + SHORT, offset=WINDOW))
+    assert found == [("gap", WINDOW, WINDOW + 1), ("data", len(long), len(SHORT))]
+
+
+def test_a_file_that_never_has_a_newline_is_left_out_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    assert frames(stream_of(path, b"x" * 10), final=False) == []
+    assert frames(stream_of(path, b"x" * 10)) == [("gap", 0, 10)]
+    assert frames(stream_of(path, b"x" * (WINDOW + 10))) == [("gap", 0, WINDOW + 10)]
+
+
+def test_a_line_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    stream = stream_of(path, SHORT + b"begin")
+    assert frames(stream, final=False) == [("data", 0, len(SHORT))]
+    with path.open("ab") as file:
+        file.write(b" end\n")
+    assert frames(stream, final=False) == [("data", len(SHORT), len(b"begin end\n"))]
+
+
+def test_a_file_that_grows_after_the_end_of_its_run_is_read_to_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    stream = stream_of(path, SHORT)
+    stream.limit = stream.size()
+    with path.open("ab") as file:
+        file.write(SHORT * 3)
+    assert frames(stream) == [("data", 0, len(SHORT))]
+    assert stream.drained()

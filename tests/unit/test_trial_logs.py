@@ -1,0 +1,188 @@
+"""What a follower delivers of logs that earlier followers have left, and what it marks."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from airflow_provider_dtrain.engine import trial_logs
+from airflow_provider_dtrain.engine.log_buffer import LogPlace
+from airflow_provider_dtrain.engine.rank_log import Shown
+from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.trial_logs import REPLAY_BYTES, REST_BYTES, TrialLogs
+from airflow_provider_dtrain.errors import HostUnreachableError
+from airflow_provider_dtrain.store.records import OpenLog
+from tests.support.log_world import World, reader, until, world
+
+__all__ = ["reader", "world"]
+
+
+def lines_of(world: World) -> list[str]:
+    return "\n".join(world.reader.records).splitlines()
+
+
+async def test_the_rest_of_an_ended_attempt_is_read_from_its_host(world: World) -> None:
+    world.reader.go_on()
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
+    world.logs_of["run-1"] = b"one\ntwo\nthree"
+    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    assert lines_of(world)[1:] == ["[rank 0] two", "[rank 0] three"]
+    assert (world.store.closed, world.store.positions[-1]) == ([1], 13)
+
+
+async def test_of_a_long_rest_the_end_is_shown_and_the_bytes_before_it_are_named(world: World) -> None:
+    world.reader.go_on()
+    world.store.open = [OpenLog(attempt_id=2, host="a", position=100)]
+    world.logs_of["run-2"] = b"0123456789\n" * 100_000
+    await TrialLogs(world).finish(world.store.attempt(2))  # type: ignore[arg-type]
+    lines, start = lines_of(world), 1_100_000 - REST_BYTES
+    assert f"attempt 2: bytes 100 to {start} ({start - 100}) left out" in lines[0]
+    assert f"trial logs 7 --attempt 2 --from 100 --to {start} ---" in lines[0]
+    assert abs(len(lines) - REST_BYTES // 11) <= 3
+    assert world.store.closed == [2]
+
+
+async def test_what_log_limit_has_freed_of_a_rest_is_named(world: World) -> None:
+    world.reader.go_on()
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
+    world.logs_of["run-1"] = b"one\ntwo\n" + bytes(100) + b"last\n"
+    world.freed["run-1"] = (8, 108)
+    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    lines = lines_of(world)
+    assert (lines[1], lines[3:]) == ("[rank 0] two", ["[rank 0] last"])
+    assert "bytes 8 to 108 (100) left out: beyond log_limit" in lines[2]
+    assert (world.store.closed, world.store.positions[-1]) == ([1], 113)
+
+
+async def test_a_host_that_does_not_answer_leaves_a_mark_from_the_last_known_byte_on(world: World) -> None:
+    world.reader.go_on()
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
+    world.logs_of["run-1"] = HostUnreachableError("a", "Host 'a' does not answer.")
+    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    assert lines_of(world) == [
+        "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: Host 'a' does not answer. "
+        "Read: airflow dtrain trial logs 7 --attempt 1 --from 4 ---"
+    ]
+    assert world.store.closed == [1]
+
+
+async def test_what_airflow_has_not_written_stays_open_for_the_next_follower(world: World, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.DELIVER_MOST_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.CONFIRM_MOST_S", 0.1)
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
+    world.logs_of["run-1"] = b"one\ntwo\n"
+    logs = TrialLogs(world)  # type: ignore[arg-type]
+    await logs.finish(world.store.attempt(1))
+    assert (world.store.closed, world.store.positions) == ([], [])
+    (mark,) = logs.unconfirmed
+    assert mark.startswith(
+        "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: Airflow has not confirmed"
+    )
+    assert mark.endswith("Read: airflow dtrain trial logs 7 --attempt 1 --from 4 ---")
+
+
+async def test_what_airflow_has_confirmed_of_a_log_is_not_in_the_mark_for_the_rest(world: World, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.DELIVER_MOST_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.CONFIRM_MOST_S", 0.1)
+    world.reader.go_on()
+    logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
+    log = logs.follow(view, "a", 0)
+    log.take(0, b"one\n")
+    await until(lambda: log.written == 4)
+    world.reader.stop()
+    log.take(4, b"two\n")
+    log.is_complete = True
+    logs.end(view)
+    await logs.finish(view)
+    assert ["everything from byte 4 on" in mark for mark in logs.unconfirmed] == [True]
+    assert world.store.closed == []
+
+
+async def test_a_log_that_airflow_has_confirmed_needs_no_mark(world: World) -> None:
+    world.reader.go_on()
+    logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
+    log = logs.follow(view, "a", 0)
+    log.take(0, b"one\n")
+    log.is_complete = True
+    logs.end(view)
+    await logs.finish(view)
+    assert (logs.unconfirmed, world.store.closed) == ([], [1])
+
+
+async def test_the_log_of_a_trial_that_was_killed_while_it_was_followed_is_delivered(world: World) -> None:
+    world.reader.go_on()
+    logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
+    logs.follow(view, "a", 0).take(0, b"one\n")
+    world.logs_of["run-1"] = b"one\nlast words\n"
+    await logs.finish(view)
+    assert [line for line in lines_of(world) if "---" not in line] == ["[rank 0] one", "[rank 0] last words"]
+    assert (logs.unconfirmed, world.store.closed) == ([], [1])
+
+
+async def test_the_end_of_a_trial_waits_for_its_log_for_seconds_only(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(trial_logs, "FINISH_MOST_S", 0.2)
+    logs, view = TrialLogs(world), world.store.attempt(2)  # type: ignore[arg-type]
+    log = logs.follow(view, "a", 0)
+    log.take(0, b"one\n")
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=7)]
+    world.logs_of["run-1"], world.logs_of["run-2"] = b"1234567more\n", b""
+    logs.look_back(view)
+    await until(lambda: 1 in logs._open)
+    begun = time.monotonic()
+    await logs.finish(view)
+    assert time.monotonic() - begun < 3.0
+    assert sorted(re.findall(r"attempt (\d): everything from byte (\d)", "".join(logs.unconfirmed))) == [
+        ("1", "7"), ("2", "0"),
+    ]  # fmt: skip
+    log.take(4, b"too late\n")
+    later = world.rank_log(trial_id=8)
+    later.take(0, b"another trial\n")
+    world.reader.go_on()
+    await until(lambda: later.written == 14)
+    assert "too late" not in "".join(world.reader.records), "nothing more of it is sent"
+
+
+async def test_recovery_takes_no_log_and_commits_none(world: World) -> None:
+    world.log = TaskLog(world.reader.logger, None)
+    logs = TrialLogs(world)  # type: ignore[arg-type]
+    assert not logs.wanted
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
+    logs.look_back(world.store.attempt(1))
+    await logs.finish(world.store.attempt(1))
+    assert (world.store.closed, world.store.positions, world.reader.records) == ([], [], [])
+
+
+async def test_what_airflow_has_emptied_is_shown_again_and_committed_again(world: World) -> None:
+    world.reader.go_on()
+    logs = TrialLogs(world)  # type: ignore[arg-type]
+    logs.emptied([Shown(1, LogPlace(7, 1), 0, 500)])
+    view = world.store.attempt(1)
+    assert logs.begin_of(view, 800) == 0
+    log = logs.follow(view, "a", 800)
+    await log.commit(at_once=True)
+    assert world.store.positions == [0], "a kill during the replay loses nothing"
+
+
+async def test_of_a_long_file_that_airflow_has_emptied_the_beginning_is_named(world: World) -> None:
+    world.reader.go_on()
+    logs, end = TrialLogs(world), 3 * REPLAY_BYTES  # type: ignore[arg-type]
+    logs.emptied([Shown(1, LogPlace(7, 1), 10, end)])
+    log = logs.follow(world.store.attempt(1), "a", end)
+    assert log.received == end - REPLAY_BYTES
+    assert await log.close()
+    assert f"bytes 10 to {end - REPLAY_BYTES} " in lines_of(world)[0]
+
+
+async def test_an_emptied_part_of_an_earlier_attempt_is_named(world: World) -> None:
+    logs = TrialLogs(world)  # type: ignore[arg-type]
+    logs.emptied([Shown(1, LogPlace(7, 1), 0, 500)])
+    logs.look_back(world.store.attempt(2))
+    await logs.finish(world.store.attempt(2))
+    world.reader.go_on()
+    world.logs_of.clear()
+    assert trial_logs._EMPTIED in (await _first(world))
+
+
+async def _first(world: World) -> str:
+    await until(lambda: world.reader.records)
+    return world.reader.records[0]

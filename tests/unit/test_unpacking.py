@@ -1,0 +1,148 @@
+"""Archives of a host are unpacked bounded and plain, or not at all."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.hosts.unpacking import HEADER_LIMIT, ArchiveLimitError, tree_bytes, unpack_plain
+from tests.unit.test_supervisor_archives import member
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMAT) -> io.BytesIO:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=form) as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    target.seek(0)
+    return target
+
+
+def unpack(source: io.BytesIO, folder: Path, *, limit_bytes: int = 1000, limit_files: int = 10):
+    return unpack_plain(source, folder, limit_bytes=limit_bytes, limit_files=limit_files)
+
+
+def test_plain_files_and_folders_arrive_and_are_counted(tmp_path: Path) -> None:
+    found = unpack(
+        archive(member("a", tarfile.DIRTYPE), member("a/b", content=b"12"), member("c", content=b"345")), tmp_path
+    )
+    assert (found.files, found.size_bytes, tree_bytes(tmp_path)) == (2, 5, 5)
+    assert (tmp_path / "a" / "b").read_bytes() == b"12"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("x", tarfile.SYMTYPE, "inner"),
+        member("x", tarfile.LNKTYPE, "inner"),
+        member("x", tarfile.FIFOTYPE),
+        member("x", tarfile.CHRTYPE),
+        member("../x", content=b"1"),
+        member("/x", content=b"1"),
+        member("a/../../x", content=b"1"),
+        member("d/" * 40 + "x", content=b"1"),
+        member("inner", content=b"again"),
+    ],
+)
+def test_nothing_but_plain_members_below_the_folder_is_unpacked(tmp_path: Path, bad) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with pytest.raises(tarfile.TarError):
+        unpack(archive(member("inner", content=b"1"), bad), folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_member_is_not_written_through_a_file(tmp_path: Path) -> None:
+    with pytest.raises(tarfile.TarError, match="below something"):
+        unpack(archive(member("a", content=b"1"), member("a/b", content=b"1")), tmp_path)
+
+
+def test_bytes_are_limited_before_they_are_written(tmp_path: Path) -> None:
+    assert unpack(archive(member("a", content=b"x" * 1000)), tmp_path).size_bytes == 1000
+    with pytest.raises(ArchiveLimitError, match="more than 1000 bytes"):
+        unpack(archive(member("b", content=b"x" * 600), member("c", content=b"x" * 401)), tmp_path)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE])
+def test_the_number_of_members_is_limited(tmp_path: Path, kind: bytes) -> None:
+    with pytest.raises(ArchiveLimitError, match="more than 10 files"):
+        unpack(archive(*(member(f"m{number}", kind) for number in range(11))), tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_an_extended_header_is_bounded_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, 1 << 33
+
+    class Endless(io.RawIOBase):
+        """The header, then zeros for ever."""
+
+        head = info.tobuf(tarfile.GNU_FORMAT)
+        given = 0
+
+        def read(self, count: int = -1) -> bytes:
+            data, self.head = self.head[:count], self.head[count:]
+            self.given += count
+            return data + bytes(count - len(data))
+
+    source = Endless()
+    with pytest.raises(ArchiveLimitError):
+        unpack_plain(source, tmp_path, limit_bytes=1000, limit_files=10)
+    assert source.given < 4 * HEADER_LIMIT
+
+
+def test_long_names_of_both_forms_are_read(tmp_path: Path) -> None:
+    name = "/".join(["n" * 60] * 4)
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        folder = tmp_path / str(form)
+        folder.mkdir()
+        assert unpack(archive(member(name, content=b"1"), form=form), folder).files == 1
+        assert (folder / name).exists()
+
+
+def test_a_stream_that_never_ends_is_left(tmp_path: Path) -> None:
+    class Repeating(io.RawIOBase):
+        """The same folder for ever: no bytes, no new name."""
+
+        block = tarfile.TarInfo("a").tobuf()
+
+        def read(self, count: int = -1) -> bytes:
+            return (self.block * (count // 512 + 1))[:count]
+
+    with pytest.raises(tarfile.TarError):
+        unpack_plain(Repeating(), tmp_path, limit_bytes=1000, limit_files=10)
+
+
+def pax_header(kind: bytes, text: bytes) -> bytes:
+    """Return an extended header as it lies in an archive."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, len(text)
+    return info.tobuf(tarfile.USTAR_FORMAT) + text.ljust(-(-len(text) // 512) * 512, b"\0")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_chain_of_extended_headers_is_refused_before_it_nests_deeply(tmp_path: Path, kind: bytes) -> None:
+    chain = pax_header(kind, b"10 a=bcde\n") * 5000
+    with pytest.raises(ArchiveLimitError, match="more than 8 extended headers"):
+        unpack_plain(io.BytesIO(chain + bytes(1024)), tmp_path, limit_bytes=1 << 30, limit_files=10)
+
+
+def test_global_headers_are_counted_over_the_whole_archive(tmp_path: Path) -> None:
+    one = pax_header(tarfile.XGLTYPE, b"10 a=bcde\n") + member("folder", tarfile.DIRTYPE)[0].tobuf(tarfile.USTAR_FORMAT)
+    with pytest.raises(ArchiveLimitError, match="or global ones"):
+        unpack_plain(io.BytesIO(one * 5000 + bytes(1024)), tmp_path, limit_bytes=1 << 30, limit_files=10**6)
+
+
+def test_the_map_of_a_sparse_file_is_not_read(tmp_path: Path) -> None:
+    head = pax_header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n")
+    member = tarfile.TarInfo("file")
+    member.size = 64 << 20
+    with pytest.raises(tarfile.TarError, match="sparse"):
+        unpack_plain(
+            io.BytesIO(head + member.tobuf(tarfile.USTAR_FORMAT) + b"1" * member.size), tmp_path,
+            limit_bytes=1 << 30, limit_files=10,
+        )  # fmt: skip
