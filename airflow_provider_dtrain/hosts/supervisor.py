@@ -3117,6 +3117,9 @@ class Supervisor:
             self.cgroup.remove()
         with contextlib.suppress(OSError):
             os.unlink(self.folder.file("control"))
+        # What was written since the last check; no check comes after this one.
+        for rank in self.ranks:
+            self._cap_log(rank)
         self.set_state("ended")
         deadline = time.monotonic() + 60.0
         self.event("ended", reason=self.reason, first_failure=self.first_failure)

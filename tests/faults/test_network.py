@@ -46,7 +46,7 @@ def test_a_host_that_is_cut_off_ends_its_part_and_the_trial_goes_on_elsewhere(
 def test_when_all_hosts_are_cut_off_they_end_their_ranks_and_the_trial_goes_on_when_they_are_back(
     world: World, dice: random.Random
 ) -> None:
-    trial = world.submit(4, until=100)
+    trial = world.submit(4, until=40, words="stays")
     world.running(trial, step=12)
     undo = inject.cut_all(world, dice)
     gone_by_itself(world, trial)
@@ -70,7 +70,7 @@ def test_a_trial_that_needs_every_host_waits_for_one_that_was_cut_off_before_its
 
 
 def test_a_renewal_that_was_held_back_extends_nothing(world: World, dice: random.Random) -> None:
-    trial = world.submit(2, until=100)
+    trial = world.submit(2, until=40, words="stays")
     world.running(trial, step=12)
     undo = inject.stop_proxy(world, dice)
     gone_by_itself(world, trial)

@@ -1,7 +1,8 @@
 """A rank without torch: it counts steps, keeps checkpoints, and proves which slot it uses.
 
 Arguments: last step, seconds per step, steps per checkpoint, then words: ``flood`` writes much log,
-``leak`` leaves a process that has nothing of its run: no parent, session, descriptor or environment.
+``leak`` leaves a process that has nothing of its run: no parent, session, descriptor or environment;
+``stays`` lets the first attempt wait before the last step, until it is ended.
 """
 
 import fcntl
@@ -116,6 +117,8 @@ def main():
                     time.sleep(0.003)  # 20 MB/s: the small disk of a host takes this until its log is trimmed.
         else:
             time.sleep(PAUSE_S)
+        if step == UNTIL - 1 and "stays" in WORDS and RUN.split(".")[1] == "1":
+            continue
         step += 1
         if RANK == 0:
             say(step)

@@ -30,12 +30,21 @@ if "joins" in words:
     from airflow_provider_dtrain.train.events import EventWriter
 
     EventWriter(Path(os.environ["DTRAIN_EVENTS"])).write("init", {})
-open(f"{run}/ready-{rank}", "w").close()
-while len(glob.glob(f"{run}/ready-*")) < int(os.environ["LOCAL_WORLD_SIZE"]):
-    # As a process group's first barrier: each rank has read the snapshot before rank 0 writes it.
-    time.sleep(0.02)
+
+
+def barrier(name):
+    """Wait until every rank has come here, as in a collective."""
+    open(f"{run}/{name}-{rank}", "w").close()
+    while len(glob.glob(f"{run}/{name}-*")) < int(os.environ["LOCAL_WORLD_SIZE"]):
+        time.sleep(0.02)
+
+
+# Each rank has read the snapshot before rank 0 writes it.
+barrier("ready")
 for epoch in range(start, epochs):
     if epoch == fail_at and attempt == 1:
+        # Rank 0 has written every epoch before this one.
+        barrier("fails")
         if "wait" in words:
             # Until the test lets it go on.
             while not os.path.exists(os.path.expanduser("~/go-on")):
