@@ -1,4 +1,4 @@
-"""The best model of an experiment as an Airflow asset, so that other DAGs can be scheduled on a better one."""
+"""The best model of an experiment as an Airflow asset: a better model can trigger other DAGs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow.sdk import Asset, AssetAlias
 
 
 def best_alias(name: str) -> AssetAlias:
-    """Return the alias that gets an event whenever a run finds a better trial than every run before it.
+    """Return the asset alias that gets an event when a run finds a better trial than all runs before it.
 
     :param name: of the experiment
     """
@@ -16,7 +16,7 @@ def best_alias(name: str) -> AssetAlias:
 
 
 def best_asset(name: str) -> Asset:
-    """Return the asset of these events; their ``extra`` is the result of the best trial.
+    """Return the asset of these events. Their ``extra`` is the result of the best trial.
 
     :param name: of the experiment
     """

@@ -1,4 +1,4 @@
-"""A DAG that runs whatever experiment it is triggered with: what ``airflow dtrain experiment create`` starts."""
+"""The DAG behind ``airflow dtrain experiment create``: it runs the experiment in its parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAG_ID = "dtrain_experiment"
 
 
 def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",), **options: Any) -> DAG:
-    """Return a DAG that runs the experiment of its parameters.
+    """Return a DAG that runs the experiment in its parameters.
 
     ``airflow dtrain init`` writes a file that calls it::
 
@@ -21,8 +21,8 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
 
         dag = experiment_dag()
 
-    :param options: of the trials, as of :func:`~airflow_provider_dtrain.task_groups.experiment`; they are deferrable
-        unless it is said otherwise
+    :param options: options of the trials, as in :func:`~airflow_provider_dtrain.task_groups.experiment`, but with the
+        default ``deferrable=True``
     """
     with DAG(
         dag_id,
@@ -30,18 +30,18 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
         schedule=None,
         tags=list(tags),
         is_paused_upon_creation=False,
-        # The queue of the slots decides who runs, not the number of DAG runs.
+        # The queue for slots limits how many experiments run, not the number of DAG runs.
         max_active_runs=1000,
         render_template_as_native_obj=True,
         params={
             "config": Param(
                 "", type=["string", "object"], format="multiline", title="Configuration",
-                description="YAML of an experiment, or what experiment create stored",
+                description="YAML of an experiment, or a configuration that 'experiment create' has stored",
             ),
             "template": Param(None, type=["null", "string"], title="Template", description="Name of a stored template"),
             "payload": Param(
                 None, type=["null", "string"], title="Code",
-                description="Digest of stored code; empty: model_dir, from the DAG's folder on",
+                description="Digest of stored code; empty: model_dir, relative to the DAG's folder",
             ),
         },
     ) as dag:  # fmt: skip

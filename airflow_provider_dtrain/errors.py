@@ -1,51 +1,51 @@
-"""Every error this package raises, with the kind that decides what happens next.
+"""All errors that this package raises, with the kind that decides how a failure is handled.
 
 ::
 
     DtrainError                        kind = platform
     ├── UserError                      kind = user
     │   ├── ConfigError                all problems of a document at once
-    │   │   └── UnsupportedFieldError  the field is known, its feature is not built yet
+    │   │   └── UnsupportedFieldError  the field is known, its feature is not implemented yet
     │   ├── UnplaceableError           no set of the pool's hosts can ever serve the request
     │   ├── PayloadError               the user code cannot be packed
     │   ├── NotFoundError              a template, pool, host, trial ... that does not exist
-    │   ├── ConflictError              the thing exists already, or is in use
+    │   ├── ConflictError              the named object exists already, or is in use
     │   ├── RankFailedError            the training code failed; carries rank, host, traceback
-    │   │   └── TrainingRefusedError   the training library refused its use or configuration: a restart would, too
-    │   ├── InvalidHPError             the training code refused its hyperparameters
+    │   │   └── TrainingRefusedError   the training library rejected its use or configuration: a restart fails again
+    │   ├── InvalidHPError             the training code rejected its hyperparameters
     │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
     │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
     │   ├── SearchFailedError          no trial of a search completed or was stopped
     │   ├── GangEndedError             the held gang was released, has expired, or the token is of an older grant
-    │   ├── GangMismatchError          the configuration asks for other slots than the held gang has
-    │   ├── FunctionError              a decorated function cannot travel, or its arguments or result are no JSON
+    │   ├── GangMismatchError          the configuration requests other slots than the held gang has
+    │   ├── FunctionError              a decorated function cannot be sent, or its arguments or result are not JSON
     │   ├── EnvironmentMissingError    the host lacks python, torch or another module
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
-    │   ├── RankHangsError             a rank that lives held up its gang for hang_timeout
-    │   └── TrialKilledError           a person stopped the trial
-    ├── RunEndedError                  kind = platform; a run ended without a fault of its code or its host
+    │   ├── RankHangsError             a live rank blocked its gang for hang_timeout
+    │   └── TrialKilledError           a user stopped the trial
+    ├── RunEndedError                  kind = platform; a run ended, but neither its code nor its host failed
     ├── TaskEndedError                 kind = platform; Airflow ended the task that followed the trial
     ├── StoreError                     kind = platform
-    │   ├── StoreUnavailableError      the database does not answer, or is locked: try again
+    │   ├── StoreUnavailableError      the database does not answer, or is locked: retry
     │   ├── StoreNotMigratedError      the schema is older or newer than this code
-    │   ├── StaleWatchError            somebody else follows this attempt now: stop silently
-    │   │   └── StoreSetBackError      the store lost commits, of the attempt's follower too: look at it anew
+    │   ├── StaleWatchError            another follower took over this attempt: stop silently
+    │   │   └── StoreSetBackError      the store lost commits of the attempt's follower: read its state again
     │   └── IllegalTransitionError     a state change that core.lifecycle does not know
     └── HostError                      kind = infra
         ├── HostUnreachableError       no connection
         ├── HostKeyError               the host key is unknown or has changed
         ├── HostAuthError              the host refused the credentials
-        ├── HostProtocolError          the host answered nonsense
+        ├── HostProtocolError          the host broke the protocol
         ├── HostRefusedError           the supervisor refused a command, with its reason
         ├── HostLostError              a host rebooted, or its run vanished
-        │   └── HostSilentError        a host did not answer until its run must have ended itself
+        │   └── HostSilentError        a host did not answer for so long that its run must have ended itself
         ├── ProcessStuckError          a rank's process could not run for hang_timeout
         ├── SlotBusyError              another run holds the lock of a slot
-        └── NetworkPathError           no way from one host of the gang to another
+        └── NetworkPathError           no network path from one host of the gang to another
 
-``user`` failures count against ``max_restarts``; ``infra`` failures exclude the host for that
-trial and are not counted; ``platform`` failures are retried with back-off.
+``user`` failures count against ``max_restarts``. ``infra`` failures exclude the host for that
+trial and are not counted. ``platform`` failures are retried with back-off.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 Kind = Literal["user", "platform", "infra"]
-#: Problems that the text of a ConfigError lists; ``problems`` has all of them.
+#: Number of problems that the text of a ConfigError lists; ``problems`` has all of them.
 SHOWN_PROBLEMS = 100
-#: Longest path of a problem.
+#: Maximum length of the path of a problem, in characters.
 PATH_LIMIT = 200
 
 
@@ -67,7 +67,7 @@ def _shown_path(path: str) -> str:
 
 
 class DtrainError(Exception):
-    """Something went wrong inside the provider."""
+    """Base class of the provider's errors."""
 
     kind: ClassVar[Kind] = "platform"
 
@@ -80,15 +80,15 @@ class UserError(DtrainError):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong with a document."""
+    """One problem of a document."""
 
     #: Dotted path of the field, e.g. ``resources.slots_per_trial``; empty for the document itself.
     path: str
-    #: What is wrong, with the value and what is accepted instead.
+    #: The problem, with the value found and the values accepted.
     message: str
 
     def __post_init__(self) -> None:
-        """Shorten a long path, and cut it behind an equals sign: a key may be ``DB_PASSWORD=...``."""
+        """Shorten a long path, and cut it after an equals sign: a key may be ``DB_PASSWORD=...``."""
         if len(self.path) > PATH_LIMIT or "=" in self.path:
             object.__setattr__(self, "path", _shown_path(self.path))
 
@@ -97,7 +97,7 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """A configuration or template is not valid; carries every problem found."""
+    """A configuration or template is not valid. Carries every problem found."""
 
     def __init__(self, problems: Sequence[Problem], *, source: str = "configuration") -> None:
         self.problems = tuple(problems)
@@ -111,7 +111,7 @@ class ConfigError(UserError):
 
 
 class UnsupportedFieldError(ConfigError):
-    """The document uses a field whose feature this version does not have."""
+    """The document uses a field whose feature this version does not implement."""
 
 
 class UnplaceableError(UserError):
@@ -123,11 +123,11 @@ class PayloadError(UserError):
 
 
 class NotFoundError(UserError):
-    """The named thing does not exist."""
+    """The named object does not exist."""
 
 
 class ConflictError(UserError):
-    """The named thing exists already or is in use."""
+    """The named object exists already or is in use."""
 
 
 class ExecutionTimeoutError(UserError):
@@ -139,20 +139,21 @@ class MaxRuntimeError(UserError):
 
 
 class RankHangsError(UserError):
-    """A rank that could run made no progress for ``hang_timeout`` while others waited: its program hangs.
+    """A rank that was able to run made no progress for ``hang_timeout`` while other ranks waited for it.
 
-    It would hang again on another host, so it counts against ``max_restarts``.
+    Its program hangs. It would hang again on another host, so the failure counts against ``max_restarts``.
     """
 
 
 class TrialKilledError(UserError):
-    """A person stopped the trial."""
+    """A user stopped the trial."""
 
 
 class TaskEndedError(DtrainError):
     """Airflow ended the task that followed the trial.
 
-    A person marked or cleared it, or Airflow lost it: then it runs the same task again, and the trial goes on.
+    A user marked or cleared the task, or Airflow lost it. In the latter case Airflow runs the same task again, and the
+    trial resumes.
     """
 
 
@@ -161,7 +162,7 @@ class EnvironmentMissingError(UserError):
 
 
 class InvalidHPError(UserError):
-    """The training code refused its hyperparameters: another attempt would refuse them as well."""
+    """The training code rejected its hyperparameters: another attempt would reject them as well."""
 
 
 class LogPolicyError(UserError):
@@ -177,25 +178,25 @@ class SearchFailedError(UserError):
 
 
 class GangEndedError(UserError):
-    """A held gang is not there any more, or not the one that is meant."""
+    """A held gang was released or has expired, or the token belongs to an older grant."""
 
 
 class GangMismatchError(UserError):
-    """A configuration asks for other slots than the held gang that it should use."""
+    """A configuration requests other slots than the held gang has that it should use."""
 
 
 class FunctionError(UserError):
-    """A decorated function cannot run on a host, or what goes in or comes out is no JSON."""
+    """A decorated function cannot run on a host, or its arguments or result are not JSON."""
 
 
 class RankFailedError(UserError):
-    """The training code failed; the first failing rank is the cause.
+    """The training code failed. The first failing rank is the cause.
 
     :param rank: global rank that failed first
     :param host: name of its host
     :param exit_code: exit code, negative for a signal
     :param traceback: the rank's Python traceback, or its last log lines
-    :param message: what it said of the failure; its first line is shown in ours
+    :param message: the rank's own message about the failure; its first line is part of this error's message
     """
 
     def __init__(self, *, rank: int, host: str, exit_code: int | None, traceback: str, message: str = "") -> None:
@@ -206,15 +207,15 @@ class RankFailedError(UserError):
 
 
 class TrainingRefusedError(RankFailedError):
-    """The training library refused how it was used or configured; another attempt would end the same."""
+    """The training library rejected its use or configuration. Another attempt would fail in the same way."""
 
 
 class StoreError(DtrainError):
-    """The store could not do what was asked."""
+    """The store could not execute an operation."""
 
 
 class StoreUnavailableError(StoreError):
-    """The database does not answer, or somebody else keeps it locked."""
+    """The database does not answer, or another process keeps it locked."""
 
 
 class StoreNotMigratedError(StoreError):
@@ -222,7 +223,7 @@ class StoreNotMigratedError(StoreError):
 
 
 class StaleWatchError(StoreError):
-    """Somebody else follows this attempt now."""
+    """Another follower has taken over this attempt."""
 
 
 class StoreSetBackError(StaleWatchError):
@@ -234,14 +235,17 @@ class IllegalTransitionError(StoreError):
 
 
 class RunEndedError(DtrainError):
-    """A run ended although neither its code nor its host failed: nobody renewed its lease, or it never got its go."""
+    """A run ended although neither its code nor its host failed.
+
+    Its lease was not renewed, or it never received the command to start.
+    """
 
 
 class HostError(DtrainError):
     """A host is at fault.
 
     :param host: name of the host
-    :param message: what happened, the limit, the next step
+    :param message: the event, the limit, and the next step
     """
 
     kind: ClassVar[Kind] = "infra"
@@ -264,7 +268,7 @@ class HostAuthError(HostError):
 
 
 class HostProtocolError(HostError):
-    """The host answered something that the protocol does not know."""
+    """The host sent something that the protocol does not define."""
 
 
 class HostRefusedError(HostError):
@@ -285,17 +289,17 @@ class HostLostError(HostError):
 
 
 class HostSilentError(HostLostError):
-    """The host did not answer for so long that its supervisor has ended what ran there."""
+    """The host did not answer for so long that its supervisor has ended its runs."""
 
 
 class ProcessStuckError(HostError):
-    """A rank's process was stopped, or stuck in the kernel, for ``hang_timeout``: no fault of its program."""
+    """A rank's process was stopped, or stuck in the kernel, for ``hang_timeout``. Its program is not at fault."""
 
 
 class SlotBusyError(HostError):
     """Another run holds the lock of one of the slots.
 
-    :param details: the supervisor's answer: ``slot``, and the ``run`` that holds it
+    :param details: the supervisor's answer: the ``slot``, and the ``run`` that holds it
     """
 
     def __init__(self, host: str, message: str, *, details: dict[str, Any] | None = None) -> None:

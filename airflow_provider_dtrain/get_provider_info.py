@@ -1,11 +1,11 @@
-"""What Airflow reads about this provider. Called in every Airflow process: imports nothing heavy."""
+"""Provider metadata for Airflow. Every Airflow process calls this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _INTEGRATION = "Distributed training (dtrain)"
-#: Of the technology that the provider integrates, as Airflow lists it beside its name.
+#: Documentation of the technology that the provider integrates. Airflow lists it beside the provider's name.
 _DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html"
 
 
@@ -25,43 +25,45 @@ def _storage_options() -> dict[str, Any]:
         "sql_alchemy_conn": _option(
             "string",
             "",
-            "SQLAlchemy URL of the store: hosts, queue, grants, trials, metrics. Empty: the SQLite file dtrain.db in\n"
-            "AIRFLOW_HOME. SQLite serves one machine; use PostgreSQL when triggerer and workers run on several.",
+            "SQLAlchemy URL of the store, which holds hosts, queue, grants, trials and metrics. Empty: the SQLite\n"
+            "file dtrain.db in AIRFLOW_HOME. SQLite supports one machine only. Use PostgreSQL if triggerer and\n"
+            "workers run on several machines.",
             example="postgresql+psycopg://dtrain@db.example.org/dtrain",
             sensitive=True,
         ),
         "checkpoint_dir": _option(
             "string",
             "",
-            "Folder on the Airflow side for copies of the checkpoints that the policy keeps, used when a\n"
-            "configuration names no checkpoint_storage. Empty: dtrain/checkpoints in AIRFLOW_HOME.",
+            "Folder on the Airflow side for copies of the checkpoints that the policy keeps. It is used if a\n"
+            "configuration has no checkpoint_storage. Empty: dtrain/checkpoints in AIRFLOW_HOME.",
         ),
         "checkpoint_copy_limit": _option(
             "integer",
             str(2 * 1024**3),
-            "Largest checkpoint, in bytes, that is copied from a host to checkpoint_dir, and most bytes that the\n"
-            "outputs of a plain script may have. Counted while they are copied.",
+            "Maximum size in bytes of a checkpoint that is copied from a host to checkpoint_dir, and of all outputs\n"
+            "of a plain script together. The bytes are counted during the copy.",
         ),
         "output_sync_period": _option(
             "integer",
             "300",
-            "Seconds between two copies of the files that rank 0 of a plain script (one without the training library)\n"
-            "has written, to checkpoint_dir. They are copied at the end of an attempt in any case. 0 copies only then.",
+            "Seconds between two copies to checkpoint_dir of the files that rank 0 of a plain script (one without the\n"
+            "training library) has written. The end of an attempt always copies them. 0: only the end copies them.",
         ),
         "trial_copy_limit": _option(
             "integer",
             str(20 * 1024**3),
-            "Most bytes that the copies of one trial take in checkpoint_dir together.",
+            "Maximum total size in bytes of the copies of one trial in checkpoint_dir.",
         ),
         "trial_copies": _option(
             "integer",
             "100",
-            "Most checkpoints of one trial that have a copy in checkpoint_dir at a time: the latest ones.",
+            "Maximum number of checkpoints of one trial with a copy in checkpoint_dir at a time. The latest are kept.",
         ),
         "retention_days": _option(
             "integer",
             "30",
-            "Age, in days, from which ended runs on hosts and payloads without a trial may be collected. 0 keeps them.",
+            "Age in days from which ended runs on hosts, and payloads without a trial, may be garbage-collected.\n"
+            "0 keeps them.",
         ),
         **_attempt_options(),
     }
@@ -72,23 +74,25 @@ def _attempt_options() -> dict[str, Any]:
         "attempt_events_limit": _option(
             "integer",
             "500000",
-            "Events that the ranks of one attempt may store, and 1 KiB of events files for each. Later ones are left "
-            "out, but for those that end a trial; trial describe shows it. 0 = no limit.",
+            "Maximum number of events that the ranks of one attempt may store, with 1 KiB of events files for each. "
+            "Later events are dropped, except those that end a trial; 'trial describe' shows it. 0 = no limit.",
         ),
         "attempt_checkpoints_limit": _option(
             "integer",
             "10000",
-            "Checkpoints that one attempt may store. 0 = no limit.",
+            "Maximum number of checkpoints that one attempt may store. 0 = no limit.",
         ),
         "attempt_metric_rows_limit": _option(
             "integer",
             "200000",
-            "Reports of training metrics that one attempt may store, and as many validations. 0 = no limit.",
+            "Maximum number of training metric reports that one attempt may store. The same limit applies separately "
+            "to its validations. 0 = no limit.",
         ),
         "attempt_metric_names_limit": _option(
             "integer",
             "1000",
-            "Different names of metrics in one attempt; metrics with further names are left out. 0 = no limit.",
+            "Maximum number of distinct metric names in one attempt. Metrics with further names are dropped. "
+            "0 = no limit.",
         ),
     }
 
@@ -99,19 +103,19 @@ def _host_options() -> dict[str, Any]:
             "string",
             ".dtrain",
             "Folder on each host for the supervisor and payloads: absolute, or relative to the account's home\n"
-            "directory. May lie on a file system that hosts share.",
+            "directory. It may be on a file system that hosts share.",
         ),
         "lock_dir": _option(
             "string",
             "",
-            "Folder on each host for the locks of slots that all accounts of the machine share: a folder of root with\n"
-            "mode 1777. Empty: /run/lock where it is one; else, and for 'none', locks protect the own account only.\n"
-            "hosts add --lock-dir sets it for one host.",
+            "Folder on each host for the slot locks that all accounts of the machine share. It must belong to root\n"
+            "and have mode 1777. Empty: /run/lock if it is such a folder. Otherwise, and for 'none', the locks\n"
+            "protect only runs of the own account. 'hosts add --lock-dir' sets it for one host.",
         ),
         "orphan_timeout": _option(
             "integer",
             "900",
-            "Seconds after which a run ends itself when nobody has renewed its lease. 0 never ends it.",
+            "Seconds without a lease renewal after which a run ends itself. 0: it never ends itself.",
         ),
         "kill_grace_s": _option(
             "integer",
@@ -121,8 +125,8 @@ def _host_options() -> dict[str, Any]:
         "log_limit": _option(
             "integer",
             str(256 * 1024**2),
-            "Bytes of log kept per rank on its host. Beyond that the head and the tail stay and one marker says\n"
-            "how much was left out.",
+            "Bytes of log kept per rank on its host. Of a longer log, the head and the tail are kept, and one marker\n"
+            "states how much was dropped.",
         ),
     }
 
@@ -132,24 +136,24 @@ def _engine_options() -> dict[str, Any]:
         "task_log_rate": _option(
             "integer",
             "250000",
-            "Most bytes per second that a trial writes into its task log. What is beyond is left out there, and a\n"
-            "line names the bytes and the command that shows them.",
+            "Maximum bytes per second that a trial writes to its task log. Further bytes are left out there, and a\n"
+            "log line states their number and the command that shows them.",
         ),
         "task_log_records": _option(
             "float",
             "20.0",
-            "Most log records per second in which one triggerer or worker process sends lines of ranks to Airflow,\n"
-            "for all its trials together. A record holds many lines. Airflow's cost is per record, 1 to 2 ms.",
+            "Maximum log records per second in which one triggerer or worker process sends lines of ranks to Airflow,\n"
+            "for all its trials together. A record holds many lines. Each record costs Airflow 1 to 2 ms.",
         ),
         "pass_interval": _option(
             "float",
             "1.0",
-            "Seconds between two looks at the queue while a gang waits for its slots.",
+            "Seconds between two polls of the queue while a gang waits for its slots.",
         ),
         "defer_after": _option(
             "integer",
             "20",
-            "Seconds that a trial whose slots are granted at once stays in its worker before it defers\n"
+            "Seconds that a trial stays in its worker, if its slots are granted at once, before it defers\n"
             "to the triggerer.",
         ),
     }
@@ -164,7 +168,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {
                 "integration-name": _INTEGRATION,
-                "external-doc-url": "https://docs.pytorch.org/docs/stable/distributed.html",
+                "external-doc-url": _DOCUMENTATION,
                 "tags": ["service"],
             }
         ],

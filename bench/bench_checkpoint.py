@@ -1,9 +1,9 @@
-"""How long a save of 200 MB holds up training: in the background against a synchronous save, in one run.
+"""Measures how long a save of 200 MB blocks training: background save against synchronous save, in one run.
 
     OMP_NUM_THREADS=1 python bench/bench_checkpoint.py [--rounds 7] [--folder DIR]
 
-Synchronous: the same save, waited for before training goes on. Stall: time inside ``save``. Both saves write, hash,
-fsync and rename the same state; a training thread goes on computing steps meanwhile.
+Synchronous: the same save, with training blocked until it is complete. Stall: time inside ``save``. Both saves write,
+hash, fsync and rename the same state. During a background save, training continues.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WIDTH, LAYERS = 2048, 4
 
 
 def build():
-    """Return a model and an SGD optimizer with momentum, about 200 MB of state together, and a step of training."""
+    """Return a model and an SGD optimizer with momentum, with about 200 MB of state in total."""
     layers = [layer for _ in range(LAYERS) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, WIDTH * 2))
     return model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
 
 class Training:
-    """Steps of a model, and what they take."""
+    """Training of one model, with timed steps and saves."""
 
     def __init__(self, ctx):
         self.ctx = ctx
@@ -39,7 +39,7 @@ class Training:
         self.steps = 0
 
     def step(self):
-        """Take one step; return its seconds."""
+        """Run one step and return its seconds."""
         before = time.perf_counter()
         self.ctx.backward(self.model(self.batch).square().mean())
         self.ctx.step(self.optimizer)
@@ -47,7 +47,7 @@ class Training:
         return time.perf_counter() - before
 
     def save(self, *, wait):
-        """Save; return the seconds that training stood still."""
+        """Save and return the seconds for which training was blocked."""
         before = time.perf_counter()
         self.ctx.save_checkpoint(self.steps)
         if wait:
@@ -55,7 +55,7 @@ class Training:
         return time.perf_counter() - before
 
     def steps_while_saving(self):
-        """Return the seconds of each step until the save is on the disk."""
+        """Run steps until the save is on the disk, and return the seconds of each."""
         thread, taken = self.ctx._saver._background._thread, []
         while thread.is_alive():
             taken.append(self.step())
@@ -97,11 +97,11 @@ def show(size, first, stalls, synchronous, alone, meanwhile):
     print(f"{'':34}{'ms':>9}")
     for words, value in (
         ("synchronous save", whole), ("stall of a background save", stall),
-        ("stall of the first one (new buffers)", first), ("a step alone", step),
-        ("a step while a save is written", slowed),
+        ("stall of the first save (new buffers)", first), ("step without a save", step),
+        ("step while a save is written", slowed),
     ):  # fmt: skip
         print(f"{words:36}{value * 1e3:>7.1f}")
-    print(f"stall / synchronous save: {stall / whole:.1%}; a step is {slowed / step - 1:+.1%} slower meanwhile")
+    print(f"stall / synchronous save: {stall / whole:.1%}; step time during a save: {slowed / step - 1:+.1%}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Step time with fp16 gradients against float32, on a network held to 100 Mbit/s.
+"""Step time with compressed gradients against float32, on a network limited to 100 Mbit/s.
 
     python bench/bench_compression.py [rounds]
 
-Two network namespaces with a cable between them (root needed), one gloo rank in each. Variants take turns, two steps
-each.
+Two connected network namespaces (requires root), one gloo rank in each. The variants alternate every two steps.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ def command(*argv: str) -> None:
 
 
 def connect(spaces: list[str], links: list[str]) -> None:
-    """Make two namespaces and a slow cable between them."""
+    """Create two namespaces with a slow link between them."""
     for space in spaces:
         etc = Path("/etc/netns", space)
         etc.mkdir(parents=True)
         (etc / "hosts").write_text("127.0.0.1 localhost\n")
-        (etc / "resolv.conf").write_text("")  # else each process group waits for a name server
+        (etc / "resolv.conf").write_text("")  # otherwise each process group waits for a name server
         command("ip", "netns", "add", space)
     command("ip", "link", "add", links[0], "netns", spaces[0], "type", "veth", "peer", "name", links[1], "netns",
             spaces[1])  # fmt: skip
@@ -112,7 +111,7 @@ def main() -> int:
         rank(rounds)
         return 0
     if os.geteuid() != 0:
-        print("network namespaces need root; nothing measured")
+        print("Nothing measured: network namespaces require root.")
         return 0
     times = measure(rounds)
     print(f"1.3 M parameters, batch 64, 2 ranks, {RATE}")

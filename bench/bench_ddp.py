@@ -1,13 +1,13 @@
-"""Two ranks over gloo on one machine: what gradient aggregation saves, and how close two ranks come to twice one.
+"""Two ranks over gloo on one machine: savings by gradient aggregation, and efficiency of weak scaling.
 
     python bench/bench_ddp.py [rounds]
 
-Both ranks run every variant in turns, blocks of 16 batches, each rank with one thread. Efficiency is weak scaling: the
-throughput of two ranks over twice that of one process that has the machine to itself (the other rank waits idle).
-`cpu` is rank 0's processor time per batch, which other load on the machine changes least. The 10 M
-model is measured with 8 samples per batch and with 1: the less there is to compute, the more aggregation saves.
-`apart` is two processes that exchange nothing: what two cores of this machine can do at most.
-`ours` is the path that ctx.backward and ctx.step take; `raw` is DistributedDataParallel with a loop of its own.
+Both ranks alternate between the variants in blocks of 16 batches, each rank with one thread. Efficiency is weak
+scaling: the throughput of two ranks over twice that of one process (`single`) while the other rank is idle. `cpu` is
+rank 0's CPU time per batch, which is least sensitive to other load. The 10 M model is measured with 8 samples per batch
+and with 1: the less computation, the more aggregation saves. `apart` is two processes without communication, the upper
+bound for two cores of this machine. `ours` is the path of ctx.backward and ctx.step; `raw` is DistributedDataParallel
+with a plain loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = 16
-#: Name -> layer sizes, batch per rank: large enough that raw DDP on an idle machine keeps about 3/5 and 1/2.
+#: Name -> layer sizes, batch per rank. With these, raw DDP reaches an efficiency of about 3/5 and 1/2 when idle.
 MODELS = {
     "1.3 M": ((512, 1024, 768, 10), 160),
     "4.7 M": ((512, 2048, 1760, 10), 64),
@@ -82,7 +82,7 @@ def loop(variant: str | int, sizes: Sequence[int], batch: int, distributed: Any)
 
 
 def rank(rounds: int) -> None:
-    """Measure as one of the two ranks; rank 0 prints seconds per batch."""
+    """Measure as one of the two ranks. Rank 0 prints seconds per batch."""
     sys.path.insert(0, str(ROOT))
     import torch
 
@@ -139,7 +139,7 @@ def main() -> int:
         medians = {variant: statistics.median(values) for variant, values in times.items()}
         for variant, median in medians.items():
             label = f"ours, aggregation {variant}" if variant.isdigit() else variant
-            # Medians of ratios inside a round: what else runs on the machine meets both sides of a ratio.
+            # Medians of ratios within a round: other load on the machine affects both sides of a ratio.
             efficiency = ratio(times, "single", variant) if "single" in times else None
             of_raw = ratio(times, "raw", variant) if "raw" in times and variant.isdigit() else None
             cells = [f"{value:.0%}" if value else "" for value in (efficiency, of_raw)]

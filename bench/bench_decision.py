@@ -1,9 +1,9 @@
-"""What a decision at a rung costs in the store when 1,000 trials have reported there.
+"""Cost of a decision at a rung in the store, after 1,000 trials have reported there.
 
-Run: ``python bench/bench_decision.py`` (``--only sqlite`` leaves PostgreSQL out). For each database: a commit of one
-event that asks nothing, the same with a question, and the difference, each as the median over many trials, in wall and
-CPU time of this process; and how many statements the question adds. Exits with 1 when a whole commit with a question
-misses its goal by its median.
+Run: ``python bench/bench_decision.py`` (``--only sqlite`` skips PostgreSQL). For each database it prints the cost of a
+commit of one plain event, of one rung event, and the difference: medians over many trials of wall-clock time, CPU time
+of this process, and number of statements. It exits with 1 when the median of a commit with a rung event misses its
+goal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sample:
 
 
 def fill(store: Store, reported: int, asking: int) -> list[int]:
-    """Return the attempts of trials that run, in a search where others have reported."""
+    """Return the attempts of running trials, in a search in which ``reported`` trials have reported."""
     store.add_host(host("a", 8))
     config = store.put_config({"entrypoint": "python train.py"}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id="plan")
@@ -80,7 +80,7 @@ def fill(store: Store, reported: int, asking: int) -> list[int]:
 
 
 def measure(store: Store, asking: list[int], event: dict[str, Any], old: int) -> list[Sample]:
-    """Return what each trial's commit of an event took."""
+    """Return the cost of each trial's commit of an event."""
     counted = [0]
     sa.event.listen(store._engine, "before_cursor_execute", lambda *_: counted.__setitem__(0, counted[0] + 1))
     draw, found = random.Random(7), []
@@ -94,7 +94,7 @@ def measure(store: Store, asking: list[int], event: dict[str, Any], old: int) ->
 
 
 def report(name: str, plain: list[Sample], asked: list[Sample]) -> bool:
-    """Print a row per kind of commit; return whether the goal is met."""
+    """Print one row per kind of commit, and return whether the goal is met."""
     middle: dict[str, tuple[float, ...]] = {}
     for words, samples in (("event", plain), ("question", asked)):
         walls = sorted(sample.wall_ms for sample in samples)

@@ -1,11 +1,11 @@
-"""What a grant costs in the store: 4 hosts x 8 slots out of 64 hosts x 8.
+"""Cost of a grant in the store: 4 hosts x 8 slots out of 64 hosts x 8.
 
-Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5]``. PostgreSQL is measured when a server can be
-started (programs found as the contract tests find them), with fsync on as in production.
+Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5]``. PostgreSQL is measured if its server programs are
+installed (the contract tests search for them in the same way), with fsync on as in production.
 
-Two tables per database: each step alone; and grants per second of 1 process, of 8 that contend while there are slots
-for all of them, and of 200 threads of one process that wait for the slots of 16 gangs, as in a triggerer, each beside
-the rate of bare transactions (see ``grant_contention``).
+Two tables per database. The first has each step alone. The second has grants per second of 1 process, of 8 contending
+processes with enough slots for all, and of 200 threads of one process that wait for the slots of 16 gangs, as in a
+triggerer, each compared with the rate of bare transactions (see ``grant_contention``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(store: Store, rounds: int) -> dict[str, list[float]]:
     store.schedule("gpus")
     held: list[tuple[int, int]] = []
     for number in range(rounds):
-        # Up to 15 of 16 gangs stand, so that a grant looks for its hosts among many that are taken.
+        # Up to 15 of 16 gangs are held, so that a grant searches among many occupied hosts.
         if len(held) == 15:
             finish(store, took, *held.pop(0))
         held.append(one_grant(store, took, config, number))
@@ -85,7 +85,7 @@ def show(name: str, took: dict[str, list[float]]) -> None:
 
 
 def without_pool(url: str, rounds: int) -> None:
-    """Show what a connection per transaction would cost on SQLite."""
+    """Print the cost of one connection per transaction on SQLite."""
     store = Store.open(url)
     pooled, single = store._engine, sa.create_engine(url, poolclass=NullPool)
     for name, engine in (("kept connection", pooled), ("a connection each time", single)):
@@ -102,7 +102,7 @@ def read(engine: sa.Engine) -> object:
 
 
 def fresh(url: str) -> tuple[str, int]:
-    """Return the URL of a store of its own with all hosts, and the id of its one configuration."""
+    """Create a store with all hosts, and return its URL and the id of its only configuration."""
     migrate(url)
     store = Store.open(url)
     for number in range(HOSTS):
@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--contention", action="store_true", help="only the tables under contention")
+    parser.add_argument("--contention", action="store_true", help="print only the tables under contention")
     arguments = parser.parse_args()
     rounds, seconds, alone = arguments.rounds, arguments.seconds, not arguments.contention
     numbers = count()
@@ -127,7 +127,7 @@ def main() -> None:
         grant_contention.show("SQLite", lambda: fresh(f"sqlite:///{Path(folder)}/c{next(numbers)}.db"), seconds)
     programs = server_programs()
     if programs is None:
-        print("\nPostgreSQL: no server programs here")
+        print("\nPostgreSQL: skipped, server programs (initdb, pg_ctl) are not installed")
         return
     server = Server(programs)
     try:

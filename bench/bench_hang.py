@@ -1,7 +1,8 @@
-"""A rank hangs (SIGSTOP) until it is named in the task log; then a soak with slow steps, checkpoints and data stalls.
+"""Time from the hang of a rank (SIGSTOP) until the task log names it, and false alarms in a soak.
 
-Two ranks over gloo on this machine, followed by the engine. Beside it torchrun with the same ranks, where a stopped
-rank is named by nobody before the process group's time-out; ``--peer-s`` is how long it is watched (0: not at all).
+Two ranks over gloo on this machine, followed by the engine. The soak has slow steps, checkpoints and data stalls. For
+comparison, torchrun runs two ranks and does not report a stopped rank before the process group's time-out;
+``--peer-s`` is the time for which it is observed (0: not at all).
 
     python bench/bench_hang.py [--rounds 20] [--soak-s 300] [--peer-s 60]
 """
@@ -35,7 +36,7 @@ import airflow_provider_dtrain.train as dtrain
 MODE, HOME = sys.argv[1], os.environ["BENCH_HOME"]
 
 class Data(torch.utils.data.Dataset):
-    '''Samples; now and then one takes very long.'''
+    '''Samples, of which a few take very long.'''
     def __len__(self): return 4096
     def __getitem__(self, i):
         if MODE == "soak" and i % 512 == 100: time.sleep(12)
@@ -70,7 +71,7 @@ while True:
 
 
 class Lines(logging.Handler):
-    """Lines of the task log with the time when they were written."""
+    """Log handler that records the lines of the task log with their times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,17 +84,17 @@ class Lines(logging.Handler):
         return [(at, line) for at, line in self.lines if at >= begun and words in line]
 
     def wait(self, words: str, begun: float, timeout_s: float, task: Any) -> tuple[float, str]:
-        """Return time and text of the first line with these words. Blocks."""
+        """Wait for the first line with these words, and return its time and text."""
         deadline = time.monotonic() + timeout_s
         while not (found := self.since(begun, words)):
             if time.monotonic() > deadline or task.done():
-                raise RuntimeError(f"no line {words!r} within {timeout_s:g} s: {self.lines[-5:]}")
+                raise RuntimeError(f"The task log has no line with {words!r} after {timeout_s:g} s: {self.lines[-5:]}")
             time.sleep(0.01)
         return found[0]
 
 
 def rank_pids(home: Path) -> dict[int, int]:
-    """Return the ranks of the benchmark's run."""
+    """Return rank -> pid of the benchmark's run."""
     found = {}
     for file in (home / "state" / "runs").glob("*/state.json"):
         for rank, pid in re.findall(r'"rank":(\d+),"pid":(\d+),"start_time":\d+,"exit_code":null', file.read_text()):
@@ -107,7 +108,7 @@ async def stop_ranks(world: World, lines: Lines, rounds: int) -> list[float]:
     took = []
     await asyncio.to_thread(lines.wait, "step 50", 0.0, 300, task)
     for number in range(rounds):
-        # Anywhere between two beats.
+        # At a random time between two heartbeats.
         await asyncio.sleep(random.uniform(1.0, 6.0))  # noqa: S311
         rank = number % 2
         pid, begun = rank_pids(world.home)[rank], time.monotonic()
@@ -117,16 +118,16 @@ async def stop_ranks(world: World, lines: Lines, rounds: int) -> list[float]:
         finally:
             os.kill(pid, signal.SIGCONT)
         if not line.startswith(f"Rank {rank} "):
-            raise RuntimeError(f"the wrong rank was named: {line}")
+            raise RuntimeError(f"The task log named the wrong rank: {line}")
         took.append(at - begun)
-        await asyncio.to_thread(lines.wait, "goes on after", begun, 120, task)
+        await asyncio.to_thread(lines.wait, "resumed after", begun, 120, task)
     runtime.kill()
     await task
     return took
 
 
 async def soak(world: World, lines: Lines, seconds: float) -> tuple[list[str], str]:
-    """Return the alarms of a gang that is well, and the last step that it came to."""
+    """Return the false alarms about a healthy gang, and its last step."""
     begun = time.monotonic()
     runtime, task = await world.follow(world.submit("python train.py soak", slots=2))
     await asyncio.to_thread(lines.wait, "step 10", begun, 300, task)
@@ -135,14 +136,14 @@ async def soak(world: World, lines: Lines, seconds: float) -> tuple[list[str], s
     alarms += [line for _, line in lines.since(begun, "No rank has made")]
     steps = [line for _, line in lines.since(begun, "step ")]
     if task.done():
-        raise RuntimeError(f"the soak ended: {task}")
+        raise RuntimeError(f"The soak ended early: {task}")
     runtime.kill()
     await task
     return alarms, steps[-1] if steps else "no step"
 
 
 def torchrun(home: Path, seconds: float) -> str:
-    """Return what torchrun says within a time after one of its two ranks was stopped."""
+    """Return the output of torchrun within a time after one of its two ranks was stopped."""
     (home / "peer.py").write_text(PEER)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "peer.py"]
     process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -156,8 +157,8 @@ def torchrun(home: Path, seconds: float) -> str:
         os.kill(ranks[1], signal.SIGSTOP)
         assert process.stdout is not None
         if select.select([process.stdout], [], [], seconds)[0]:
-            return "says: " + os.read(process.stdout.fileno(), 200).decode(errors="replace").strip()
-        return f"says nothing for {seconds:g} s"
+            return "prints: " + os.read(process.stdout.fileno(), 200).decode(errors="replace").strip()
+        return f"prints nothing for {seconds:g} s"
     finally:
         with contextlib.suppress(OSError, IndexError):
             os.kill(ranks[1], signal.SIGCONT)
@@ -190,7 +191,7 @@ def main() -> None:
         finally:
             world.hook.links.close_all()
         peer = torchrun(home, options.peer_s) if options.peer_s else "not run"
-    print(f"a stopped rank of two until it is named ({load_words()})")
+    print(f"time from the stop of one of two ranks until the log names it ({load_words()})")
     print(f"{'rounds':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}   goal: <= 10 s")
     print(f"{len(took):7} {took[len(took) // 2]:7.2f} {took[int(len(took) * 0.99)]:7.2f} {took[-1]:7.2f}")
     print(f"torchrun, one of two ranks stopped: {peer}")

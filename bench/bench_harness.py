@@ -1,12 +1,12 @@
-"""What a harness costs per batch over the bare loop: both doors, and others where they are installed.
+"""Overhead per batch of a harness over the bare loop: both APIs of this package, and installed peers.
 
-A network 64-256-2, global batch 64, 2,000 batches. In each run a harness and the bare loop take turns of 20 batches in
-one process; runs of all harnesses are interleaved. With two ranks: bare DistributedDataParallel and the plain script
-take turns in the same processes, on a network whose step takes 5 ms or more.
+A network 64-256-2, global batch 64, 2,000 batches. In each run a harness and the bare loop alternate every 20 batches
+in one process. Runs of all harnesses are interleaved. With two ranks, bare DistributedDataParallel and the plain script
+alternate in the same processes, on a network whose step takes 5 ms or more.
 
     python bench/bench_harness.py [--rounds 5] [--peers-python PATH] [--only script,trial]
 
---peers-python: an interpreter with torch and any of the packages determined, lightning, accelerate.
+--peers-python: an interpreter with torch and any of the packages determined, accelerate, lightning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DDP_GOAL = 0.02
 
 
 def run(python: str, *arguments: str, **env: str) -> dict | None:
-    """Return what a run printed; None and a line with the reason when it failed."""
+    """Return the result of a run, None after a failure, whose reason is printed."""
     command = [python, str(HERE / "harness_loops.py"), *arguments]
     everything = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
     done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=600)
@@ -39,16 +39,16 @@ def run(python: str, *arguments: str, **env: str) -> dict | None:
 
 
 def missing(python: str | None, package: str) -> str | None:
-    """Return why a peer cannot run."""
+    """Return the reason why a peer cannot run, None when it can."""
     if python is None:
-        return "no --peers-python"
+        return "--peers-python is not set"
     code = f"import importlib.metadata, {package}; print(importlib.metadata.version('{package}'))"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120)
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["import failed"])[-1]
 
 
 def over_bare(result: dict) -> tuple[float, float]:
-    """Return microseconds per batch: of the bare loop, and what the harness adds, medians over the turns."""
+    """Return microseconds per batch of the bare loop, and those added by the harness, as medians over the turns."""
     extra = statistics.median(loop - bare for loop, bare in zip(result["loop"], result["bare"], strict=True))
     return statistics.median(result["bare"]), extra
 
@@ -63,14 +63,14 @@ def single(arguments: argparse.Namespace) -> None:
             python = arguments.peers_python if name in PEERS else sys.executable
             result = run(python, name, "--batches", str(arguments.batches))
             if result is None:
-                reasons[name] = "it failed, see above"
+                reasons[name] = "failed, see above"
             else:
                 results[name].append(result)
     print(f"{'harness':<34} {'bare us':>8} {'adds us':>8} {'of bare':>8}  {'runs':<14} losses    goal")
     for name in wanted:
         label = {**OURS, **PEERS}[name]
         if reasons.get(name):
-            print(f"{label:<34} left out: {reasons[name]}")
+            print(f"{label:<34} skipped: {reasons[name]}")
             continue
         pairs = [over_bare(result) for result in results[name]]
         bare, extra = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--peers-python")
-    parser.add_argument("--only", help="names of loops, separated by commas; ddp for two ranks alone")
+    parser.add_argument("--only", help="comma-separated names of loops; ddp: only two ranks")
     arguments = parser.parse_args()
     if arguments.only != "ddp":
         single(arguments)

@@ -1,7 +1,7 @@
-"""Import time of every operator, sensor and trigger module together, beyond `import airflow.sdk`.
+"""Import time of every operator, sensor and trigger module, together and alone, after `import airflow.sdk`.
 
-A DAG processor pays for it at every parse. Each number is the median of fresh interpreters; both columns are
-measured in turns, so that noise on the machine meets both.
+A DAG processor spends this time at every parse. Each number is the median of several fresh interpreters. The rows are
+measured in turns, so that noise on the machine affects all of them.
 
     python bench/bench_imports.py [repetitions]
 """
@@ -27,7 +27,7 @@ def modules() -> list[str]:
 
 
 def measure(names: list[str]) -> tuple[float, str]:
-    """Return seconds to import the modules after airflow.sdk, and which heavy ones came along."""
+    """Return the seconds to import the modules after airflow.sdk, and the heavy modules that they import."""
     code = (
         "import airflow.sdk, importlib, sys, time\n"
         "begin = time.perf_counter()\n"

@@ -1,8 +1,8 @@
-"""From the call of on_kill until every process on every host is gone; each rank has children that detached themselves.
+"""Time from on_kill until every process on every host has ended, with ranks that have detached children.
 
-The way is the trigger's own: follow, be cancelled, kill. With root the hosts are network namespaces reached by SSH,
-else this machine. Peers, from their documentation: Slurm waits KillWait (30 s) before SIGKILL; the SSH operators of
-Airflow leave the remote processes.
+The sequence is that of the trigger: follow, be cancelled, kill. With root the hosts are network namespaces reached by
+SSH, otherwise this machine. Peers, according to their documentation: Slurm waits KillWait (30 s) before SIGKILL; the
+SSH operators of Airflow leave the remote processes running.
 
     python bench/bench_kill.py [--rounds 100] [--hosts 3] [--ranks-per-host 2] [--local]
 """
@@ -23,18 +23,18 @@ from engine_worlds import World, add_host_options, load_words, world_of  # noqa:
 
 from airflow_provider_dtrain.engine.attempt import AttemptRunner  # noqa: E402
 
-#: A rank, a child in a session of its own, and two orphans further down.
+#: A rank, a child in its own session, and two orphans.
 PROCESSES_PER_RANK = 4
 
 
 def entrypoint(mark: str) -> list[str]:
-    """Return the command of a rank; all its processes have ``mark`` as their argument."""
+    """Return the command of a rank, whose processes all have ``mark`` as their argument."""
     detached = f"setsid sh -c 'sleep {mark} & exec sleep {mark}' & setsid sleep {mark} & exec sleep {mark}"
     return ["bash", "-c", detached]
 
 
 def alive(mark: str) -> list[int]:
-    """Return the living processes with the mark, on this machine and in every namespace of it."""
+    """Return the living processes with the mark, in all namespaces of this machine."""
     found, wanted = [], mark.encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -46,7 +46,7 @@ def alive(mark: str) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process is more than an entry that nobody has read."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -54,7 +54,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> float:
-    """Return when the last process was gone, or when a minute has passed."""
+    """Return the monotonic time at which the last process had ended, at the latest after a minute."""
     deadline = time.monotonic() + 60
     while (pids := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -62,13 +62,13 @@ def wait_until_gone(pids: list[int]) -> float:
 
 
 async def one_round(world: World, number: int, ranks: int) -> tuple[float, int]:
-    """Return the seconds until the last process was gone, and how many survived for a minute."""
+    """Return the seconds until the last process had ended, and the number of survivors after a minute."""
     mark = f"{100_000 + number}"
     runtime, following = await world.follow(world.submit(entrypoint(mark), slots=ranks))
     deadline, pids = time.monotonic() + 120, []
     while len(pids) < ranks * PROCESSES_PER_RANK:
         if following.done() or time.monotonic() > deadline:
-            raise RuntimeError(f"round {number}: {len(pids)} processes, {following}")
+            raise RuntimeError(f"Round {number} has only {len(pids)} processes: {following}")
         await asyncio.sleep(0.02)
         pids = alive(mark)
     following.cancel()
@@ -80,7 +80,7 @@ async def one_round(world: World, number: int, ranks: int) -> tuple[float, int]:
 
 
 async def measure(world: World, rounds: int, ranks: int, took: list[float], survivors: list[int]) -> None:
-    """Add seconds and survivors of each round."""
+    """Append seconds and survivors of each round."""
     for number in range(rounds):
         seconds, left = await one_round(world, number, ranks)
         took.append(seconds)
@@ -97,7 +97,7 @@ def main() -> None:
     with world_of(options) as (world, slots, hosts):
         took: list[float] = []
         survivors: list[int] = []
-        # Interrupted, it shows what it has measured.
+        # After an interrupt, the rounds so far are printed.
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(measure(world, options.rounds, slots, took, survivors))
     took.sort()

@@ -1,7 +1,7 @@
-"""From the grant to the first training step, beside the same two ranks started by plain ssh.
+"""Time from the grant to the first training step, compared with the same two ranks started by plain ssh.
 
-Two hosts (network namespaces with an sshd each, root needed), one rank per host, gloo. Both sides start
-the same script with nothing open; ours also with its channels open. Rounds are interleaved.
+Two hosts (network namespaces with one sshd each, requires root), one rank per host, gloo. Both start the same script
+without open connections; the engine is also measured with its channels open. Rounds are interleaved.
 
     python bench/bench_launch.py [--rounds 5]
 """
@@ -62,7 +62,7 @@ def plain_ssh(hosts: NamespaceHosts, port: int) -> float:
 
 
 class Ours:
-    """The provider's engine on a store of its own."""
+    """The provider's engine with its own store."""
 
     def __init__(self, hosts: NamespaceHosts, home: Path) -> None:
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     if why := missing():
-        sys.exit(f"cannot run here: {why}")
+        sys.exit(f"This benchmark cannot run: {why}")
     logging.disable(logging.INFO)
     figures: dict[str, list[float]] = {"plain ssh": [], "ours, channels open": [], "ours, nothing open": []}
     script = ROOT / ".bench-first-step.py"

@@ -3,7 +3,7 @@
 ``python -m bench.bench_log_volume [--rates 1000 20000] [--seconds 15]``. It prints a table and never fails.
 Renewal age: the oldest lease renewal of the quiet trials that was seen. Slots: from the last byte of the loud rank's
 log to free slots. Lines: share of its lines in the task log, and what the marks name of the rest. Loop: longest time
-between two looks of the triggerer's event loop at its sockets, CPU of its thread and wall clock.
+between two polls of the triggerer's event loop while the loud rank runs, CPU of its thread and wall clock.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def measure(rate: int, seconds: int) -> list[str]:
     """Return the figures of one rate."""
     folder = Path(tempfile.mkdtemp(prefix="dtrain-log-"))
     os.environ["HOME"] = str(folder)
-    from tests.integration import test_task_log as tasks
+    from tests.support.log_scene import LogScene
 
-    tasks.TRIALS = QUIET + 1
-    hall = tasks.Hall(folder)
+    scene = LogScene(folder, slots=QUIET + 1)
     try:
-        quiet = hall.submit(QUIET, lines=2 * seconds, rate=1)
-        triggerer = hall.start(quiet)
-        hall.until(lambda: all(hall.count(one) > 0 for one in quiet), "the quiet trials")
-        (loud,) = hall.submit(1, lines=rate * seconds, rate=rate)
+        quiet = scene.submit(QUIET, lines=2 * seconds, rate=1)
+        triggerer = scene.start(quiet)
+        scene.until(lambda: all(scene.count(one) > 0 for one in quiet), "the quiet trials")
+        (folder / f"{triggerer.job}.turns").unlink(missing_ok=True)
+        (loud,) = scene.submit(1, lines=rate * seconds, rate=rate)
         load = os.getloadavg()[0]
-        triggerer.set(hall.triggers([*quiet, loud]))
-        return [f"{load:.0f}", *_watch(hall, quiet, loud, rate * seconds), *_loop(folder, triggerer.job)]
+        triggerer.set(scene.triggers([*quiet, loud]))
+        return [f"{load:.0f}", *_watch(scene, quiet, loud, rate * seconds), *_loop(folder, triggerer.job)]
     finally:
-        hall.close()
+        scene.close()
 
 
-def _watch(hall: Any, quiet: list[int], loud: int, lines: int) -> list[str]:
-    store, oldest_s, ended_at, free_at = hall.hook.store, 0.0, 0.0, 0.0
+def _watch(scene: Any, quiet: list[int], loud: int, lines: int) -> list[str]:
+    store, oldest_s, ended_at, free_at = scene.hook.store, 0.0, 0.0, 0.0
     give_up_at, path = time.monotonic() + 400, None
     while time.monotonic() < give_up_at:
         views = [store.attempt(store.trial(one).attempt_id) for one in quiet]
@@ -66,15 +66,15 @@ def _watch(hall: Any, quiet: list[int], loud: int, lines: int) -> list[str]:
         oldest_s = max([oldest_s, *ages])
         view = store.attempt(store.trial(loud).attempt_id)
         if path is None and view.run:
-            path = next((one for one in hall.state.rglob("log") if view.run in str(one)), None)
+            path = next((one for one in scene.state.rglob("log") if view.run in str(one)), None)
         if path is not None and path.exists() and not ended_at and _is_whole(path, lines):
             ended_at = path.stat().st_mtime
         if ended_at and not view.held_hosts:
             free_at = free_at or time.time()
-        if free_at and _fired(hall, loud):
+        if free_at and _fired(scene, loud):
             break
         time.sleep(0.1)
-    shown, from_host = hall.shown(loud), path.read_bytes() if path is not None else b""
+    shown, from_host = scene.shown(loud), path.read_bytes() if path is not None else b""
     there = sum(len(counts) for counts in shown.lines.values())
     marked = sum(end - start for ranges in shown.marks.values() for start, end in ranges)
     slots = f"{free_at - ended_at:.1f}" if free_at else "never"
@@ -87,9 +87,8 @@ def _is_whole(path: Path, lines: int) -> bool:
         return f" {lines - 1} ".encode() in file.read()
 
 
-def _fired(hall: Any, trial_id: int) -> bool:
-    path = hall.folder / "events"
-    return path.exists() and any(json.loads(line)["id"] == trial_id for line in path.read_text().splitlines())
+def _fired(scene: Any, trial_id: int) -> bool:
+    return any(event["id"] == trial_id for event in scene.events())
 
 
 def _loop(folder: Path, job: int) -> list[str]:

@@ -1,12 +1,12 @@
-"""Mapped trials that only report one number, through a real scheduler, and what of the time is the provider's.
+"""Mapped trials that only report one number, through a real scheduler, and the provider's share of the time.
 
-The same Airflow runs as many deferrable tasks that only wait 12 s, as long as the provider's trigger waits before its
-first event. CPU seconds are those of all processes of Airflow, ended ones included, from /proc. The host's share of
-the work (the column "host": the process that the triggerer talks to, which is at the other end of SSH on any other host
-than this machine) is shown beside them; supervisors and ranks are counted nowhere. The provider's share is what the
-trials take more than the waits, divided by what the trials take: of wall time, of Airflow's CPU, and of CPU with the
-host's. The time inside ``execute`` and ``execute_complete`` is measured in the tasks themselves. The wall time counts
-from the trigger of the DAG run to its end.
+The same Airflow runs the same number of deferrable tasks that only wait 12 s, as long as the provider's trigger waits
+before its first event. CPU seconds are those of all processes of Airflow, including ended ones, from /proc. The column
+"host" is the process to which the triggerer is connected, which on a remote host is at the other end of SSH.
+Supervisors and ranks are not counted. The provider's share is the extra time of the trials over the waits, divided by
+the time of the trials: for wall-clock time, Airflow's CPU, and CPU including the host's. The time inside ``execute``
+and ``execute_complete`` is measured in the tasks themselves. The wall-clock time is that from the trigger of the DAG
+run to its end.
 
     python bench/bench_mapped.py [--count 1000] [--parallelism 6]
 """
@@ -37,26 +37,26 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Taken:
-    """What one DAG run took."""
+    """Cost of one DAG run."""
 
     state: str
     wall_s: float
-    #: Part of Airflow -> CPU seconds.
+    #: Component of Airflow -> CPU seconds.
     cpu_s: dict[str, float]
 
     @property
     def total_s(self) -> float:
-        """CPU seconds of all parts."""
+        """CPU seconds of all components."""
         return sum(self.cpu_s.values())
 
     @property
     def airflow_s(self) -> float:
-        """The same without the host's."""
+        """CPU seconds without the host's."""
         return self.total_s - self.cpu_s.get(HOST, 0.0)
 
 
 def cpu_by_part(root: int) -> dict[str, float]:
-    """Return the CPU seconds of a process's children by what they are, their ended children included."""
+    """Return component -> CPU seconds of a process's descendants, including ended ones."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -93,7 +93,7 @@ def _part(pid: int) -> str:
 
 
 def run(airflow: Standalone, dag_id: str, count: int) -> Taken:
-    """Return what a DAG run of so many mapped tasks took."""
+    """Return the cost of a DAG run with this number of mapped tasks."""
     before, began_at = cpu_by_part(airflow.pid), time.monotonic()
     run_id = airflow.trigger(dag_id, {"count": count})
     state = airflow.wait(dag_id, run_id, timeout_s=60 + 30 * count)
@@ -135,7 +135,7 @@ def main() -> None:
         times.touch()
         environment = {
             "BENCH_MAPPED_TIMES": str(times),
-            # As installed: each task is a process, and compiling the package anew would be most of its time.
+            # As installed: each task is a process, whose time would mostly be recompiling the package.
             "PYTHONDONTWRITEBYTECODE": "",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__CORE__PARALLELISM": str(options.parallelism),
@@ -145,7 +145,7 @@ def main() -> None:
         airflow = Standalone(home, dags, environment)
         try:
             airflow.start()
-            # The first run of each pays for what is done once, such as adding this machine as a host.
+            # Warm-up: the first run includes one-time work such as registering this machine as a host.
             for dag_id in ("bench_waits", "bench_trials"):
                 run(airflow, dag_id, 1)
             times.write_text("")

@@ -1,4 +1,4 @@
-"""Merging, loading and assembling of a large configuration. Goal: a merge of 200 keys below 1 ms.
+"""Time to merge, load and assemble a large configuration. Goal: a merge of 200 keys below 1 ms.
 
 Run: python bench/bench_merge.py
 """
@@ -21,7 +21,7 @@ GOAL_MS = 1.0
 
 
 def document(keys: int, offset: int) -> dict[str, Any]:
-    """Return a document with about that many keys: nested hyperparameters, variables, data."""
+    """Return a document with about this number of keys: nested hyperparameters, variables, data."""
     groups = keys // 20
     return {
         "entrypoint": "python train.py",

@@ -1,11 +1,11 @@
-"""A public trace of 82,000 jobs on 80 hosts of 8 slots: the queue of this package beside simpler rules.
+"""A public trace of 82,000 jobs on 80 hosts of 8 slots: this package's queue, compared with simpler rules.
 
-Run: ``python bench/bench_philly.py --trace philly_jobs.csv``; ``--only WORD`` takes the rows whose name has it.
-Prints a table and fails nothing. The trace (CC BY 4.0) is not part of this repository: Jeon et al., "Analysis of
+Run: ``python bench/bench_philly.py --trace philly_jobs.csv``; ``--only WORD`` selects the rows whose name contains it.
+It prints a table and never fails. The trace (CC BY 4.0) is not part of this repository: Jeon et al., "Analysis of
 Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC 2019; columns job_id, submit_s, gpus,
-duration_s. Wait = completion - submission - duration; wide jobs have more slots than a host; jobs that the hosts can
-never serve are left out. No rule but EASY backfill knows run times. Each job is an experiment of its own, but in the
-row of virtual clusters, where those share the hosts alike.
+duration_s. Wait = completion - submission - duration. Wide jobs need more slots than a host has. Jobs that the hosts
+can never serve are excluded. Only EASY backfill knows run times. Each job is an experiment of its own, except in the
+row of virtual clusters, which share the hosts equally.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def print_row(name: str, summary: Summary, took_s: float) -> None:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trace", required=True, help="CSV file")
-    parser.add_argument("--only", default="", help="only rows whose name has this")
+    parser.add_argument("--only", default="", help="only rows whose name contains this word")
     args = parser.parse_args(arguments)
     with open(args.trace, encoding="utf-8", newline="") as file:
         jobs = read_jobs(file, source=args.trace)

@@ -1,6 +1,6 @@
-"""How long one request takes on 1,000 hosts with 8 slots; the goal is below 1 ms.
+"""Time to place one request on 1,000 hosts with 8 slots. The goal is below 1 ms.
 
-Run: ``python bench/bench_placement.py``. Prints a table; exits with 1 when a granted request misses the goal.
+Run: ``python bench/bench_placement.py``. It prints a table, and exits with 1 when a granted request misses the goal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def cluster(held: Callable[[int], int], sizes: tuple[int, ...] = (8,)) -> list[H
 
 
 def measure(call: Callable[[int], object], repeats: int = REPEATS) -> tuple[float, float, object]:
-    """Return the shortest and the median time in ms, and the last answer."""
+    """Return the shortest and the median time in milliseconds, and the last answer."""
     times, answer = [], None
     for number in range(repeats):
         begin = time.perf_counter()
@@ -36,7 +36,7 @@ def measure(call: Callable[[int], object], repeats: int = REPEATS) -> tuple[floa
 
 
 def one_request(pool: str, hosts: list[Host], slots: int, *, unequal: bool) -> bool:
-    """Print one row; return whether the goal was met."""
+    """Print one row, and return whether the goal was met."""
     requests = [GangRequest(f"r{number}", slots) for number in range(REPEATS)]
     best, median, answer = measure(lambda n: place(requests[n], hosts, allow_heterogeneous=unequal))
     says = "granted" if isinstance(answer, Placement) else "never" if answer.never else "waits"

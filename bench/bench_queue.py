@@ -1,9 +1,9 @@
-"""What one pass over the queue takes, by the number of hosts and of waiting requests.
+"""Time of one pass over the queue, by the number of hosts and of waiting requests.
 
-Run: ``python bench/bench_queue.py`` (``--quick`` leaves the largest out). Prints for each number of hosts and
-requests a pass that grants nothing, a pass after one gang has ended, and a pass over arguments as the store
-makes it; then how these grow with the number of requests, and the grants per second while a queue is drained.
-All in CPU time: nothing here waits. Exits with 1 when a goal is missed.
+Run: ``python bench/bench_queue.py`` (``--quick`` skips the largest sizes). For each number of hosts and requests it
+prints the time of a pass that grants nothing, of a pass after one gang has ended, and of a stateless pass as the store
+runs it. Then it prints how these times grow with the number of requests, and the grants per second while a queue is
+drained. All times are CPU time. It exits with 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Row:
 
 
 def full_pool(hosts: int) -> list[RunningGang]:
-    """Return gangs of four slots that fill the pool and that nobody may interrupt yet."""
+    """Return gangs of four slots that fill the pool and are not preemptible yet."""
     return [
         RunningGang(
             request_id=f"run-{host}-{half}", placement=Placement({f"h{host:05}": tuple(range(half * 4, half * 4 + 4))}),
@@ -87,7 +87,7 @@ def measure(hosts: int, requests: int) -> Row:
 
 
 def drain(hosts: int, requests: int) -> float:
-    """Return grants per second while every gang ends in turn until nothing waits."""
+    """Return grants per second while every gang ends in turn, until no request waits."""
     machines = [Host(f"h{number:05}", 8) for number in range(hosts)]
     begin, now, granted = time.process_time(), 0.0, 0
     state = Scheduler(machines, PoolOptions())
@@ -103,7 +103,7 @@ def drain(hosts: int, requests: int) -> float:
 
 
 def exponent(rows: list[Row], of: Callable[[Row], float]) -> float:
-    """Return e of the best fit time = c * requests ** e."""
+    """Return e of the best fit of time = c * requests ** e."""
     points = [(math.log(row.requests), math.log(max(of(row), 1e-4))) for row in rows]
     return statistics.linear_regression([x for x, _ in points], [y for _, y in points]).slope
 

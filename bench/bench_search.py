@@ -1,11 +1,12 @@
-"""Budget until a search has a trial of the best 5 %, fully trained; regret at equal budgets; time of a large plan.
+"""Search methods: budget until a trial of the best 5 % is fully trained, regret, and time of a large plan.
 
-Every method sees the same curves in the same order and 16 workers, simulated by event time: a trial reports after each
-unit, which takes as long as its own speed says. Curves are power laws, loss(t) = floor + gain * t^-rate + noise, with
-rates that differ, so that they cross; the noise of a report is a tenth of the spread of the floors. Budgets are counted
-in full trainings (64 units). A method without an entry reached no such trial before its trials or the budget ended.
+Every method has the same curves in the same order and 16 workers, simulated in event time: a trial reports after each
+unit, whose duration is the trial's own. Curves are power laws, loss(t) = floor + gain * t^-rate + noise, with different
+rates, so that they cross. The noise of a report is a tenth of the spread of the floors. Budgets are counted in full
+trainings (64 units). A method without an entry reached no such trial before its trials or the budget were exhausted.
+Regret is compared at equal budgets.
 
-Run: python bench/bench_search.py [--seeds 20]. Syne Tune, Optuna and Ray Tune are compared where they are installed.
+Run: python bench/bench_search.py [--seeds 20]. Syne Tune, Optuna and Ray Tune are compared if installed.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ class Curve:
 
 
 class Method(Protocol):
-    """A scheduler: whether a trial goes on after a report."""
+    """A scheduler, which decides after each report whether a trial continues."""
 
     def goes_on(self, trial: int, unit: int, loss: float) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    #: Full trainings until a trial of the best was fully trained; None: never.
+    #: Full trainings until a trial of the best 5 % was fully trained; None: never.
     reached: float | None
-    #: True final loss of the trial with the best report so far, above the best of all, at each of ``READ_AT``.
+    #: At each of ``READ_AT``: true final loss of the trial with the best report so far, minus the best of all.
     regret: tuple[float, ...]
 
 
@@ -66,7 +67,7 @@ def curves(seed: int) -> list[Curve]:
     made = []
     for _ in range(TRIALS):
         floor = chance.betavariate(2, 3)
-        # Slow starters are a little better in the end: curves cross.
+        # Slow starters are slightly better in the end, so curves cross.
         rate = max(0.15, chance.gauss(0.4 + 0.5 * floor, 0.2))
         noise = tuple(chance.gauss(0, 0.02) for _ in range(LENGTH))
         made.append(Curve(floor, chance.uniform(0.5, 1.5), rate, chance.lognormvariate(0, 0.3), noise))
@@ -74,7 +75,7 @@ def curves(seed: int) -> list[Curve]:
 
 
 def limit() -> float:
-    """Return the true final loss of which 5 % of all trials are better."""
+    """Return the true final loss that 5 % of all trials beat."""
     finals = sorted(curve.final() for seed in range(1000, 1020) for curve in curves(seed))
     return finals[int(BEST * len(finals))]
 

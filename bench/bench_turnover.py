@@ -1,7 +1,7 @@
-"""From the release of a gang's last slot until the next gang in the queue runs.
+"""Time from the release of a gang's last slot until the next gang in the queue runs.
 
-Trials that each need every slot wait in one queue, followed by one process, as a triggerer would. A rank writes down
-when it started; hosts and store are on one machine, so their clocks agree.
+Trials that each need every slot wait in one queue. One process follows them, as a triggerer does. A rank logs its
+start time. Hosts and store are on one machine, so their clocks agree.
 
     python bench/bench_turnover.py [--trials 100] [--hosts 3] [--ranks-per-host 2] [--local]
 """
@@ -25,7 +25,7 @@ ENTRYPOINT = ["bash", "-c", "date +%s.%N; exec sleep 0.3"]
 
 
 async def carry_all(world: World, trials: int, slots: int) -> list[int]:
-    """Let the trials run one after the other; return their attempts."""
+    """Run the trials one after the other, and return the ids of their attempts."""
     tickets = [world.submit(ENTRYPOINT, slots=slots) for _ in range(trials)]
     followed = [await world.follow(ticket) for ticket in tickets]
     for _, task in followed:

@@ -1,8 +1,8 @@
-"""What 200 gangs that wait in one process cost PostgreSQL: each polling for itself, against being told.
+"""Load on PostgreSQL by 200 gangs that wait in one process: individual polling against notifications.
 
-Usage: ``python -m bench.bench_waiters [--waiters 200] [--seconds 30]``. Every waiter does what the engine does at
-each round: renew its request, run or skip the scheduling pass, read its attempt. Statements are counted at the
-driver. Afterwards the slots become free, and the time until the first waiter has its gang is taken.
+Usage: ``python -m bench.bench_waiters [--waiters 200] [--seconds 30]``. Every waiter performs the engine's round:
+renew its request, run or skip the scheduling pass, read its attempt. Statements are counted at the driver. Afterwards
+the slots are freed, and the time until the first waiter has its gang is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_dtrain.store.repository import Store, migrate
 from tests.contract.store_world import Server, host, server_programs
 
 SLOTS, GANG = 8, 8
-#: As the engine: a round at least this often.
+#: As in the engine: longest time between two rounds.
 RENEW_S, PASS_INTERVAL_S = 20.0, 1.0
 
 
@@ -50,7 +50,7 @@ class Bench:
         )
 
     def count(self) -> int:
-        """Return how many statements there were so far; the look takes one number itself."""
+        """Return the number of statements so far. Each call also increments the counter."""
         return next(self.statements)
 
     def round(self, ticket) -> str:
@@ -120,7 +120,7 @@ def measure(server: Server, waiters: int, seconds: float, how: str) -> None:
 
 
 def keep_taken_up(store: Store) -> None:
-    """The gang that holds the slots is never taken up: its grant must not lapse meanwhile."""
+    """Keep the grant of the gang that holds the slots, although it is never taken up."""
     from airflow_provider_dtrain.store import queue
 
     queue.UNTAKEN_AFTER *= 1000
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     programs = server_programs()
     if programs is None:
-        raise SystemExit("PostgreSQL's server programs are not installed here")
+        raise SystemExit("PostgreSQL's server programs (initdb, pg_ctl) are not installed.")
     server = Server(programs)
     try:
         server.start(fsync=True)

@@ -1,4 +1,4 @@
-"""Engines for benchmarks: a store of their own, and this machine or namespace hosts registered in it."""
+"""Engines for benchmarks: a private store, with this machine or namespace hosts registered in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOG = logging.getLogger("bench")
 class World:
     """One store with hosts of the pool ``bench``.
 
-    :param home: folder for everything; becomes the home directory of this process
+    :param home: folder for all files; becomes the home directory of this process
     """
 
     def __init__(self, home: Path) -> None:
@@ -49,7 +49,7 @@ class World:
         (home / "code").mkdir()
 
     def add_this_machine(self, slots: int) -> None:
-        """Register this machine with CPU slots whose locks are the benchmark's own."""
+        """Register this machine with CPU slots, without the machine-wide slot locks."""
         state_dir = str(self.home / "state")
         address = HostAddress(
             name="local", remote_dir=".dtrain", state_dir=state_dir, lock_dir="none", python=sys.executable,
@@ -100,20 +100,20 @@ class World:
 
 
 def load_words() -> str:
-    """Return how busy the machine is, for the head of a table."""
+    """Return the load of the machine, for the head of a table."""
     return f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
 
 
 def add_host_options(parser: argparse.ArgumentParser) -> None:
-    """Add how many hosts a benchmark runs on, and which."""
+    """Add the options for the number and kind of hosts."""
     parser.add_argument("--hosts", type=int, default=3)
     parser.add_argument("--ranks-per-host", type=int, default=2)
-    parser.add_argument("--local", action="store_true", help="this machine, without namespaces")
+    parser.add_argument("--local", action="store_true", help="use this machine, without namespaces")
 
 
 @contextlib.contextmanager
 def world_of(options: argparse.Namespace) -> Iterator[tuple[World, int, str]]:
-    """Give a world with the hosts of :func:`add_host_options`, the number of its slots, and its hosts in words."""
+    """Yield a world with the hosts of :func:`add_host_options`, its number of slots, and a description of its hosts."""
     local, slots = options.local or missing() is not None, options.ranks_per_host
     count = 1 if local else options.hosts
     with contextlib.ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""Grants under contention, beside a bare transaction that locks the pool and writes the same rows.
+"""Grants under contention, compared with bare transactions that lock the pool and write the same rows.
 
-A cycle of a process, for which slots are always free: a pass grants its request, and it puts the gang back. A cycle
-of a thread that waits for slots is what a task costs: its request is submitted, granted and ended, and the next one
-comes behind all that wait. The bare cycles write the same rows in as many transactions, each of which locks the pool
-first and decides nothing. Both go through the store's own transactions, so on SQLite both queue in the same way.
+A process always finds free slots. Its cycle: a pass grants its request, and the process puts the gang back. A thread
+waits for slots. Its cycle is that of a task: the request is submitted, granted and ended, and the next one is queued
+behind all waiting requests. The bare cycles write the same rows in as many transactions, each of which locks the pool
+first and decides nothing. Both use the store's own transactions, so on SQLite both queue in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_provider_dtrain.store.repository import Store
 from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, trials
 
 GANG = 32
-#: Longest wait for a grant before the caller counts as starved.
+#: Wait for a grant after which the caller counts as starved.
 STARVED_S = 30.0
 STATE = Statement(sa.select(allocations.c.state).where(allocations.c.id == sa.bindparam("gang")))
 REQUEST = Statement(sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt")))
@@ -43,9 +43,10 @@ Run = tuple[int, list[float]]
 
 @dataclass
 class Caller:
-    """Something that gets a gang and gives it back, again and again.
+    """A caller that repeatedly acquires and releases a gang.
 
-    :param store: of this process
+    :param store: store of this process
+    :param config: id of the configuration
     :param name: unique among all callers
     """
 
@@ -58,19 +59,19 @@ class Caller:
         self.cycles = self.skipped = 0
 
     def warm_up(self) -> None:
-        """Run one cycle that does not count: statements are compiled and connections made in it."""
+        """Run one cycle that does not count: it compiles statements and opens connections."""
         self._cycle()
         self.skipped, self.cycles = len(self.waits), 0
 
     def run(self, until: float) -> None:
-        """Repeat the cycle until a time of time.time()."""
+        """Repeat the cycle until a time of the clock time.time()."""
         while time.time() < until:
             self._cycle()
 
     def _cycle(self) -> None:
         begin = time.perf_counter()
         grant = self.submit()
-        # Counted although the time may be over: a caller that is left behind has the longest wait.
+        # Counted even after the end: a starved caller has the longest wait.
         granted = self.until_granted(grant)
         self.waits.append(time.perf_counter() - begin)
         self.cycles += granted
@@ -78,7 +79,7 @@ class Caller:
 
     @property
     def counted(self) -> Run:
-        """Cycles and waits after the first one."""
+        """Cycles and waits after the warm-up."""
         return self.cycles, self.waits[self.skipped :]
 
     def submit(self) -> tuple[int, int]:
@@ -92,7 +93,7 @@ class Caller:
 
 
 class Task(Caller):
-    """A task as the store serves it."""
+    """A task, served by the store."""
 
     def submit(self) -> tuple[int, int]:
         key = TrialKey(dag_id="d", run_id=self.name, task_id=f"t{len(self.waits)}")
@@ -107,7 +108,7 @@ class Task(Caller):
         while self._state(allocation_id) != "granted":
             if time.monotonic() > give_up_at:
                 return False
-            # As the engine waits: told by the store, or woken for the next pass.
+            # As in the engine: wait for a notification of the store or for the next pass.
             self.store.changes().wait("gpus", 20.0, allocation_id=allocation_id)
             self.store.schedule("gpus")
         return True
@@ -121,7 +122,7 @@ class Task(Caller):
 
 
 class Bare(Caller):
-    """The same rows, written by transactions that read and decide nothing."""
+    """Writes the rows of :class:`Task` in transactions that decide nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,7 +142,7 @@ class Bare(Caller):
         with gate.transaction(), fast.transaction(self.store._writer) as conn:
             lock_pool(conn, "gpus")
             fast.update(conn, experiments, self.experiment, state="running", ended_at=None)
-            # max_tries makes the key another one each time.
+            # max_tries makes the key unique.
             self.trial = fast.insert(
                 conn, trials, **key, max_tries=len(self.waits) + 1, number=0, experiment_id=self.experiment,
                 config_id=self.config, hparams={}, seed=0, max_restarts=0, state="queued", created_at=now,
@@ -186,7 +187,7 @@ class Bare(Caller):
 
 
 class Returning(Task):
-    """A task whose request gets a gang and gives it back, with its place kept: nothing else is submitted or ended."""
+    """A task that puts its gang back and keeps its place in the queue, without further submissions."""
 
     attempt_id = 0
 
@@ -202,7 +203,7 @@ class Returning(Task):
 
 
 class BareReturning(Bare):
-    """The same rows, written by transactions that read and decide nothing."""
+    """Writes the rows of :class:`Returning` in transactions that decide nothing."""
 
     grant: tuple[int, int] | None = None
 
@@ -238,7 +239,7 @@ def _process(
 
 
 def of_processes(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Run:
-    """Return cycles and waits of so many processes."""
+    """Return cycles and waits of a number of processes."""
     context = get_context("fork")
     results: Queue[Run] = context.Queue()
     ready = context.Barrier(number)
@@ -253,7 +254,7 @@ def of_processes(kind: type[Caller], url: str, config: int, number: int, seconds
 
 
 def of_threads(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Run:
-    """Return the same of so many threads of this process."""
+    """Return cycles and waits of a number of threads of this process."""
     store = Store.open(url)
     callers = [kind(store, config, f"{kind.__name__}{index}") for index in range(number)]
     callers[0].warm_up()
@@ -274,7 +275,8 @@ CASES: tuple[tuple[str, Callable[..., Run], int, type[Caller], type[Caller]], ..
 def show(name: str, fresh: Callable[[], tuple[str, int]], seconds: float) -> None:
     """Print the table of one database.
 
-    :param fresh: returns the URL of a new store with its hosts, and the id of a configuration
+    :param fresh: returns the URL of a new store with hosts, and the id of a configuration
+    :param seconds: duration of each measurement
     """
     print(f"\n{name}, {seconds:g} s each\n  {'':21}{'/s':>7}{'bare /s':>9}{'share':>7}", end="")
     print(f"{'p50 ms':>9}{'p99 ms':>9}{'longest':>9}{'longest/mean':>14}{'bare':>7}")

@@ -1,9 +1,9 @@
-"""One training loop per harness, each beside the bare loop in one process; started by bench_harness.py.
+"""One training loop per harness, each run with the bare loop in one process. Started by bench_harness.py.
 
     python bench/harness_loops.py NAME --batches 2000
 
-Prints one line of JSON. Every loop sees the same samples in the same order (no shuffling, one process) and starts from
-the same weights. Bare loop and harness take turns of 20 batches, in two threads of which one waits.
+Prints one line of JSON. Every loop has the same samples in the same order (no shuffling, one process) and starts with
+the same weights. Bare loop and harness alternate every 20 batches, in two threads of which one waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH, BLOCK = 64, 20
 
 
 class Samples(Dataset):
-    """Random samples, fetched a batch at a time."""
+    """Random samples, fetched one batch at a time."""
 
     def __init__(self, count: int) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -49,7 +49,7 @@ class Samples(Dataset):
 
 
 def whole(batch: tuple) -> tuple:
-    """Return what ``__getitems__`` made: no collation."""
+    """Return the result of ``__getitems__`` unchanged, without collation."""
     return batch
 
 
@@ -63,7 +63,7 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 class Relay:
-    """Lets two threads run in turn, so that both meet the same neighbours on the machine."""
+    """Lets two threads alternate, so that both see the same load on the machine."""
 
     def __init__(self) -> None:
         self.turns = [threading.Semaphore(1), threading.Semaphore(0)]
@@ -76,7 +76,7 @@ class Relay:
 
 
 class Meter:
-    """Keeps every loss and the time of each block of batches; passes the turn on after each block."""
+    """Records every loss and the time of each block of batches, and yields to the other loop after each block."""
 
     def __init__(self, batches: int, relay: Relay, side: int) -> None:
         self.batches, self.relay, self.side = batches, relay, side
@@ -97,7 +97,10 @@ class Meter:
 
 
 def race(loop: Callable, data: Samples, batches: int) -> dict:
-    """Run the bare loop and another one in turn; return microseconds per batch of each block and both digests."""
+    """Run the bare loop and another one in turns.
+
+    :return: microseconds per batch of each block of both, and whether their losses are equal
+    """
     relay = Relay()
     meters = [Meter(batches, relay, side) for side in (0, 1)]
 
@@ -110,7 +113,7 @@ def race(loop: Callable, data: Samples, batches: int) -> dict:
     relay.wait(1)
     loop(data, meters[1])  # in the main thread: harnesses install signal handlers
     thread.join()
-    # The first block holds the start of the loop.
+    # The first block includes the start of the loop.
     return {
         "bare": meters[0].blocks[1:], "loop": meters[1].blocks[1:], "equal": meters[0].digest() == meters[1].digest()
     }  # fmt: skip
@@ -144,7 +147,7 @@ def script(data: Samples, meter: Meter, *, report: bool = False) -> None:
 
 
 def script_reports(data: Samples, meter: Meter) -> None:
-    """The plain script with an events file, as a trial has one, and a report in every batch."""
+    """Train with the plain script, an events file as in a trial, and a report in every batch."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DTRAIN_EVENTS"] = f"{folder}/events"
         try:
@@ -179,7 +182,7 @@ def lightning(data: Samples, meter: Meter) -> None:
         def training_step(self, batch: tuple, index: int) -> torch.Tensor:
             inputs, labels = batch
             loss = cross_entropy(self.model(inputs), labels)
-            # Lightning steps after this, so a turn holds 20 steps here too.
+            # Lightning steps after this call, so a turn has 20 steps here, too.
             meter.batch(loss)
             return loss
 
@@ -194,7 +197,7 @@ def lightning(data: Samples, meter: Meter) -> None:
 
 
 def trial_of(pytorch: object, data: Samples, meter: Meter) -> type:
-    """Return a trial class; ``pytorch`` is determined.pytorch or ours."""
+    """Return a trial class for ``pytorch``, which is determined.pytorch or this package's module."""
 
     class Trial(pytorch.PyTorchTrial):  # type: ignore[name-defined]
         def __init__(self, context: object) -> None:
@@ -240,7 +243,7 @@ def trial(data: Samples, meter: Meter) -> None:
 
 
 def ddp() -> dict:
-    """Run bare DDP and the plain script in turn on this rank; same process group, same weights, same samples."""
+    """Run bare DDP and the plain script in turns on this rank, with the same process group, weights and samples."""
     from torch.nn.parallel import DistributedDataParallel
 
     import airflow_provider_dtrain.train as dtrain

@@ -1,4 +1,4 @@
-"""DAGs of ``bench_mapped.py``: trials that report one number, and the same number of tasks that only wait."""
+"""DAGs of ``bench_mapped.py``: trials that report one number, and as many tasks that only wait."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from airflow_provider_dtrain.operators.search import PlanTrialsOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 TIMES = Path(os.environ.get("BENCH_MAPPED_TIMES", os.devnull))
-#: As long as a trigger of the provider waits before its first event.
+#: The time that the provider's trigger waits before its first event.
 WAIT = timedelta(seconds=12)
-#: As large as a trial's.
+#: As large as a trial's result.
 RESULT = {
     "experiment_id": 1, "trial_id": 1, "state": "completed", "metric": 0.5, "metrics": {"score": 0.5}, "best_step": 1,
     "steps": 1, "rung": None, "checkpoint": None, "hosts": {"local": []},
@@ -36,7 +36,7 @@ searcher: {name: random, metric: score, max_trials: {{ params.count }}}
 
 
 def noted(phase: str, began: tuple[float, float]) -> None:
-    """Append how long the provider's code took in this task: wall and CPU seconds."""
+    """Append the wall-clock and CPU seconds of the provider's code in this task to a file."""
     wall, cpu = began
     line = json.dumps([phase, time.perf_counter() - wall, time.process_time() - cpu])
     with TIMES.open("a") as file:
@@ -60,7 +60,7 @@ class TimedTrial(TrialOperator):
 
 
 class Waits(BaseOperator):
-    """What Airflow does for a trial too: templated fields, a name, a deferral, a result as XCom."""
+    """Airflow's own work for a trial: templated fields, a name, a deferral, a result as XCom."""
 
     template_fields = TrialOperator.template_fields
     template_fields_renderers = TrialOperator.template_fields_renderers

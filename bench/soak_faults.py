@@ -1,11 +1,11 @@
-"""Fuzzed faults on real hosts: a table of runs, violations and recovery times per fault.
+"""Fuzz runs with faults on real hosts: a table of runs, violations and recovery times per fault.
 
     python -m bench.soak_faults --seed 1 --runs 100 --worlds 2
     python -m bench.soak_faults --seed 1 --runs 20 --airflow
 
-Needs root. Each world has three hosts, a store and a trigger process of its own; worlds run side by side.
-With ``--airflow`` there is one world with a whole Airflow, whose processes are killed and stopped as well.
-It never fails: what it finds is in its table and, in full, in the folder that it names.
+Requires root. Each world has its own three hosts, store and trigger process. Worlds run in parallel. With
+``--airflow`` there is one world with a complete Airflow, whose processes are killed and stopped, too. The program never
+fails: violations are in its table and, in full, in the folder that it prints.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.soak_faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--worlds", type=int, default=1, help="how many at a time")
-    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="begin no run after this time")
+    parser.add_argument("--worlds", type=int, default=1, help="number of parallel worlds")
+    parser.add_argument("--minutes", type=float, default=24 * 60.0, help="start no run after this time")
     parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
-    parser.add_argument("--faults", help="only these, by name, separated by commas")
+    parser.add_argument("--faults", help="comma-separated names of the only faults")
     parser.add_argument("--most", type=int, default=2, help="most faults in one run")
-    parser.add_argument("--airflow", action="store_true", help="one world, under a whole Airflow")
-    parser.add_argument("--out", type=Path, help="folder for what was found")
+    parser.add_argument("--airflow", action="store_true", help="one world, with a complete Airflow")
+    parser.add_argument("--out", type=Path, help="folder for the results")
     parser.add_argument("--world", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
-    """Run this world's share of the seeds, each in the same world until one fails to settle."""
+    """Run this world's share of the seeds. A new world replaces one with a violation."""
     from tests.faults.fuzz import one_run, possible
     from tests.faults.world import World, can_set_clocks
 
@@ -52,7 +52,7 @@ def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
             return
         with World(database, clocks=can_set_clocks(), disk_mib=256) as world:
             names = options.faults.split(",") if options.faults else possible(world, clocks=can_set_clocks())
-            # A new world now and then: neither files nor rows pile up.
+            # A new world after 12 runs, so that files and rows do not accumulate.
             for _ in range(min(12, len(seeds))):
                 if time.monotonic() > stop_at:
                     return
@@ -102,14 +102,14 @@ def note(path: Path, run: Any, database: str) -> None:
 
 
 def keep(out: Path, run: Any, world: Any) -> None:
-    """Write down everything that may explain a violation."""
+    """Save the notes, violations, state and log of a run."""
     text = "\n".join([*run.notes, "", *run.violations, "", world.describe()])
     (out / f"seed-{run.seed}.txt").write_text(text)
     (out / f"seed-{run.seed}.log").write_bytes(world.trigger.log.read_bytes())
 
 
 def table(out: Path) -> str:
-    """Return the figures of all worlds."""
+    """Return the table of all worlds' results."""
     rows = [line.split("\t") for path in sorted(out.glob("world-*.tsv")) for line in path.read_text().splitlines()]
     of: dict[str, list[Sequence[str]]] = defaultdict(list)
     for row in rows:
@@ -125,7 +125,7 @@ def table(out: Path) -> str:
 
 
 def main() -> int:
-    """Run, print, and return 0."""
+    """Run the worlds, print the table, and return 0."""
     options = arguments()
     if options.world is not None and options.airflow:
         under_airflow(options, options.out)
@@ -145,7 +145,7 @@ def main() -> int:
     for world in worlds:
         world.wait()
     print(table(out), flush=True)
-    print(f"What was found: {out}")
+    print(f"Results: {out}")
     return 0
 
 

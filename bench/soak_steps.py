@@ -1,9 +1,9 @@
-"""A million simulated steps: random walks over the model of the protocol, and histories of the real store.
+"""A million simulated steps: random walks over the protocol's model, and histories of the real store.
 
     python -m bench.soak_steps --steps 1000000 --store-steps 20000 --seed 1
 
-The walks go where the exhaustive model of ``tests/property/test_lifecycle_model.py`` cannot look any more: more
-allocations, more grants, more takeovers, restored backups. It prints what it did; a violation ends it with the state.
+The walks reach states beyond the exhaustive search of ``tests/property/test_lifecycle_model.py``: more allocations,
+grants and takeovers, restored backups. The program prints its moves. A violation ends it with the state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGE = {"rows": 8, "tokens": 24, "takeovers": 8, "crashes": 4}
 
 
 def walk(steps: int, seed: int) -> tuple[Counter[str], int]:
-    """Walk at random, from the beginning again whenever nothing can follow; return the moves and the walks."""
+    """Walk at random, with a restart when a state has no successor, and return the moves and the number of walks."""
     from tests.property.test_lifecycle_model import Model, check
 
     dice, moves, walks = random.Random(seed), Counter[str](), 0
@@ -32,7 +32,7 @@ def walk(steps: int, seed: int) -> tuple[Counter[str], int]:
             following = list(model.following(state))
             if not following or moves.total() >= steps:
                 break
-            # What happens seldom in a list of many fences would hardly ever happen.
+            # Draw the kind of move first: rare kinds would otherwise be lost among many fences.
             wanted = dice.choice(sorted({what for what, _ in following}))
             state = dice.choice([after for what, after in following if what == wanted])
             check(state)
@@ -41,7 +41,7 @@ def walk(steps: int, seed: int) -> tuple[Counter[str], int]:
 
 
 def store_histories(steps: int) -> int:
-    """Run the machine over the real store for about so many steps; return pytest's exit code."""
+    """Run the store's state machine for about this number of steps, and return pytest's exit code."""
     from tests.property.test_store_machine import STEPS
 
     environment = {**os.environ, "DTRAIN_MACHINE_EXAMPLES": str(max(1, steps // STEPS))}

@@ -1,4 +1,4 @@
-"""Searches hyperparameters with adaptive ASHA: bad trials are stopped while they run; a better model starts a DAG.
+"""Searches hyperparameters with adaptive ASHA, which stops bad trials early. A better model triggers a DAG.
 
 Each trial is an instance of a mapped task, named after its hyperparameters.
 """
@@ -19,7 +19,7 @@ with DAG(
         "slots_per_trial": Param(1, type="integer", minimum=0, description="processes that train one trial"),
         "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
         "max_trials": Param(16, type="integer", minimum=1),
-        "epochs": Param(8, type="integer", minimum=1, description="of a trial that nobody stops"),
+        "epochs": Param(8, type="integer", minimum=1, description="epochs of a trial that is not stopped early"),
     },
 ):
     searched = experiment(
@@ -47,7 +47,7 @@ with DAG(
 
 with DAG(
     "dtrain_new_best",
-    description="Runs when a search has found a better model than every search before it",
+    description="Runs when a search has found a better model than all searches before it",
     schedule=best_alias("digits-asha"),
     tags=["dtrain", "example"],
 ):

@@ -1,6 +1,6 @@
-"""Trains a small network on handwritten digits: template + configuration, one gang of slots, the result.
+"""Trains a small network on handwritten digits from a template and a configuration, on one gang of slots.
 
-Start it with other numbers: ``airflow dags trigger dtrain_digits --conf '{"slots_per_trial": 4, "pool": "gpus"}'``.
+Start it with other values: ``airflow dags trigger dtrain_digits --conf '{"slots_per_trial": 4, "pool": "gpus"}'``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tries every point of a grid, with the three tasks of a search written out: plan, mapped trials, best trial.
+"""Runs a grid search as three explicit tasks: plan, mapped trials, best trial.
 
-Between them there is room for tasks of one's own; without any, ``task_groups.experiment()`` is shorter.
+You can add tasks of your own between them. Without such tasks, ``task_groups.experiment()`` is shorter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Holds one gang of slots for two trainings in a row: the second one starts at once, on the same slots.
+"""Holds one gang of slots for two consecutive trainings: the second one starts at once, on the same slots.
 
-Without it each training waits in the queue, and others may get the slots between the two.
+Without a held gang, each training waits in the queue, and another task may get the slots between the two.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from airflow_provider_dtrain.sensors.gang import GangSensor
 
 with DAG(
     "dtrain_held_gang",
-    description="One gang of slots for two trainings, freed by a teardown",
+    description="One gang of slots for two trainings, released by a teardown",
     schedule=None,
     tags=["dtrain", "example"],
     params={
         "slots_per_trial": Param(2, type="integer", minimum=0, description="processes that train together"),
         "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
         "epochs": Param(5, type="integer", minimum=1),
-        "hold_for": Param(900, type="integer", minimum=1, description="seconds that it is held for the next task"),
+        "hold_for": Param(900, type="integer", minimum=1, description="seconds to hold the gang for the next task"),
     },
 ):
     gang = GangSensor(

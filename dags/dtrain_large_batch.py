@@ -1,4 +1,4 @@
-"""Trains digits with a batch of 32 on one slot, and with one of 256, linear scaling and LAMB on more; compares both."""
+"""Compares a training with batch size 32 on one slot with batch size 256, linear scaling and LAMB on several slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERRIDES = {
         "model_dir": "large_batch",
         "hyperparameters.epochs": "{{ params.epochs }}",
         "hyperparameters.optimizer": "{{ params.optimizer }}",
-        # The rate for 32 samples; linear scaling raises it to 8 times as much during the first epochs.
+        # Learning rate for 32 samples. Linear scaling raises it to 8 times as much during the first epochs.
         "hyperparameters.lr": "{{ {'lamb': 0.003, 'lars': 1.0, 'radam': 0.002, 'adam': 0.001}[params.optimizer] }}",
         "resources.slots_per_trial": "{{ params.slots_per_trial }}",
         "resources.pool": POOL,

@@ -1,7 +1,7 @@
-"""Trains a PyTorchTrial class: lengths, periods and checkpoints come from the configuration, and a failure is resumed.
+"""Trains a PyTorchTrial class: the configuration sets its length, periods and checkpoints, and it survives a failure.
 
-See a resume: ``airflow dags trigger dtrain_pytorch_trial --conf '{"fail_at_batch": 60}'``. The first attempt raises in
-that batch, the second one goes on from the latest checkpoint.
+To see it resume: ``airflow dags trigger dtrain_pytorch_trial --conf '{"fail_at_batch": 60}'``. The first attempt raises
+an exception in that batch, and the second attempt resumes from the latest checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with DAG(
             None,
             type=["null", "integer"],
             minimum=1,
-            description="the first attempt fails here; 23 batches per epoch",
+            description="batch in which the first attempt fails; an epoch has 23 batches",
         ),
     },
 ):

@@ -1,4 +1,4 @@
-"""Runs a Python function as the ranks of a gang: each rank computes its share, rank 0's result is the XCom."""
+"""Runs a Python function as the ranks of a gang. Each rank computes a share, and rank 0 returns the XCom."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ with DAG(
     params={
         "slots_per_trial": Param(2, type="integer", minimum=0, description="processes that compute together"),
         "pool": Param(None, type=["null", "string"], description="pool of hosts; empty: the default pool"),
-        "samples": Param(400_000, type="integer", minimum=1, description="per process"),
+        "samples": Param(400_000, type="integer", minimum=1, description="samples per process"),
     },
 ):
 
     @task.dtrain(slots="{{ params.slots_per_trial }}", pool="{{ params.pool or '' }}", deferrable=True)
     def estimate_pi(samples: int | str, seed: int = 7) -> dict:
-        # Only these lines travel to the hosts, so imports belong inside.
+        # Only these lines are sent to the hosts, so imports belong inside the function.
         import random
 
         import airflow_provider_dtrain.train as dtrain

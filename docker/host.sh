@@ -1,5 +1,5 @@
 #!/bin/sh
-# One training host: sshd, and nothing else. Its host keys are made at the first start.
+# A training host that runs only sshd. The first start generates its host keys.
 set -eu
 install -d -m 700 -o dtrain -g dtrain /home/dtrain/.ssh
 install -m 600 -o dtrain -g dtrain /keys/id_ed25519.pub /home/dtrain/.ssh/authorized_keys

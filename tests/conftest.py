@@ -1,4 +1,4 @@
-"""What all tests share. Airflow reads its home when it is imported, so the home is set first."""
+"""Shared set-up of all tests. Airflow reads its home on import, so this module sets the home first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# Before anything imports them: the asserts of what tests share show their values as well.
+# Before they are imported: asserts in shared helpers show their values, too.
 pytest.register_assert_rewrite("tests.support", "tests.netns")
 for _name in [name for name in os.environ if name.startswith(("AIRFLOW_", "_AIRFLOW"))]:
     del os.environ[_name]
@@ -24,7 +24,7 @@ os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
 
 
 def program(name: str) -> str | None:
-    """Return the path of a system program; the folders of root count for everybody."""
+    """Return the path of a system program. /usr/sbin and /sbin are searched for every user."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
@@ -40,11 +40,11 @@ def _why_no_torch() -> str | None:
 
 
 def _why_no_soak(config: pytest.Config) -> str | None:
-    return None if "soak" in (config.option.markexpr or "") else "takes long; only with -m soak"
+    return None if "soak" in (config.option.markexpr or "") else "soak test: runs only with -m soak"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, with the reason."""
+    """Skip the tests that this machine cannot run, with the reason."""
     reasons = {"netns": _why_no_netns(), "torch": _why_no_torch(), "soak": _why_no_soak(config)}
     for item in items:
         for marker, reason in reasons.items():
@@ -53,13 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_unconfigure() -> None:
-    """Remove the home of this run; a worker that died earlier leaves its own behind."""
+    """Remove the home of this run. A worker that died earlier leaves its home behind."""
     shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """A command of the CLI silences what it does not print itself, in the whole process."""
+    """Re-enable logging after each test: a CLI command disables it in the whole process."""
     yield
     logging.disable(logging.NOTSET)
 

@@ -1,4 +1,7 @@
-"""``airflow dtrain``. Called by every ``airflow`` command: imports only Airflow's own CLI definitions."""
+"""Command group ``airflow dtrain``.
+
+Every ``airflow`` command calls it, so it imports only Airflow's own CLI definitions.
+"""
 
 from __future__ import annotations
 

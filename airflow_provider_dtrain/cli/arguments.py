@@ -1,4 +1,7 @@
-"""Types and shared arguments of ``airflow dtrain``; what is wrong here is a usage error (exit 2)."""
+"""Types and shared arguments of ``airflow dtrain``.
+
+A value that a type refuses is a usage error (exit 2).
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,36 @@ from airflow.cli.cli_config import ActionCommand, Arg, lazy_load_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
-#: Before the id of a gang that may have no trial.
+#: Prefix of the id of a gang, because a gang may have no trial.
 GANG_PREFIX = "gang:"
 MAX_ID = 2**53
 
 
 def name(text: str) -> str:
-    """Return the text when it may name a host, pool or template."""
+    """Return the text if it is a valid name of a host, pool or template."""
     if not _NAME.match(text) or ".." in text:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name: 1 to 63 letters, digits, '_', '.' or '-', the first a letter or digit, no '..'"
+            f"a name must have 1 to 63 letters, digits, '_', '.' or '-', begin with a letter or digit and contain no "
+            f"'..', got {text!r}"
         )
     return text
 
 
 def connection_id(text: str) -> str:
-    """Return the text when Airflow takes it as the id of a connection."""
+    """Return the text if Airflow accepts it as the id of a connection."""
     if not re.match(r"[\w.-]{1,200}\Z", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is no connection id: letters, digits, '_', '.' and '-' only")
+        raise argparse.ArgumentTypeError(
+            f"a connection id must have letters, digits, '_', '.' and '-' only, got {text!r}"
+        )
     return text
 
 
 def slots(text: str) -> str:
-    """Return the text when it is ``auto``, ``N`` or ``cpu:N``."""
+    """Return the text if it is ``auto``, ``N`` or ``cpu:N``."""
     number = text.removeprefix("cpu:")
     is_count = number.isascii() and number.isdigit() and len(number) <= 4 and 1 <= int(number) <= 4096
     if text != "auto" and not is_count:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, N and cpu:N with N from 1 to 4096")
+        raise argparse.ArgumentTypeError(f"slots must be 'auto', N or 'cpu:N' (N from 1 to 4096), got {text!r}")
     return text
 
 
@@ -44,8 +50,8 @@ def fingerprint(text: str) -> str:
     """Return a key fingerprint as ``ssh-keygen -l`` prints it, without padding."""
     if not _FINGERPRINT.match(text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no fingerprint. On the host: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
-            "it prints SHA256: and 43 characters"
+            f"a fingerprint must be SHA256: and 43 characters, got {text!r}. To print it, run on the host: "
+            "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
         )
     return text.rstrip("=")
 
@@ -53,43 +59,47 @@ def fingerprint(text: str) -> str:
 def count(text: str) -> int:
     """Return an id or index, >= 0."""
     if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_ID:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**53, got {text[:40]!r}")
     return int(text)
 
 
 def gang(text: str) -> int:
-    """Return the id of a gang from how lists show it."""
+    """Return the id of a gang from its form in lists, ``gang:ID``."""
     number = text.removeprefix(GANG_PREFIX)
     if number == text or not number.isascii() or not number.isdigit() or len(number) > 16 or int(number) > MAX_ID:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no gang: {GANG_PREFIX} and its id, as in task list")
+        raise argparse.ArgumentTypeError(
+            f"a gang must be {GANG_PREFIX}ID, as 'airflow dtrain task list' shows it, got {text[:40]!r}"
+        )
     return int(number)
 
 
 def path(text: str) -> str:
     """Return a path for a host or this machine, without control characters and ``..``."""
     if not text or any(ord(c) < 32 or ord(c) == 127 for c in text) or ".." in text.split("/"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no path: it is empty, or has '..' or control characters")
+        raise argparse.ArgumentTypeError(f"a path must not be empty or have '..' or control characters, got {text!r}")
     return text
 
 
 def weight(text: str) -> float:
-    """Return a weight beside other weights, > 0."""
+    """Return a weight relative to other weights, > 0."""
     if not re.match(r"\d{1,6}(\.\d{1,6})?\Z", text, re.ASCII) or not float(text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no weight: a number above 0; 1 is usual")
+        raise argparse.ArgumentTypeError(f"a weight must be a number above 0 (1 is usual), got {text[:40]!r}")
     return float(text)
 
 
 def priority(text: str) -> int:
     """Return a priority from 1 to 99."""
     if not re.match(r"\d{1,2}\Z", text, re.ASCII) or not int(text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no priority: 1 (most urgent) to 99; 42 is usual")
+        raise argparse.ArgumentTypeError(
+            f"a priority must be from 1 (most urgent) to 99 (42 is usual), got {text[:40]!r}"
+        )
     return int(text)
 
 
 def on_off(text: str) -> bool:
-    """Return what ``on`` or ``off`` means."""
+    """Return True for ``on`` and False for ``off``."""
     if text not in ("on", "off"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither on nor off")
+        raise argparse.ArgumentTypeError(f"must be 'on' or 'off', got {text!r}")
     return text == "on"
 
 
@@ -98,35 +108,40 @@ def seconds(text: str) -> float:
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     number, factor = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     if not re.match(r"\d{1,12}(\.\d{1,6})?\Z", number, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no time: seconds, or a number with s, m, h or d (36h)")
+        raise argparse.ArgumentTypeError(
+            f"a time must be seconds, or a number with s, m, h or d (36h), got {text[:40]!r}"
+        )
     return float(number) * factor
 
 
 def share(text: str) -> float:
-    """Return a share from 0 to 1; ``25%`` is 0.25."""
+    """Return a share from 0 to 1. ``25%`` is 0.25."""
     number = text.removesuffix("%")
     value = float(number) if re.match(r"\d{1,3}(\.\d{1,9})?\Z", number, re.ASCII) else -1.0
     value = value / 100 if text.endswith("%") else value
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no share from 0 to 1")
+        raise argparse.ArgumentTypeError(f"a share must be from 0 to 1, or from 0% to 100%, got {text[:40]!r}")
     return value
 
 
 def cluster(text: str) -> list[tuple[int, int]]:
-    """Return groups of (hosts, slots of each) for ``80x8,4x4``; at most 100,000 hosts of 4,096 slots."""
+    """Return groups of (hosts, slots of each) for ``80x8,4x4``.
+
+    The limits are 100,000 hosts in all and 4,096 slots per host.
+    """
     groups = [re.match(r"(\d{1,6})x(\d{1,4})\Z", part.strip(), re.ASCII) for part in text.split(",")]
     found = [(int(group[1]), int(group[2])) for group in groups if group]
     if len(found) < len(groups) or any(not 0 < slots <= 4096 or not number for number, slots in found):
         raise argparse.ArgumentTypeError(
-            f"{text[:40]!r} names no hosts: write HOSTSxSLOTS, e.g. 100x8 or 80x8,4x4, with 1 to 4096 slots"
+            f"hosts must be HOSTSxSLOTS, e.g. 100x8 or 80x8,4x4, with 1 to 4096 slots, got {text[:40]!r}"
         )
     if sum(number for number, _ in found) > 100_000:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} has more than 100,000 hosts")
+        raise argparse.ArgumentTypeError(f"hosts must be at most 100,000 in all, got {text[:40]!r}")
     return found
 
 
 class InOrder(Arg):
-    """Arguments under headings, in the order in which they are given; Airflow sorts all others by name.
+    """Arguments under headings, in the given order. Airflow sorts all other arguments by name.
 
     :param groups: heading and arguments
     """
@@ -136,7 +151,7 @@ class InOrder(Arg):
         super().__init__(flags=groups[0][1][0].flags)
 
     def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
-        """Add all of them."""
+        """Add all arguments to a parser."""
         for heading, args in self.groups:
             group: Any = parser.add_argument_group(heading)
             for arg in args:
@@ -145,29 +160,29 @@ class InOrder(Arg):
 
 OUTPUT = Arg(
     ("-o", "--output"),
-    help="Form of the output: table (default), json or yaml",
+    help="Output format: table (default), json or yaml",
     choices=("table", "json", "yaml"),
     default="table",
 )
-YES = Arg(("-y", "--yes"), help="Do not ask", action="store_true")
+YES = Arg(("-y", "--yes"), help="Do not ask for confirmation", action="store_true")
 VERBOSE = Arg(("-v", "--verbose"), help="Show log messages on stderr", action="store_true")
 HOST = Arg(("host",), help="Name of the host", type=name)
 POOL = Arg(("pool",), help="Name of the pool", type=name)
 TEMPLATE = Arg(("name",), help="Name of the template", type=name)
-GANG = Arg(("gang",), help="The gang, as in task list: gang:ID", type=gang)
+GANG = Arg(("gang",), help="Gang, as 'task list' shows it: gang:ID", type=gang)
 TRIAL = Arg(("trial_id",), help="Id of the trial", type=count)
 CONFIG = Arg(("config",), help="Configuration file (YAML), - for standard input")
 WITH_TEMPLATE = Arg(
     ("--template",),
-    help="Template to merge below the configuration: a stored one, or a .yaml file",
+    help="Template to merge under the configuration: a stored one, or a .yaml file",
 )
-EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, see: experiment list", type=count)
-PRIORITY = Arg(("--priority",), help="1 (most urgent) to 99", type=priority, metavar="N")
+EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, as 'experiment list' shows it", type=count)
+PRIORITY = Arg(("--priority",), help="Priority from 1 (most urgent) to 99", type=priority, metavar="N")
 ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
 COMMON = (OUTPUT, VERBOSE)
 
 
 def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> ActionCommand:
-    """Return a command whose code is a function of a module of this package, imported when it runs."""
+    """Return a command. Its function is imported from a module of this package when it runs."""
     target = f"airflow_provider_dtrain.cli.{noun}.{function or verb}"
     return ActionCommand(name=verb, help=help, func=lazy_load_command(target), args=(*args, *COMMON))

@@ -36,10 +36,10 @@ def render(args: Namespace) -> None:
 
 @command
 def validate(args: Namespace) -> None:
-    """Name everything that is wrong with a configuration or template."""
+    """Validate a configuration or template and list all problems."""
     if args.config is None and not args.template:
         raise UsageError(
-            "Name the document: airflow dtrain config validate FILE, and --template when it is a template."
+            "No file was given. Run: airflow dtrain config validate FILE, with --template if it is a template."
         )
     if args.config is None or args.template is None:
         _validate_template(args, args.config or args.template)
@@ -77,12 +77,12 @@ def _origin(path: str, value: Any, origins: Mapping[str, str]) -> dict[str, Any]
 
 
 def _written(value: Any) -> str:
-    """Return a value as a configuration says it, so that it can be copied back."""
+    """Return a value as it is written in a configuration, so that it can be copied back."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of everything that is no map and no list; empty ones count as values."""
+    """Yield path and value of each scalar. Empty maps and lists count as values."""
     from airflow_provider_dtrain.core.merge import join_path
 
     for key, value in document.items():

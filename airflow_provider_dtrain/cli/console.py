@@ -1,4 +1,4 @@
-"""How commands speak: rows on stdout, everything else on stderr, exit codes, questions."""
+"""Output of commands: rows on stdout, everything else on stderr, exit codes, questions."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import TrialKey
 
 FAILURE, USAGE, NOT_NOW = 1, 2, 3
-#: Columns of a table that goes into a file or pipe: wide enough never to cut a value.
+#: Width of a table in a file or pipe, in columns. It is wide enough never to cut a value.
 _PIPE_WIDTH = 10_000
 
 Row = Mapping[str, Any]
 
 
 class UsageError(Exception):
-    """The arguments cannot be used together; exit 2."""
+    """Arguments that cannot be used, or not together. The exit code is 2."""
 
 
 class NotNowError(Exception):
-    """It cannot be done at this time, but may be later; exit 3."""
+    """A request that cannot be served now, but may be later. The exit code is 3."""
 
 
 def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """Make a function a command: errors become one message on stderr and an exit code."""
+    """Return a function as a command: errors become one message on stderr and an exit code."""
 
     @functools.wraps(function)
     def run(args: Namespace) -> None:
@@ -67,13 +67,13 @@ def _run(function: Callable[[Namespace], int | None], args: Namespace) -> int:
     except KeyboardInterrupt:
         return fail("Interrupted.", 130)
     except BrokenPipeError:
-        # Whoever read, head for instance, has enough; Python would complain once more when it ends.
+        # The reader, head for instance, has closed the pipe. Without this, Python reports it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def fail(message: str, code: int) -> int:
-    """Write an error to stderr; return the exit code."""
+    """Write an error to stderr and return the exit code."""
     print(plain(message), file=sys.stderr)
     return code
 
@@ -91,7 +91,7 @@ def _prepare_streams(*, verbose: bool) -> None:
 
 
 def _quieten_airflow(*, verbose: bool) -> None:
-    """Send what Airflow logs past the logging module to stderr; unless verbose, errors only."""
+    """Send messages that Airflow logs with structlog to stderr. Without verbose, only errors."""
     import structlog
 
     def errors_only(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -107,47 +107,47 @@ def _quieten_airflow(*, verbose: bool) -> None:
 
 
 def plain(text: object) -> str:
-    """Return text without control characters, so that what a host sent cannot steer the terminal."""
+    """Return text with control characters escaped, so that text of a host cannot control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def note(message: str) -> None:
-    """Write a line for people to stderr."""
+    """Write a line for the user to stderr."""
     print(plain(message), file=sys.stderr)
 
 
 def hint(next_command: str) -> None:
-    """Name the next command on stderr, when a person watches."""
+    """Print the next command on stderr if stdout is a terminal."""
     if sys.stdout.isatty():
         print(f"Next: {plain(next_command)}", file=sys.stderr)
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Return whether the person agrees.
+    """Return whether the user agrees.
 
-    :param yes: agreed beforehand by ``--yes``
-    :raises UsageError: nobody is there to be asked
+    :param yes: the user has agreed with ``--yes``
+    :raises UsageError: standard input is not a terminal
     """
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody is there to answer: standard input is no terminal. Agree with --yes.")
+        raise UsageError(f"{question} Standard input is not a terminal, so you cannot be asked. To agree, add --yes.")
     print(f"{plain(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def user() -> str:
-    """Return who runs this command."""
+    """Return the name of the user who runs this command."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid {os.getuid()}"
 
 
-def show(args: Namespace, rows: Sequence[Row], *, empty: str = "Nothing here.") -> None:
-    """Print rows in the form that was asked for.
+def show(args: Namespace, rows: Sequence[Row], *, empty: str = "Nothing to show.") -> None:
+    """Print rows in the requested format.
 
-    :param empty: for people, when there are no rows; the first line says what, the rest what to do
+    :param empty: message in place of a table without rows: the fact, then the next step
     """
     if args.output != "table":
         dump(args.output, [dict(row) for row in rows])
@@ -158,9 +158,9 @@ def show(args: Namespace, rows: Sequence[Row], *, empty: str = "Nothing here.") 
 
 
 def show_one(args: Namespace, row: Row, *, with_empty: bool = True) -> None:
-    """Print one thing: its fields below each other, or one JSON or YAML object.
+    """Print one record: one field per line, or one JSON or YAML object.
 
-    :param with_empty: False: for people, leave out what has no value
+    :param with_empty: False: the table leaves out fields without a value
     """
     if args.output != "table":
         dump(args.output, dict(row))
@@ -175,7 +175,7 @@ def show_one(args: Namespace, row: Row, *, with_empty: bool = True) -> None:
 
 
 def _lines(row: Row) -> list[tuple[str, Any]]:
-    """Return names and values; what has parts gets a line for each of them."""
+    """Return names and values. A map gets one line per entry."""
     found: list[tuple[str, Any]] = []
     for name, value in row.items():
         if isinstance(value, Mapping) and value:
@@ -186,7 +186,7 @@ def _lines(row: Row) -> list[tuple[str, Any]]:
 
 
 def dump(form: str, value: Any) -> None:
-    """Print a value as JSON or YAML; times are ISO 8601 in UTC, numbers stay numbers."""
+    """Print a value as JSON or YAML. Times are ISO 8601 in UTC, numbers stay numbers."""
     ready = plain_data(value)
     if form == "json":
         print(json.dumps(ready, indent=2))
@@ -197,7 +197,7 @@ def dump(form: str, value: Any) -> None:
 
 
 def plain_data(value: Any) -> Any:
-    """Return what JSON and YAML can hold: NaN and infinities become their names."""
+    """Return a value that JSON and YAML can hold. NaN and infinities become their names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain_data({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, Mapping):
@@ -244,17 +244,17 @@ def cell(value: Any) -> str:
 
 
 def short_time(at: datetime | None) -> str:
-    """Return a time as a narrow table shows it."""
+    """Return a time in the short form for a narrow table."""
     return "-" if at is None else at.astimezone(UTC).strftime("%m-%d %H:%MZ")
 
 
 def task_name(key: TrialKey) -> str:
-    """Return ``dag.task``, for one of a mapped task ``dag.task[3]``."""
+    """Return ``dag.task``, or ``dag.task[3]`` for an instance of a mapped task."""
     return f"{key.dag_id}.{key.task_id}" + (f"[{key.map_index}]" if key.map_index >= 0 else "")
 
 
 def size(count: int | float | None) -> str:
-    """Return bytes as people read them."""
+    """Return a number of bytes with a readable unit."""
     if count is None:
         return "-"
     number = float(count)

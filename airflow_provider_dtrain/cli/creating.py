@@ -1,4 +1,4 @@
-"""``airflow dtrain init`` and ``experiment create``: an experiment without a DAG of one's own."""
+"""``airflow dtrain init`` and ``experiment create``: an experiment without writing a DAG."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DAG_FILE = """from airflow_provider_dtrain.dags import experiment_dag
 dag = experiment_dag()
 """
 POLL_S = 1.0
-#: After so long without a plan one may ask whether the scheduler runs.
+#: After this time without a plan, the command asks to check the scheduler.
 QUIET_S = 60.0
 
 
 @command
 def init(args: Namespace) -> None:
-    """Write the DAG file; leave another one of that name as it is."""
+    """Write the DAG file. A file of that name with other content is left unchanged."""
     from airflow.configuration import conf
 
     from airflow_provider_dtrain.dags import DAG_ID
@@ -37,7 +37,9 @@ def init(args: Namespace) -> None:
     folder = Path(args.folder or conf.get("core", "dags_folder")).expanduser()
     path = folder / f"{DAG_ID}.py"
     if path.exists() and path.read_text() != DAG_FILE:
-        raise UsageError(f"{path} is there already, with other content. Move it away, or name another folder.")
+        raise UsageError(
+            f"{path} exists with other content. Move it away, or name another folder: airflow dtrain init FOLDER"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(DAG_FILE)
@@ -46,13 +48,16 @@ def init(args: Namespace) -> None:
     if folder.resolve() == Path(conf.get("core", "dags_folder")).resolve():
         note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
     else:
-        note(f"Wrote {path}. It is for a folder that Airflow reads DAGs from.")
+        note(f"Wrote {path}. Move it to a folder from which Airflow reads DAGs.")
     hint("airflow dtrain experiment create CONFIG")
 
 
 @command
 def create(args: Namespace) -> int:
-    """Check and store configuration and code, and trigger the DAG; exit 1 when it is followed and fails."""
+    """Check and store configuration and code, and trigger the DAG.
+
+    With ``--follow``, exit 1 if the DAG run fails.
+    """
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
@@ -78,7 +83,10 @@ def create(args: Namespace) -> int:
 
 
 def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
-    """Return the stored configuration and the digest of the stored code; nothing wrong gets any further."""
+    """Return the stored configuration and the digest of the stored code.
+
+    A configuration with a problem is not stored.
+    """
     from airflow.configuration import conf
 
     from airflow_provider_dtrain.cli.documents import assemble, find_template, read
@@ -91,24 +99,26 @@ def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
     effective, pool = assemble(hook, source, args.template)
     config = effective.config
     refuse_unsupported(config, effective.origins)
-    # The same as its task would say it, before there is one.
+    # The task that plans would raise the same errors later.
     plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
     warn(config, outline(config))
     folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
     if not folder.is_dir():
         what = "MODEL_DIR" if args.model_dir else "model_dir"
-        raise ConfigError([Problem(path=what, message=f"there is no folder {folder}")], source=source.name)
+        raise ConfigError([Problem(path=what, message=f"folder {folder} does not exist")], source=source.name)
     _refuse_what_never_fits(hook, config, pool)
-    # A template given here is named from where the person is, one in the document from the document's folder.
+    # --template is relative to the current folder, a template in the document to the document's folder.
     template = find_template(hook, args.template, Path.cwd())
     name = config.name or (Path(args.config).stem if args.config != "-" else args.dag)
     return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
 
 
 def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: str) -> None:
-    """Raise when the hosts of the pool can never run a trial, unless it is to wait for others.
+    """Raise an error if the hosts of the pool can never run a trial.
 
-    :raises UnplaceableError: says why
+    With ``on_unplaceable: wait`` the trial waits for other hosts instead.
+
+    :raises UnplaceableError: with the reason
     """
     from airflow_provider_dtrain.cli.explain import never_fits
 
@@ -119,10 +129,10 @@ def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: st
 
 
 def _ready(dag_id: str) -> None:
-    """Raise when Airflow would not run the DAG now.
+    """Raise an error if Airflow would not run the DAG now.
 
-    :raises NotNowError: it does not know it, or it is paused
-    :raises UsageError: it is some other DAG
+    :raises NotNowError: Airflow does not know the DAG, or it is paused
+    :raises UsageError: the DAG was not made by ``experiment_dag()``
     """
     from airflow.models.dag import DagModel
     from airflow.models.serialized_dag import SerializedDagModel
@@ -130,17 +140,17 @@ def _ready(dag_id: str) -> None:
     model = DagModel.get_dagmodel(dag_id)
     if model is None or model.is_stale:
         raise NotNowError(
-            f"Airflow knows no DAG {dag_id}. Write it: airflow dtrain init; and let Airflow read it: "
+            f"Airflow knows no DAG {dag_id}. To write it, run: airflow dtrain init. To load it at once, run: "
             "airflow dags reserialize"
         )
     known = SerializedDagModel.get_dag(dag_id)
     if known is None or not {"config", "payload"} <= set(known.params):
         raise UsageError(
-            f"The DAG {dag_id} does not run what it is given: it was not made by experiment_dag(). See "
-            "airflow dtrain init"
+            f"The DAG {dag_id} cannot run an experiment: it was not made by experiment_dag(). To write one that can, "
+            "run: airflow dtrain init"
         )
     if model.is_paused:
-        raise NotNowError(f"The DAG {dag_id} is paused. Let it run: airflow dags unpause {dag_id}")
+        raise NotNowError(f"The DAG {dag_id} is paused. To unpause it, run: airflow dags unpause {dag_id}")
 
 
 def _trigger(dag_id: str, conf: dict[str, Any]) -> str:
@@ -151,15 +161,15 @@ def _trigger(dag_id: str, conf: dict[str, Any]) -> str:
 
 
 def _follow(store: Store, dag_id: str, run_id: str) -> int:
-    """Print what changes until the DAG run has ended; return the exit code."""
-    note("Following; Ctrl-C ends only this, the experiment goes on.")
+    """Print changes until the DAG run has ended, and return the exit code."""
+    note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
     for state, view in _changes(store, dag_id, run_id):
         last = state, view
         if view is not None:
             note(f"{time.strftime('%H:%M:%S')}  {_line(view)}")
     state, view = last
     if view is None:
-        note(f"The DAG run {run_id} ended {state} before its plan. Its log says why: task experiment.plan of {dag_id}.")
+        note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
     elif state == "success":
         note(f"Experiment {view.experiment_id} succeeded.")
         hint(f"airflow dtrain trial describe {view.best_trial or ''}".rstrip())
@@ -170,16 +180,16 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
 
 
 def _cause(store: Store, view: ExperimentView) -> str:
-    """Return why an experiment failed, as far as its trials say it."""
+    """Return the cause of a failed experiment from the failures of its trials."""
     trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
     first = next((one for one in trials if one.failure), None)
     if first is None or first.failure is None:
-        return f"The log of the task experiment.best of the DAG run {view.run_id} says why."
+        return f"For the cause, see the log of the task experiment.best of DAG run {view.run_id}."
     return f"Trial {first.trial_id}: {first.failure.get('message')}"
 
 
 def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, ExperimentView | None]]:
-    """Yield the state of the DAG run and the experiment whenever one of them changed; ends with the DAG run."""
+    """Yield the state of the DAG run and the experiment at each change, until the DAG run ends."""
     last, quiet_from = "", time.monotonic()
     while True:
         state = _run_state(dag_id, run_id)
@@ -192,7 +202,7 @@ def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, Expe
         if over:
             return
         if view is None and time.monotonic() - quiet_from > QUIET_S:
-            note(f"The DAG run is {state} and nothing is planned yet. Does Airflow's scheduler run?")
+            note(f"The DAG run is {state} and has no plan yet. Check that Airflow's scheduler runs.")
             quiet_from = time.monotonic()
         time.sleep(POLL_S)
 

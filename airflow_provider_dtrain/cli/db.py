@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @command
 def migrate(args: Namespace) -> None:
-    """Create the store or bring it to this version's schema."""
+    """Create the store, or migrate it to the schema of this version."""
     from airflow_provider_dtrain.hooks.dtrain import settings
     from airflow_provider_dtrain.store.engine import parse_url
     from airflow_provider_dtrain.store.repository import migrate as bring_up
@@ -25,7 +25,7 @@ def migrate(args: Namespace) -> None:
 
 @command
 def check(args: Namespace) -> int:
-    """Check the store; exit 1 when something is wrong."""
+    """Check the store. Exit 1 if a check fails."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     checks = DtrainHook().store.check()

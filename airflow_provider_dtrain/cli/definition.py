@@ -1,4 +1,7 @@
-"""Every command of ``airflow dtrain`` with its arguments; the code behind it is imported when it runs."""
+"""All commands of ``airflow dtrain`` and their arguments.
+
+The code behind a command is imported when the command runs.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,22 @@ from airflow_provider_dtrain.cli import arguments as a
 from airflow_provider_dtrain.cli.arguments import action as _command
 from airflow_provider_dtrain.cli.running import experiment, init, trial
 
-_DRY_RUN = Arg(("--dry-run",), help="Show what would happen, change nothing", action="store_true")
+_DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
 _SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
 
 
 def _hosts() -> GroupCommand:
     return GroupCommand(
         name="hosts",
-        help="Register machines and look after them",
+        help="Register and manage hosts",
         subcommands=(
             _command("registering", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
             _command("hosts", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
-            _command("hosts", "probe", "Look at hosts again and store what is found", _ANY_HOSTS, _HOST_KEY),
-            _command("hosts", "drain", "Grant nothing more; what runs may finish", a.HOST),
-            _command("hosts", "enable", "Make a host, or one slot, ready again", a.HOST, _SLOT),
-            _command(
-                "hosts", "disable", "Drain a host and stop what runs; or switch one slot off", a.HOST, _SLOT, a.YES
-            ),
-            _command("hosts", "remove", "Forget a host", a.HOST, _FORCE, _DRY_RUN, a.YES),
+            _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
+            _command("hosts", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
+            _command("hosts", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
+            _command("hosts", "disable", "Drain a host and kill its trials, or disable one slot", a.HOST, _SLOT, a.YES),
+            _command("hosts", "remove", "Remove a host", a.HOST, _FORCE, _DRY_RUN, a.YES),
         ),
     )
 
@@ -40,51 +41,54 @@ _HOST_KEY = Arg(
 )
 _ADD = (
     _HOST_KEY,
-    Arg(("host",), help="Name to give it; 'local' alone is this machine", type=a.name),
-    Arg(("--conn",), help="Airflow connection of type ssh that reaches it", type=a.connection_id, metavar="CONN_ID"),
+    Arg(("host",), help="Name of the host; only 'local' is this machine", type=a.name),
+    Arg(("--conn",), help="Airflow connection of type ssh to the host", type=a.connection_id, metavar="CONN_ID"),
     Arg(
         ("--slots",),
-        help="auto (default): one per GPU, without GPU one per two cores and at least 2;\nN: so many; cpu:N: CPU slots",
+        help="auto (default): one per GPU, without GPU one per two cores, at least 2;\nN: N slots; cpu:N: N CPU slots",
         type=a.slots,
         default="auto",
         metavar="auto|N|cpu:N",
     ),
-    Arg(("--pool",), help="Pool to put it in (default: 'default', for the host 'local': 'local')", type=a.name),
+    Arg(("--pool",), help="Pool of the host (default: 'default', for the host 'local': 'local')", type=a.name),
     Arg(("--python",), help="Interpreter on the host, >= 3.9 (default: python3)", type=a.path, metavar="FILE"),
-    Arg(("--remote-dir",), help="Folder on the host for supervisor and payloads", type=a.path, metavar="DIR"),
+    Arg(("--remote-dir",), help="Folder on the host for the supervisor and payloads", type=a.path, metavar="DIR"),
     Arg(
         ("--state-dir",),
-        help="Folder on a disk of the host itself for run folders and locks",
+        help="Folder on a local disk of the host for run folders and locks",
         type=a.path,
         metavar="DIR",
     ),
     Arg(
         ("--lock-dir",),
-        help="Folder of root with mode 1777 on the host for the locks of all accounts, or 'none'\n(default: [dtrain] "
+        help="Folder on the host for the locks of all accounts (owner root, mode 1777), or 'none'\n(default: [dtrain] "
         "lock_dir, else /run/lock)",
         type=a.path,
         metavar="DIR",
     ),
-    Arg(("--address",), help="Address by which other hosts reach it, when it cannot be found", type=a.connection_id),
+    Arg(("--address",), help="Address by which other hosts reach it, if it cannot be detected", type=a.connection_id),
 )
-_ANY_HOSTS = Arg(("host",), help="Names of hosts; none: all", type=a.name, nargs="*")
-_FORCE = Arg(("--force",), help="Also when something runs there; says what it ends", action="store_true")
+_ANY_HOSTS = Arg(("host",), help="Names of hosts (default: all)", type=a.name, nargs="*")
+_FORCE = Arg(
+    ("--force",), help="Remove the host even if trials run there; lists the trials that it ends", action="store_true"
+)
 
 
 def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     """Return the options of a pool's queue.
 
-    :param one: who waits there: a gang, or a job of a trace
+    :param one: word for what waits in the queue: ``gang``, or ``job`` of a trace
+    :param many: its plural
     """
     time, share = {"type": a.seconds, "metavar": "TIME"}, {"type": a.share, "metavar": "SHARE"}
     order = (
-        Arg(("--fresh",), help=f"A {one} that held slots for less goes first (default 2h)", **time),
-        Arg(("--young",), help="One that held slots for less goes next (default 8h)", **time),
-        Arg(("--max-wait",), help=f"A {one} that waited so long is protected (default 36h)", **time),
-        Arg(("--protected-share",), help=f"Most of the slots that protected {many} take (default 0.6)", **share),
+        Arg(("--fresh",), help=f"A {one} that has held slots for less than this goes first (default 2h)", **time),
+        Arg(("--young",), help="One that has held slots for less than this goes next (default 8h)", **time),
+        Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 36h)", **time),
+        Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.6)", **share),
         Arg(
             ("--reservations",),
-            help=f"How many waiting {many} may keep hosts reserved (default 2)",
+            help=f"Number of waiting {many} that may reserve hosts (default 2)",
             type=a.count,
             metavar="N",
         ),
@@ -92,17 +96,17 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     interruptions = (
         Arg(
             ("--preemption",),
-            help=f"Whom a {one} may interrupt: nobody (off), worse priorities (default),\n"
+            help=f"What a {one} may interrupt: nothing (off), worse priorities (priority, default),\n"
             "or also worse classes of its own priority (slices)",
             choices=("off", "priority", "slices"),
         ),
-        Arg(("--min-run",), help=f"A {one} runs at least so long before that (default 30m)", **time),
+        Arg(("--min-run",), help=f"Shortest time that a {one} runs before it is interrupted (default 30m)", **time),
     )
     places = (
         Arg(("--fit",), help=f"best (default): fill hosts up; worst: spread small {many}", choices=("best", "worst")),
         Arg(
             ("--heterogeneous",),
-            help=f"Whole hosts of unequal size may serve one {one} (default off)",
+            help=f"Allow one {one} on whole hosts of unequal sizes (default off)",
             type=a.on_off,
             metavar="on|off",
         ),
@@ -111,7 +115,7 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
 
 
 def _pools() -> GroupCommand:
-    file = "YAML file with defaults for what runs here, - for standard input"
+    file = "YAML file with configuration defaults of the pool, - for standard input"
     defaults = ("Configurations", (Arg(("--defaults",), help=file, metavar="FILE"),))
     options = a.InOrder(*_rules("gang", "gangs"), defaults)
     return GroupCommand(
@@ -128,8 +132,8 @@ def _pools() -> GroupCommand:
 
 def _templates(group: str) -> GroupCommand:
     file = Arg(("file",), help="YAML file, - for standard input")
-    version = Arg(("--version",), help="An earlier version", type=a.count, dest="template_version", metavar="N")
-    details = Arg(("-d", "--details"), help="With text and author", action="store_true")
+    version = Arg(("--version",), help="Show an earlier version", type=a.count, dest="template_version", metavar="N")
+    details = Arg(("-d", "--details"), help="Also show the text of each template", action="store_true")
     return GroupCommand(
         name=group,
         help="Stored templates" + (" (short for: template)" if group == "tpl" else ""),
@@ -140,19 +144,19 @@ def _templates(group: str) -> GroupCommand:
             _command(
                 "templates", "set", "Create or change a template", a.TEMPLATE, file, _DRY_RUN, function="set_template"
             ),
-            _command("templates", "remove", "Remove a template; its versions stay", a.TEMPLATE, a.YES),
+            _command("templates", "remove", "Remove a template; its versions stay in the history", a.TEMPLATE, a.YES),
         ),
     )
 
 
 def _config() -> GroupCommand:
     origins = Arg(
-        ("--origins",), help="Say for each value what gave it: config, template, pool or default", action="store_true"
+        ("--origins",), help="Show the origin of each value: config, template, pool or default", action="store_true"
     )
     optional = Arg(("config",), help=a.CONFIG.kwargs["help"], nargs="?")
     template = Arg(
         ("--template",),
-        help="Template to merge below the configuration;\nwithout a name: the file itself is a template",
+        help="Template to merge under the configuration;\nwithout a name: validate the file itself as a template",
         nargs="?",
         default=False,
     )
@@ -161,13 +165,13 @@ def _config() -> GroupCommand:
         help="Configurations of experiments",
         subcommands=(
             _command("config", "render", "Print the effective configuration", a.CONFIG, a.WITH_TEMPLATE, origins),
-            _command("config", "validate", "Name everything that is wrong with a document", optional, template),
+            _command("config", "validate", "Validate a configuration or template", optional, template),
         ),
     )
 
 
 def _search() -> GroupCommand:
-    first = Arg(("--trials",), help="Show the first N (default 10)", type=a.count, default=10, metavar="N")
+    first = Arg(("--trials",), help="Show the first N trials (default 10)", type=a.count, default=10, metavar="N")
     seed = Arg(("--seed",), help="Experiment seed (default: the configuration's, else 0)", type=a.count, metavar="N")
     return GroupCommand(
         name="search",
@@ -176,7 +180,7 @@ def _search() -> GroupCommand:
             _command(
                 "search",
                 "preview",
-                "Print what a search would try and cost; runs nothing",
+                "Show the trials and the cost of a search without running it",
                 a.CONFIG,
                 a.WITH_TEMPLATE,
                 first,
@@ -192,15 +196,13 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
         GroupCommand(
             name="slots",
             help="Accelerators and CPU slots",
-            subcommands=(
-                _command("slots", "list", "List slots and who holds them", a.ONLY_POOL, function="list_slots"),
-            ),
+            subcommands=(_command("slots", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
         ),
         GroupCommand(
             name="task",
-            help="Gangs that wait or run",
+            help="Waiting and running gangs",
             subcommands=(
-                _command("tasks", "list", "List gangs that wait or run, in order", a.ONLY_POOL, function="list_tasks"),
+                _command("tasks", "list", "List waiting and running gangs", a.ONLY_POOL, function="list_tasks"),
                 _command("tasks", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
             ),
         ),
@@ -208,15 +210,17 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
             name="db",
             help="The store of this provider (not Airflow's metadata database)",
             subcommands=(
-                _command("db", "migrate", "Create the store or bring it to this version's schema"),
+                _command("db", "migrate", "Create the store, or migrate it to the schema of this version"),
                 _command("db", "check", "Check the store"),
             ),
         ),
-        _command("explain", "explain", "Would it fit now, or ever? Why does it wait?", request, a.WITH_TEMPLATE),
+        _command(
+            "explain", "explain", "Show whether a request fits now or ever, or why it waits", request, a.WITH_TEMPLATE
+        ),
         _simulate(),
         _hold(),
         _gc(),
-        _command("doctor", "doctor", "Check everything; say what to do about what is wrong"),
+        _command("doctor", "doctor", "Check the installation and say how to fix each problem"),
     )
 
 
@@ -224,20 +228,20 @@ def _gc() -> ActionCommand:
     return _command(
         "gc",
         "gc",
-        "Remove what trials that ended long ago left on hosts and in the store",
+        "Remove old data of ended trials from the hosts and the store",
         Arg(
             ("--older-than",),
-            help="Days since the trial's end (default: the option retention_days)",
+            help="Age in days since the end of the trial (default: [dtrain] retention_days)",
             type=a.count,
             metavar="DAYS",
         ),
         Arg(
             ("--hosts",),
-            help="Also look at the hosts (default); --no-hosts: only at the store",
+            help="Clean the hosts as well (default); --no-hosts: only the store",
             action=BooleanOptionalAction,
             default=True,
         ),
-        Arg(("--checkpoints",), help="Also runs that hold the only copy of a checkpoint", action="store_true"),
+        Arg(("--checkpoints",), help="Also remove runs that hold the only copy of a checkpoint", action="store_true"),
         _DRY_RUN,
     )
 
@@ -246,13 +250,11 @@ def _hold() -> ActionCommand:
     return _command(
         "hold",
         "hold",
-        "Lengthen all leases before a maintenance, so that runs survive it",
-        Arg(
-            ("--for",), help="How long nobody will renew them, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"
-        ),
-        Arg(("--reason",), help="Why, for the other people"),
-        Arg(("--show",), help="Show whether leases are held, until when and by whom", action="store_true"),
-        Arg(("--end",), help="Give leases their usual length again", action="store_true"),
+        "Extend all leases before a maintenance, so that runs survive it",
+        Arg(("--for",), help="New length of the leases, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"),
+        Arg(("--reason",), help="Reason, shown to other users"),
+        Arg(("--show",), help="Show the current hold: until when, by which user, and why", action="store_true"),
+        Arg(("--end",), help="End the hold: leases get their usual length again", action="store_true"),
     )
 
 
@@ -260,26 +262,30 @@ def _simulate() -> ActionCommand:
     time, share, count = (
         {"type": kind, "metavar": name} for kind, name in ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
     )
-    columns = "job_id, submit_s, gpus, duration_s; maybe group or vc, priority, max_runtime_s"
+    columns = "job_id, submit_s, gpus, duration_s; optional: group or vc, priority, max_runtime_s"
     trace = (
         Arg(("--trace",), help=f"CSV file, - for standard input. Columns:\n{columns}", required=True, metavar="FILE"),
-        Arg(("--from",), help="Only jobs submitted from then on, e.g. 30d (default: all)", dest="from_s", **time),
-        Arg(("--to",), help="Only jobs submitted before then (default: all)", dest="to_s", **time),
-        Arg(("--limit",), help="At most so many jobs, earliest first (default: all)", **count),
+        Arg(("--from",), help="Only jobs submitted from this time on, e.g. 30d (default: all)", dest="from_s", **time),
+        Arg(("--to",), help="Only jobs submitted before this time (default: all)", dest="to_s", **time),
+        Arg(("--limit",), help="At most N jobs, earliest first (default: all)", **count),
     )
     hosts = Arg(
-        ("--hosts",), help="e.g. 80x8,4x4: 80 of 8 slots, 4 of 4", type=a.cluster, required=True, metavar="HOSTSxSLOTS"
+        ("--hosts",),
+        help="e.g. 80x8,4x4: 80 hosts of 8 slots, 4 of 4",
+        type=a.cluster,
+        required=True,
+        metavar="HOSTSxSLOTS",
     )
     order, (heading, rules), (places, choice) = _rules("job", "jobs")
     costs = (
-        Arg(("--cost-s",), help="Work lost per interruption (default 60)", default=60.0, **time),
-        Arg(("--not-preemptible",), help="Share of jobs that nobody may interrupt (default 0)", default=0.0, **share),
-        Arg(("--seed",), help="Which jobs those are (default 0)", default=0, **count),
+        Arg(("--cost-s",), help="Work lost per interruption (default 60s)", default=60.0, **time),
+        Arg(("--not-preemptible",), help="Share of jobs that cannot be interrupted (default 0)", default=0.0, **share),
+        Arg(("--seed",), help="Seed that selects these jobs (default 0)", default=0, **count),
     )
     return _command(
         "simulate",
         "simulate",
-        "Let a trace of jobs run on made-up hosts: waiting times and use under three rules",
+        "Simulate a trace of jobs on given hosts under three scheduling rules",
         a.InOrder(("Trace", trace), (places, (hosts, *choice)), order, (heading, (*rules, *costs))),
         function="run",
     )
@@ -293,7 +299,7 @@ def get_dtrain_commands() -> list[GroupCommand]:
     return [
         GroupCommand(
             name="dtrain",
-            help="Train on gangs of slots: hosts, queue, trials",
+            help="Distributed PyTorch training: hosts, pools, queue, experiments, trials",
             subcommands=(init(), *groups, *_others()),
         )
     ]

@@ -1,4 +1,4 @@
-"""``airflow dtrain doctor``: one line per thing that has to be right, each ok or with what to do."""
+"""``airflow dtrain doctor``: one line per check, either ok or with the fix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import HostRecord
 
 PARALLEL_HOSTS = 8
-#: What the provider needs, and the oldest release that has it.
+#: Packages that the provider needs, with the oldest release that works.
 NEEDED = (
     ("apache-airflow", (3, 3)),
     ("apache-airflow-providers-ssh", (7, 0)),
@@ -34,7 +34,7 @@ NEEDED = (
 
 @command
 def doctor(args: Namespace) -> int:
-    """Check everything; exit 1 when something is wrong."""
+    """Run all checks. Exit 1 if one fails."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     lines = list(_versions())
@@ -44,12 +44,12 @@ def doctor(args: Namespace) -> int:
         lines += [*store_lines(hook), *_hosts(hook)]
     show(args, lines)
     is_well = all(line["ok"] for line in lines)
-    hint("airflow dtrain hosts list" if is_well else "mend the lines that say no, then airflow dtrain doctor")
+    hint("airflow dtrain hosts list" if is_well else "fix the lines that say no, then run airflow dtrain doctor again")
     return 0 if is_well else FAILURE
 
 
 def _guarded(check: str, look: Callable[[], str]) -> Line:
-    """Return a line; an error of ours is one that says what to do."""
+    """Return a line of the report. An error of this provider is a failed check with its message."""
     try:
         return _line(check, True, look())
     except DtrainError as error:
@@ -68,7 +68,7 @@ def _versions() -> Iterator[Line]:
             continue
         parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         is_new = parts >= oldest
-        yield _line(package, is_new, version if is_new else f"{version}, needed is {wanted}: pip install -U {package}")
+        yield _line(package, is_new, version if is_new else f"{version}, needs {wanted}: pip install -U {package}")
 
 
 def _configuration(hook: DtrainHook) -> Iterator[Line]:
@@ -83,7 +83,7 @@ def _configuration(hook: DtrainHook) -> Iterator[Line]:
 
 
 def _folder(name: str, path: Path) -> Line:
-    """Return whether a folder can be written, or made."""
+    """Return the check that a folder can be written or created."""
     place = path
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -121,7 +121,7 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
 
     name = f"host {record.name}"
     if record.state == "disabled":
-        return [_line(name, True, f"disabled ({record.state_reason or 'no reason given'}); not looked at")]
+        return [_line(name, True, f"disabled ({record.state_reason or 'no reason given'}); not probed")]
     facts: dict[str, Any] = {}
 
     def connect() -> str:
@@ -139,6 +139,8 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
             if "clock" not in warning:
                 lines.append(_line(f"{name}: warning", False, warning))
     if record.state in ("unreachable", "lost"):
-        words = f"{record.state} since its last probe; once it answers: airflow dtrain hosts probe {record.name}"
+        words = (
+            f"{record.state} since its last probe. Once it is reachable, run: airflow dtrain hosts probe {record.name}"
+        )
         lines.append(_line(f"{name}: state", False, words))
     return lines

@@ -1,4 +1,4 @@
-"""Configurations and templates as a person names them: a file, standard input, or a stored name."""
+"""Configurations and templates from a file, from standard input, or from the store."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A document as it was given."""
+    """A document as the user gave it."""
 
     #: For messages: the path, or ``standard input``.
     name: str
-    #: Where relative paths inside it start.
+    #: Base folder of relative paths in the document.
     folder: Path
     text: str
     document: dict[str, Any]
 
 
 def read(path: str, *, what: str) -> Source:
-    """Return the YAML document of a file; ``-`` is standard input.
+    """Return the YAML document of a file, or of standard input for ``-``.
 
-    :param what: what it should be, for messages
+    :param what: kind of document, for messages
     :raises ConfigError: it cannot be read, or is not acceptable YAML
     """
     name = "standard input" if path == "-" else path
@@ -65,10 +65,10 @@ def _refusal(message: str, source: str) -> ConfigError:
 
 
 def _refuse_secrets(source: Source) -> None:
-    """Raise when a document that is stored as it is written holds a literal secret."""
+    """Raise an error if a document that is stored as it is written holds a literal secret."""
     from airflow_provider_dtrain.core.config import literal_secrets
 
-    message = "a literal secret. Put it into an Airflow connection and name that, or into the configuration"
+    message = "a literal secret. Name an Airflow connection that holds it, or put it into the configuration"
     problems = [Problem(path=path, message=message) for path in literal_secrets(source.document)]
     if problems:
         raise ConfigError(problems, source=source.name)
@@ -77,8 +77,8 @@ def _refuse_secrets(source: Source) -> None:
 def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str, Any] | None:
     """Return a template by the name of a stored one or of a ``.yaml`` file.
 
-    :param named: None: there is none
-    :param folder: where a relative path starts
+    :param named: None: no template
+    :param folder: base folder of a relative path
     :raises NotFoundError: no stored template has this name; lists those that exist
     """
     from airflow_provider_dtrain.engine.submission import looks_like_path
@@ -95,7 +95,7 @@ def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str,
 def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Effective, str]:
     """Return the effective configuration and the pool it would run in. Stores nothing.
 
-    :param template: name or ``.yaml`` file given by the person; None: the one that the configuration names
+    :param template: name or ``.yaml`` file from the command line; None: the one that the configuration names
     :raises ConfigError: all problems at once
     """
     from airflow_provider_dtrain.core.config import assemble as put_together
@@ -115,7 +115,7 @@ def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Ef
 
 
 def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None, str | None]:
-    """Return the pool, its defaults and a warning; a pool that does not exist yet has no defaults."""
+    """Return the pool, its defaults and a warning. A pool that does not exist yet has no defaults."""
     from airflow_provider_dtrain.engine.submission import choose_pool, pool_wanted
     from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
 
@@ -127,7 +127,7 @@ def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, 
 
 
 def check_template(source: Source) -> None:
-    """Validate a document that will be merged below others: types, ranges, no tags, no secrets.
+    """Validate a template or the defaults of a pool: types, ranges, no tags, no secrets.
 
     :raises ConfigError: all problems at once
     """

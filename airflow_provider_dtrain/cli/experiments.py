@@ -1,4 +1,4 @@
-"""``airflow dtrain experiment``: what became of an experiment's trials, and its share of the queue."""
+"""``airflow dtrain experiment``: results of an experiment's trials, and its share of the queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_experiments(args: Namespace) -> None:
     show(
         args,
         rows,
-        empty="No experiments. A task with TrialOperator makes one, or: airflow dtrain experiment create",
+        empty="No experiments. A task with TrialOperator creates one, or: airflow dtrain experiment create",
     )
     if found:
         hint(f"airflow dtrain experiment describe {found[0].experiment_id}")
@@ -61,7 +61,9 @@ def config(args: Namespace) -> None:
     view = store.experiment(args.experiment_id)
     trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
     if view.search_id is None and not trials:
-        raise NotFoundError(f"Experiment {view.experiment_id} has no trial, and nothing planned it.")
+        raise NotFoundError(
+            f"Experiment {view.experiment_id} has no trial and no plan, so it has no configuration yet."
+        )
     found = store.search(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
     dump("yaml" if args.output == "table" else args.output, mask(store.get_config(found).document))
     hint(f"airflow dtrain experiment describe {view.experiment_id}")
@@ -79,7 +81,7 @@ def set_experiment(args: Namespace) -> None:
     if args.max_slots:
         waiting = [one for one in store.tasks() if one.experiment_id == args.experiment_id and one.state == "waiting"]
         if wider := [str(one.trial_id) for one in waiting if one.slots > args.max_slots]:
-            note(f"Warning: trials that ask for more than {args.max_slots} slots can never start: {', '.join(wider)}")
+            note(f"Warning: trials that request more than {args.max_slots} slots can never start: {', '.join(wider)}")
     given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
     show_one(args, {"experiment": args.experiment_id, **{k: v for k, v in given.items() if v is not None}})
     hint("airflow dtrain task list")
@@ -92,7 +94,10 @@ def _store() -> Store:
 
 
 def _compared(store: Store, view: ExperimentView) -> ExperimentView:
-    """Return an experiment that no search planned with what its first trial's configuration compares trials by."""
+    """Return an experiment with its metric and its best trial.
+
+    Without a search, the metric comes from the configuration of the first trial.
+    """
     if view.search_id is not None:
         return view
     trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
@@ -132,7 +137,7 @@ def _row(view: ExperimentView) -> dict[str, Any]:
 
 
 def _state(view: ExperimentView) -> str:
-    """Return the state, and what a person wants of an experiment that has not ended."""
+    """Return the state, with the control request of a user while the experiment has not ended."""
     if view.state != "running" or view.wish is None:
         return view.state
     if view.wish == "pause":
@@ -141,7 +146,7 @@ def _state(view: ExperimentView) -> str:
 
 
 def _short(view: ExperimentView) -> dict[str, Any]:
-    """Return what fits a terminal."""
+    """Return the columns that fit a terminal."""
     return {
         "id": view.experiment_id,
         "name": view.name,

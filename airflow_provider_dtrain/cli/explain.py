@@ -1,4 +1,4 @@
-"""``airflow dtrain explain``: would it fit, when, and what is in the way."""
+"""``airflow dtrain explain``: whether and when a request fits, and what it waits for."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotView
     from airflow_provider_dtrain.store.repository import Store
 
-#: The request that a configuration would make.
+#: Id of the request that a configuration would make.
 _ASKED = "config"
 
 
 @command
 def explain(args: Namespace) -> int:
-    """Say whether a configuration fits now or ever, or why a trial waits; exit 0 now, 3 later, 1 never."""
+    """Explain whether a configuration fits now or ever, or why a trial waits.
+
+    The exit code is 0 for now, 3 for later and 1 for never.
+    """
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
@@ -73,9 +76,9 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
 
 
 def never_fits(store: Store, pool: str, config: ExperimentConfig) -> str | None:
-    """Return why the hosts of a pool can never run a trial; None when they can.
+    """Return why the hosts of a pool can never run a trial, or None if they can.
 
-    :raises NotFoundError: no such pool
+    :raises NotFoundError: the pool does not exist
     """
     from airflow_provider_dtrain.core.resources import Unplaceable
 
@@ -123,7 +126,7 @@ def _host(record: HostRecord, slots: list[SlotView]) -> Host:
 
 
 def _verdict(decision: PassDecision) -> dict[str, Any]:
-    """Return what a scheduling pass would say of the configuration, behind everything that waits."""
+    """Return what a scheduling pass would decide for the configuration, behind all waiting gangs."""
     granted, never = dict(decision.grants).get(_ASKED), decision.unplaceable.get(_ASKED)
     if granted is not None:
         return {"fits_now": True, "fits_ever": True, "hosts": placement_words(granted.slots), "waiting_ahead": 0,
@@ -166,7 +169,7 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
 
 
 def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
-    """Explain a gang by its own id: that of a sensor has no trial yet."""
+    """Explain a gang by its own id, because a gang of a sensor has no trial yet."""
     task = next((one for one in store.tasks() if one.allocation_id == allocation_id), None)
     if task is None:
         raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain task list")
@@ -212,7 +215,7 @@ def _reason(store: Store, view: AttemptView) -> str | None:
 
 
 def _unpassed(store: Store, pool: str, slots: int, priority: int) -> str:
-    """Return what is in the way of a request that no scheduling pass has seen yet."""
+    """Return the pending reason of a request that no scheduling pass has seen yet."""
     from airflow_provider_dtrain.core.resources import GangRequest, Placement
 
     found = placed(store, pool, GangRequest("request", slots=slots, priority=priority))

@@ -1,4 +1,4 @@
-"""What a probe answered, checked before anybody believes it: the host is not ours."""
+"""Answers to a probe. They are validated before use, because hosts are not trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import HostRecord
 
 PROBE_TIMEOUT_S = 30.0
-#: Leases and time limits suffer from more; NTP keeps hosts within a few milliseconds.
+#: A larger offset distorts leases and time limits. NTP keeps hosts within a few milliseconds.
 CLOCK_LIMIT_S = 2.0
 LOW_DISK_BYTES = 2**30
 _MOST_ITEMS, _MOST_CHARS = 4096, 500
@@ -23,9 +23,9 @@ _WORDS = ("python", "executable", "torch", "container_runtime")
 
 
 def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]]:
-    """Return the open channel to a host and the facts that it tells about itself.
+    """Return the open channel to a host and the facts that it reports about itself.
 
-    :raises HostError: it cannot be reached, or answers nonsense
+    :raises HostError: it cannot be reached, or its answer is invalid
     :raises EnvironmentMissingError: it has no usable interpreter
     """
     link = hook.link(record)
@@ -35,7 +35,7 @@ def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]
 
 
 def key_warnings(record: HostRecord) -> list[str]:
-    """Return what is wrong with the way in which a host's connection has its key checked."""
+    """Return warnings about the host key settings of a host's connection."""
     if record.conn_id is None:
         return []
     from airflow_provider_dtrain.hosts.host_keys import ignored_settings
@@ -46,7 +46,7 @@ def key_warnings(record: HostRecord) -> list[str]:
 
 
 def checked(host: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a probe with every text cut and harmless.
+    """Return the facts of a probe with every text cut and free of control characters.
 
     :raises HostProtocolError: a field has another type than the protocol says, or too many entries
     """
@@ -85,13 +85,13 @@ def _harmless(value: Any) -> Any:
 def _nonsense(host: str, name: str, value: object) -> HostProtocolError:
     return HostProtocolError(
         host,
-        f"Host '{host}' answered the probe with {name} = {plain(repr(value))[:100]}, which cannot be. "
-        "Something else than the supervisor answers there, or a login script changes its output.",
+        f"Host '{host}' answered the probe with {name} = {plain(repr(value))[:100]}, which is not valid. "
+        "Another program than the supervisor answers there, or a login script changes its output.",
     )
 
 
 def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that people want to see."""
+    """Return the facts that are shown to the user."""
     gpus = facts.get("gpus") or []
     offset_s = facts.get("clock_offset_s")
     interfaces = [f"{one['name']} {one.get('address') or ''}".strip() for one in facts.get("interfaces") or []]
@@ -109,9 +109,9 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
-    """Return the ids of the other stores that have used a host by its last probe: it is shared with them.
+    """Return the ids of the other stores that have used a host, according to its last probe.
 
-    :param own: id of the store that asks
+    :param own: id of this store
     """
     known = facts.get("stores")
     found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
@@ -119,7 +119,10 @@ def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
 
 
 def lock_problem(facts: Mapping[str, Any]) -> str | None:
-    """Return why a host's slot locks protect one account only, None when they protect all or nothing is known."""
+    """Return why a host's slot locks protect one account only.
+
+    None means that they protect all accounts, or that the host has reported nothing.
+    """
     problem = facts.get("lock_problem")
     if facts.get("lock_dir") or not isinstance(problem, str):
         return None
@@ -127,12 +130,12 @@ def lock_problem(facts: Mapping[str, Any]) -> str | None:
 
 
 def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
-    """Return what a person should look after although the host can be registered."""
+    """Return warnings about a host. They do not prevent its registration."""
     found = []
     if not facts.get("torch"):
         found.append(
-            f"Host '{host}': {facts.get('executable')} has no PyTorch, training needs it. On the host: "
-            f"{facts.get('executable')} -m pip install torch; or name an interpreter that has it (--python, or "
+            f"Host '{host}': {facts.get('executable')} has no PyTorch, which training needs. On the host, "
+            f"run: {facts.get('executable')} -m pip install torch. Or name an interpreter that has it (--python, or "
             "environment.python in the configuration)."
         )
     if problem := lock_problem(facts):
@@ -146,6 +149,6 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
     free_bytes = facts.get("disk_free_bytes")
     if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
         found.append(
-            f"Host '{host}': {size(free_bytes)} of disk are free, less than {size(LOW_DISK_BYTES)}. Free some."
+            f"Host '{host}': {size(free_bytes)} of disk are free, less than {size(LOW_DISK_BYTES)}. Free some space."
         )
     return found

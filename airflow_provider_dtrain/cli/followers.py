@@ -1,4 +1,4 @@
-"""Words for a gang whose follower, a process of the triggerer or a worker, is gone."""
+"""Texts for a gang whose follower, a process of the triggerer or a worker, is gone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from airflow_provider_dtrain.cli.console import cell
 
 
 def state_words(state: str, position: int | None, *, paused: bool, silent_since: datetime | None) -> str:
-    """Return a state as a table shows it: with the place in the queue, and whether somebody follows.
+    """Return a state for a table, with the place in the queue, or with the fact that the follower is gone.
 
-    :param position: among those that wait; None: it does not wait
-    :param silent_since: when its follower was last heard of; None while it is there
+    :param position: place among the waiting gangs; None: it does not wait
+    :param silent_since: time of the follower's last sign of life; None while the follower is there
     """
     if paused and state != "paused":
         state = f"{state}, paused"
@@ -23,18 +23,18 @@ def state_words(state: str, position: int | None, *, paused: bool, silent_since:
 def reason_words(
     reason: str | None, silent_since: datetime | None, *, waits: bool, paused: bool, trial_id: int | None
 ) -> str | None:
-    """Return why a gang is where it is; when nobody follows it, that and what follows from it.
+    """Return the reason for the state of a gang. Without a follower: this fact and its consequence.
 
     :param reason: as the store has it
-    :param waits: True: it holds nothing
-    :param paused: True: a person wants it so, and the reason says who
+    :param waits: True: the gang holds no slots
+    :param paused: True: a user has paused it, and the reason names the user
     """
     if silent_since is None:
         return reason or None
-    fact = f"Nobody follows it since {cell(silent_since)}: the process of its task is gone or stuck."
+    fact = f"Not followed since {cell(silent_since)}: the process of its task is gone or stuck."
     if waits and paused:
         return f"{reason}. {fact}"
     if waits:
-        return f"{fact} It is passed over, with its place kept, until its task asks again."
+        return f"{fact} It keeps its place, but is skipped until its task asks again."
     end = "" if trial_id is None else f" To end it now: airflow dtrain trial kill {trial_id}"
-    return f"{fact} What runs goes on until its hosts end it.{end}"
+    return f"{fact} Its ranks continue until the hosts end them.{end}"

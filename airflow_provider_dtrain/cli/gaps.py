@@ -17,7 +17,7 @@ def gaps_of(store: Store, attempt_id: int) -> list[dict[str, Any]]:
 
 
 def limits_hit(gaps: list[dict[str, Any]]) -> list[str]:
-    """Return the limits of the attempt that were hit, with what was left out, in words."""
+    """Return a text for each limit that the attempt has hit, with what was left out."""
     return [
         f"{row['reason']} ({row['lines']:,} so far, {row['stream']} of host '{row['host']}')"
         for row in gaps
@@ -33,7 +33,7 @@ def gap_table(gaps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _row(event: EventView) -> dict[str, Any]:
     body = event.body
-    # A file that began anew has no bytes of its own that are missing.
+    # A file that began anew misses no bytes of its own.
     numbers = {name: body.get(name) or 0 for name in ("offset", "bytes", "lines")}
     return {
         "host": event.host, "stream": event.stream, **numbers, "code": str(body.get("code") or "anew"),

@@ -1,4 +1,4 @@
-"""``airflow dtrain gc``: what nobody needs any more goes, on the hosts and in the store."""
+"""``airflow dtrain gc``: removes old data of ended trials from the hosts and the store."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LONGEST_DAYS = 36_500
 
 @command
 def gc(args: Namespace) -> int:
-    """Remove runs, archives and rows of trials that ended long ago; print what went and how many bytes."""
+    """Remove runs, archives and rows of trials that ended long ago, and print counts and bytes."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
     days = hook.settings.retention_days if args.older_than is None else args.older_than
     if args.older_than is None and not days:
-        note("Nothing is removed: [dtrain] retention_days is 0. Name an age: airflow dtrain gc --older-than 30")
+        note("Nothing is removed: [dtrain] retention_days is 0. To name an age, run: airflow dtrain gc --older-than 30")
         show(args, [], empty="")
         return 0
     if days > LONGEST_DAYS:
-        raise UsageError(f"--older-than {days}: at most {LONGEST_DAYS} days.")
+        raise UsageError(f"--older-than must be at most {LONGEST_DAYS} days, got {days}.")
     cutoff = datetime.now(UTC) - timedelta(days=days)
     with _progress() as step:
         hosts = _hosts(args, hook, cutoff, step) if args.hosts else []
@@ -44,7 +44,7 @@ def gc(args: Namespace) -> int:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its bytes as people read them."""
+    """Return a row with a readable size in place of bytes."""
     return {"where": row["where"], "what": row["what"], "count": row["count"], "size": size(row["bytes"]),
             "skipped": row["skipped"]}  # fmt: skip
 
@@ -56,10 +56,10 @@ def _say(args: Namespace, hosts: list[Collected], days: int) -> None:
         if one.kept:
             note(
                 f"Host '{one.host}' keeps {len(one.kept)} old run(s) that hold the only copy of a checkpoint, e.g. "
-                f"{one.kept[0]}. With --checkpoints they go too."
+                f"{one.kept[0]}. To remove them too, add --checkpoints."
             )
     if args.dry_run:
-        note(f"Nothing was removed. That is what trials that ended over {days} day(s) ago left behind.")
+        note(f"Nothing was removed: --dry-run. The table shows data of trials that ended over {days} day(s) ago.")
         hint("airflow dtrain gc" + (f" --older-than {days}" if args.older_than is not None else ""))
 
 
@@ -105,15 +105,15 @@ def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool
 
 
 class Step(Protocol):
-    """Shows how far it is."""
+    """Callback that shows the progress."""
 
     def __call__(self, words: str) -> None:
-        """Show these words in place of the last ones."""
+        """Show this text in place of the last one."""
 
 
 @contextmanager
 def _progress() -> Iterator[Step]:
-    """Yield what shows progress on a terminal, and nothing elsewhere."""
+    """Yield a callback that shows the progress on a terminal, and does nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda words: None
         return

@@ -1,4 +1,4 @@
-"""What ``doctor`` looks at beside hosts and store: what would keep a gang from surviving a failure."""
+"""Checks of ``doctor`` for settings that would keep a gang from surviving a failure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-#: How long a lease must outlive the time that Airflow needs to notice a dead worker.
+#: Margin of a lease over the time that Airflow needs to notice a dead worker.
 LEASE_MARGIN_S = 120.0
-#: Trials whose tasks are looked at.
+#: Number of latest trials whose tasks are checked.
 RECENT_TRIALS = 200
-#: An Airflow job that was silent for longer is gone.
+#: An Airflow job without a heartbeat for longer than this is dead.
 JOB_ALIVE = timedelta(minutes=5)
 #: Executors whose tasks run on the scheduler's machine.
 LOCAL_EXECUTORS = frozenset({"LocalExecutor", "SequentialExecutor"})
@@ -27,7 +27,7 @@ def line(check: str, ok: bool, message: str) -> Line:
 
 
 def settings_lines(hook: DtrainHook) -> Iterator[Line]:
-    """Yield what the options of this installation mean for gangs that lose their follower."""
+    """Yield checks of the options that matter for gangs that lose their follower."""
     from airflow.sdk.configuration import conf
 
     heartbeat_s = conf.getfloat("scheduler", "task_instance_heartbeat_timeout", fallback=300.0)
@@ -35,18 +35,20 @@ def settings_lines(hook: DtrainHook) -> Iterator[Line]:
     days = hook.settings.retention_days
     message = f"{days} days; removed by: airflow dtrain gc"
     if not days:
-        message = "0: nothing is ever removed, disks fill up. Set [dtrain] retention_days, run: airflow dtrain gc"
+        message = (
+            "0: old data is never removed and disks fill up. Set [dtrain] retention_days and run: airflow dtrain gc"
+        )
     yield line("retention", bool(days), message)
 
 
 def lease_line(orphan_timeout_s: float, heartbeat_s: float) -> Line:
-    """Return whether leases outlive the time in which Airflow notices a dead worker.
+    """Return the check that leases outlive the time in which Airflow notices a dead worker.
 
     :param heartbeat_s: ``[scheduler] task_instance_heartbeat_timeout``
     """
     needed_s = heartbeat_s + LEASE_MARGIN_S
     if not orphan_timeout_s:
-        message = "0: a run that nobody follows never ends by itself; a host that stays away keeps its slots"
+        message = "0: a run without a follower never ends itself, and a host that stays away keeps its slots"
         return line("leases", True, message)
     if orphan_timeout_s <= needed_s:
         return line(
@@ -60,16 +62,16 @@ def lease_line(orphan_timeout_s: float, heartbeat_s: float) -> Line:
 
 
 def store_lines(hook: DtrainHook) -> Iterator[Line]:
-    """Yield what people and Airflow's own database say; the store is known to work."""
+    """Yield checks of the hold and of Airflow's own database. The store has been checked before."""
     if (hold := hook.store.hold()) is not None:
         words = f"held until {hold.until:%Y-%m-%d %H:%MZ} by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
-        yield line("hold", True, words + "; to end it: airflow dtrain hold --end")
+        yield line("hold", True, words + ". To end it, run: airflow dtrain hold --end")
     for check, look in (("store: machines", _machines), ("airflow pools", _pools)):
         try:
             yield from look(hook)
         except Exception as error:
-            # Airflow's models change between versions; what they say here is only advice.
-            yield line(check, True, f"not looked at: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            # Airflow's models change between versions. These checks are only advice, so a failure is not an error.
+            yield line(check, True, f"not checked: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
 
 
 def _machines(hook: DtrainHook) -> Iterator[Line]:
@@ -80,10 +82,10 @@ def _machines(hook: DtrainHook) -> Iterator[Line]:
 
 
 def machines_line(url: str, executors: list[str], others: list[str]) -> Line:
-    """Return whether every process of Airflow can reach the store.
+    """Return the check that every process of Airflow can reach the store.
 
     :param executors: of ``[core] executor``
-    :param others: machines, not this one, on which schedulers and triggerers live
+    :param others: machines, except this one, on which schedulers and triggerers run
     """
     names = [executor.split(":")[-1].strip().rpartition(".")[2] for executor in executors]
     remote = [name for name in names if name not in LOCAL_EXECUTORS]
@@ -93,8 +95,8 @@ def machines_line(url: str, executors: list[str], others: list[str]) -> Line:
     return line(
         "store: machines",
         False,
-        f"SQLite serves one machine, but {why}: each machine would have a queue of its own, and nobody could take "
-        "over from another. Use PostgreSQL in [dtrain] sql_alchemy_conn.",
+        f"SQLite serves one machine, but {why}: each machine would have its own queue and could not take over "
+        "runs of another. Set [dtrain] sql_alchemy_conn to a PostgreSQL database.",
     )
 
 
@@ -117,7 +119,7 @@ def _pools(hook: DtrainHook) -> Iterator[Line]:
 
 
 def pools_line(counting: Mapping[str, str]) -> Line:
-    """Return whether tasks of trials that are deferred leave their Airflow pool's slots to others.
+    """Return the check that deferred tasks of trials do not occupy slots of their Airflow pool.
 
     :param counting: Airflow pool that counts deferred tasks -> a trial's task in it
     """
@@ -127,8 +129,8 @@ def pools_line(counting: Mapping[str, str]) -> Line:
     return line(
         "airflow pools",
         False,
-        f"task {task} is in Airflow's pool '{pool}', which counts deferred tasks: gangs that wait fill it, and a retry "
-        "that should take over a running gang finds no place. Give trials a pool without 'include deferred'.",
+        f"task {task} is in Airflow's pool '{pool}', which counts deferred tasks: waiting gangs fill it, and a retry "
+        "that should take over a running gang gets no slot. Move trials to a pool without 'include deferred'.",
     )
 
 
@@ -150,13 +152,13 @@ def _counting_pools(tasks: set[tuple[str, str]]) -> dict[str, str]:
 
 
 def host_lines(name: str, facts: Mapping[str, Any], is_network: Callable[[str], bool]) -> Iterator[Line]:
-    """Yield what on a host would end or confuse runs behind our back.
+    """Yield settings of a host that would end or confuse runs.
 
-    :param is_network: whether a type of file system lies on other machines
+    :param is_network: returns whether a type of file system is a network file system
     """
     kind = facts.get("state_dir_fs")
     if isinstance(kind, str) and is_network(kind):
-        message = f"state_dir lies on {kind}; locks and pids need a disk of the host. Register it with --state-dir"
+        message = f"state_dir lies on {kind}, but locks and pids need a local disk. Register the host with --state-dir"
         yield line(f"{name}: state_dir", False, message)
     if facts.get("linger") is False and facts.get("kill_user_processes") is True:
         yield line(

@@ -1,4 +1,4 @@
-"""``airflow dtrain hold``: runs survive a maintenance of the control side."""
+"""``airflow dtrain hold``: extends leases, so that runs survive a maintenance of the control side."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.hold import Hold
 
 SHORTEST_S, LONGEST_S = 60.0, 7 * 86400.0
-#: A follower that read the store before the hold may still send one renewal of the usual length: its next beat's.
+#: A follower that read the store before the hold may send one more renewal of the usual length, with its next beat.
 BEAT_S = 6.0
 
 
 @command
 def hold(args: Namespace) -> int:
-    """Lengthen all leases, show until when, or end it; exit 1 when a host could not be told."""
+    """Extend all leases, show the hold, or end it. Exit 1 if a host could not be notified."""
     if sum((args.hold_for is not None, args.show, args.end)) != 1:
-        raise UsageError("Say one of: --for TIME (airflow dtrain hold --for 1h), --show, --end.")
+        raise UsageError("hold needs exactly one of --for TIME (airflow dtrain hold --for 1h), --show and --end.")
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
@@ -37,17 +37,17 @@ def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
     from airflow_provider_dtrain.engine.hold import live_runs, tell_hosts
 
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise UsageError(f"--for {seconds:g} s: leases are lengthened by 1 minute to 7 days.")
+        raise UsageError(f"--for must be from 1 minute to 7 days, got {seconds:g} s.")
     store = hook.store
     until = datetime.now(UTC) + timedelta(seconds=seconds)
     found = store.set_hold(until, by=user(), reason=args.reason or "")
     runs = live_runs(hook)
     told = tell_hosts(hook, runs, _lease_s(hook, seconds))
     if runs:
-        # A beat later once more: whoever renewed with the old length meanwhile is overruled.
+        # Repeat after one beat: a follower may have renewed with the usual length in the meantime.
         time.sleep(BEAT_S)
         told = tell_hosts(hook, live_runs(hook), _lease_s(hook, store.hold_left_s()))
-    note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least; what starts until then gets the same.")
+    note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
     code = _report(args, told, until)
     hint("airflow dtrain hold --end, once the maintenance is over")
     return code
@@ -80,8 +80,8 @@ def _report(args: Namespace, told: list[Told], until: datetime | None) -> int:
     failed = [one.host for one in told if one.problem is not None]
     if failed:
         note(
-            f"Not told: {', '.join(failed)}. Runs there end themselves after the usual time without a renewal. "
-            "Mend the way to these hosts and give the command again."
+            f"Not notified: {', '.join(failed)}. Runs there end themselves after the usual time without a renewal. "
+            "Repair the connection to these hosts and run the command again."
         )
     return FAILURE if failed else 0
 

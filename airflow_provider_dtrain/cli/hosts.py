@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotRecord
     from airflow_provider_dtrain.store.repository import Store
 
-#: Hosts that are looked at at the same time.
+#: Hosts that are probed at the same time.
 PARALLEL_PROBES = 8
 FENCE_WAIT_S = 10.0
 
@@ -52,7 +52,7 @@ def list_hosts(args: Namespace) -> None:
 
 
 def _show_shared(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts; a table has a column for other stores only when a host has one."""
+    """Print hosts. A table has a column for other stores only if a host has one."""
     if args.output == "table" and not any(row["other_stores"] for row in rows):
         rows = [{name: value for name, value in row.items() if name != "other_stores"} for row in rows]
     show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
@@ -60,10 +60,12 @@ def _show_shared(args: Namespace, rows: list[dict[str, Any]]) -> None:
 
 @command
 def probe(args: Namespace) -> int:
-    """Look at hosts again and store what is found; exit 1 when one does not answer."""
+    """Probe hosts again and store the results. Exit 1 if a host has a problem."""
     hook = _hook()
     if args.accept_host_key and len(args.host) != 1:
-        raise UsageError("--accept-host-key belongs to one host: name it.")
+        raise UsageError(
+            "--accept-host-key needs exactly one host: airflow dtrain hosts probe NAME --accept-host-key SHA256:..."
+        )
     names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.list_hosts()]
     records = [hook.store.get_host(name) for name in names]
     if args.accept_host_key:
@@ -78,12 +80,14 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
     from airflow_provider_dtrain.cli.registering import host_key
 
     if record.conn_id is None:
-        raise UsageError(f"Host '{record.name}' is not reached by SSH and has no host key.")
+        raise UsageError(
+            f"Host '{record.name}' is not reached by SSH, so it has no host key. Remove --accept-host-key."
+        )
     return replace(record, host_key=host_key(record.name, record.conn_id, accepted))
 
 
 def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
-    """Probe one host and store what is found; return a row with ``problem`` None or words."""
+    """Probe one host, store the results and return a row. ``problem`` is None or a message."""
     from airflow_provider_dtrain.cli.facts import look, other_stores
     from airflow_provider_dtrain.engine.recovery import recover
 
@@ -93,7 +97,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
         link, facts = look(hook, record)
     except DtrainError as error:
         problem = str(error)
-        # Draining and disabling are a person's decisions; a probe that fails does not undo them.
+        # Draining and disabling are decisions of a user. A failed probe does not undo them.
         if record.state == "ready":
             store.set_host_state(record.name, "unreachable", problem, by=user())
     else:
@@ -111,7 +115,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
 
 
 def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
-    """Store what a probe found; return what a person should look after."""
+    """Store the results of a probe and return problems that a user should fix."""
     from airflow_provider_dtrain.cli.facts import key_warnings, warnings
 
     slots, problem = _devices(record, facts)
@@ -131,7 +135,10 @@ def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dic
 
 
 def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
-    """Return the GPUs found now for as many slots as the host has; None leaves them as they are."""
+    """Return the GPUs found now, one per slot of the host. None leaves the slots unchanged.
+
+    The second value is the problem, if fewer GPUs than slots were found.
+    """
     from airflow_provider_dtrain.hooks.hosts import slots_from_facts
 
     if record.slot_type != "cuda":
@@ -143,14 +150,14 @@ def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecor
     if slot_type != "cuda" or len(slots) < len(record.slots):
         found = len(facts.get("gpus") or [])
         return None, (
-            f"{len(record.slots)} GPUs were registered, {found} are found now. See nvidia-smi on the host; "
-            "disable the missing slots: airflow dtrain hosts disable --slot, or remove the host and add it again."
+            f"{len(record.slots)} GPUs were registered, {found} are found now. Run nvidia-smi on the host. Disable "
+            "the missing slots (airflow dtrain hosts disable --slot), or remove the host and add it again."
         )
     return slots, None
 
 
 def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
-    """Make slots ready again that somebody else held and that are free by now."""
+    """Make slots ready again that another process held and has released."""
     doubtful = [slot for slot in record.slots if slot.state != "ready"]
     if not doubtful:
         return
@@ -164,7 +171,7 @@ def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
 
 @command
 def drain(args: Namespace) -> None:
-    """Grant nothing more on a host; what runs may finish."""
+    """Grant no new slots on a host. Running trials may finish."""
     hook = _hook()
     hook.store.set_host_state(args.host, "draining", f"drained by {user()}", by=user())
     record = hook.store.get_host(args.host)
@@ -174,7 +181,7 @@ def drain(args: Namespace) -> None:
 
 @command
 def enable(args: Namespace) -> None:
-    """Make a host, or one of its slots, ready again."""
+    """Enable a host, or one of its slots."""
     hook = _hook()
     if args.slot is not None:
         hook.store.set_slot_enabled(args.host, args.slot, True, by=user())
@@ -191,11 +198,11 @@ def enable(args: Namespace) -> None:
 
 @command
 def disable(args: Namespace) -> None:
-    """Drain a host and stop what runs on it; or switch one slot off."""
+    """Drain a host and kill its trials, or disable one slot."""
     store = _hook().store
     if args.slot is not None:
         store.set_slot_enabled(args.host, args.slot, False, by=user())
-        note(f"Slot {args.slot} of host '{args.host}' is disabled. What runs on it goes on.")
+        note(f"Slot {args.slot} of host '{args.host}' is disabled. A trial that holds it continues.")
         return
     record = store.get_host(args.host)
     running = runs_on(store, args.host)
@@ -212,15 +219,15 @@ def disable(args: Namespace) -> None:
 
 @command
 def remove(args: Namespace) -> None:
-    """Forget a host; with --force also when something runs there."""
+    """Remove a host. With --force also if trials run there."""
     hook = _hook()
     record = hook.store.get_host(args.host)
     running = runs_on(hook.store, args.host)
     if running and not args.force:
         trials = ", ".join(f"trial {view.trial_id} of '{view.experiment}'" for view in running)
         raise NotNowError(
-            f"Host '{args.host}' is held by {trials}. Let it finish (airflow dtrain hosts drain {args.host}), or end "
-            "it with --force."
+            f"Host '{args.host}' is held by {trials}. Wait for them (airflow dtrain hosts drain {args.host}), or kill "
+            "them with --force."
         )
     _tell(running, f"Host '{args.host}': removing it kills")
     if args.dry_run:
@@ -237,7 +244,7 @@ def remove(args: Namespace) -> None:
 
 
 def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> None:
-    """Kill trials and wait until the host confirms that nothing of them is left on it."""
+    """Kill trials and wait until the host confirms that no process of them is left."""
     from airflow_provider_dtrain.engine.finishing import survivors_words
 
     for view in running:
@@ -251,13 +258,13 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
             words = str(error)
         if words:
             note(
-                f"Warning: host '{record.name}' did not confirm the end of {view.run}: {words} What runs there ends by "
-                f"itself {hook.settings.orphan_timeout_s:g} s after its last renewal."
+                f"Warning: host '{record.name}' did not confirm the end of {view.run}: {words} Its processes there end "
+                f"themselves {hook.settings.orphan_timeout_s:g} s after the last renewal."
             )
 
 
 def runs_on(store: Store, host: str) -> list[AttemptView]:
-    """Return the attempts that hold something on a host."""
+    """Return the attempts that hold slots on a host."""
     views = [
         store.attempt(task.attempt_id)
         for task in store.tasks()

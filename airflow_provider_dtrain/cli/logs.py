@@ -1,4 +1,4 @@
-"""``airflow dtrain trial logs``: what ranks wrote, read from their hosts, or the store's tail of it."""
+"""``airflow dtrain trial logs``: logs of ranks, read from their hosts, or the tail that the store has."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 2**20
 POLL_S = 1.0
 CALL_TIMEOUT_S = 30.0
-# Colours stay, whatever else steers a terminal does not.
+# Colours stay. All other control sequences are escaped, because a host could control the terminal by them.
 _STEERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @command
 def logs(args: Namespace) -> int:
-    """Print the log of one rank or of all; exit 3 when there is none yet."""
+    """Print the log of one rank or of all ranks. Exit 3 if there is none yet."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     reader = _Reader(DtrainHook(), args)
@@ -40,16 +40,18 @@ def logs(args: Namespace) -> int:
 
 
 class _Reader:
-    """Prints what is new of the chosen ranks, attempt after attempt."""
+    """Reader that prints new output of the chosen ranks, attempt after attempt."""
 
     def __init__(self, hook: DtrainHook, args: Namespace) -> None:
         if args.tail and (args.start is not None or args.end is not None):
-            raise UserError("--tail counts from the end of the log, --from and --to from its start: give one of both.")
+            raise UserError(
+                "--tail counts from the end of the log, --from and --to from its start: they cannot be combined."
+            )
         self.hook, self.store, self.args = hook, hook.store, args
         self.tails: dict[tuple[str, int], _Tail] = {}
 
     def chosen(self) -> AttemptView:
-        """Return the attempt that was asked for.
+        """Return the requested attempt.
 
         :raises NotFoundError: the trial has no such attempt
         """
@@ -62,7 +64,7 @@ class _Reader:
         raise NotFoundError(f"Trial {trial.trial_id} has no attempt {self.args.attempt}; it has {trial.attempts}.")
 
     def follow(self, view: AttemptView) -> None:
-        """Go on until the trial, or the attempt that was asked for, ends."""
+        """Print new output until the trial, or the requested attempt, ends."""
         while True:
             view = self.store.attempt(view.attempt_id)
             self.show(view)
@@ -77,7 +79,7 @@ class _Reader:
             note(f"Attempt {view.number} begins.")
 
     def show(self, view: AttemptView) -> None:
-        """Print everything new; an attempt without a grant has nothing.
+        """Print all new output. An attempt without a grant has none.
 
         :raises NotFoundError: the attempt has no such rank
         """
@@ -95,7 +97,7 @@ class _Reader:
 
 
 class _Tail:
-    """One rank's log from where it was last read."""
+    """Log of one rank, from the offset up to which it has been printed."""
 
     def __init__(self, hook: DtrainHook, run: str, rank: RankView, args: Namespace) -> None:
         self.hook, self.run, self.args = hook, run, args
@@ -108,7 +110,7 @@ class _Tail:
         self.failed = False
 
     def pump(self, rank: RankView, *, is_over: bool) -> None:
-        """Print what the host has beyond the offset; when it cannot be asked, what the store has."""
+        """Print the log beyond the offset from the host, or the tail in the store if the host does not answer."""
         if self.failed and not self.args.follow:
             return
         try:
@@ -121,7 +123,7 @@ class _Tail:
             if first:
                 note(f"The log of rank {rank.rank} cannot be read from its host: {error}")
             if self.offset <= 0 and (is_over or not self.args.follow):
-                note(f"What follows is its end as the store has it, {size(len(rank.log_tail))}.")
+                note(f"The store has its end, {size(len(rank.log_tail))}:")
                 self._print(rank.log_tail.encode())
         if is_over or not self.args.follow:
             self._print(b"", is_end=True)

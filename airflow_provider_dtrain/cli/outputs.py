@@ -64,9 +64,9 @@ def download(args: Namespace) -> None:
 
 
 def chosen_paths(found: Generation, wanted: Sequence[str]) -> list[str]:
-    """Return the outputs that are named, each by its path or by a folder above it; all without a name.
+    """Return the outputs that are named by their path or by a folder above. Without names: all.
 
-    :raises UsageError: a name fits none
+    :raises UsageError: a name matches no output
     """
     if not wanted:
         return sorted(found.manifest.files)
@@ -74,14 +74,16 @@ def chosen_paths(found: Generation, wanted: Sequence[str]) -> list[str]:
     for name in wanted:
         fitting = {path for path in found.manifest.files if path == name or path.startswith(f"{name.rstrip('/')}/")}
         if not fitting:
-            raise UsageError(f"There is no output '{plain(name)}'. The command 'trials outputs' lists them.")
+            raise UsageError(
+                f"There is no output '{plain(name)}'. To list them, run: airflow dtrain trial outputs TRIAL"
+            )
         chosen |= fitting
     return sorted(chosen)
 
 
 @contextlib.contextmanager
 def _generation(trial_id: int) -> Iterator[Generation]:
-    """Yield the newest copy of a trial's outputs; where this machine has none they are fetched from the host.
+    """Yield the newest copy of a trial's outputs. Without a copy on this machine, fetch them from the host.
 
     :raises NotFoundError: there is none, or it cannot be fetched
     """
@@ -125,7 +127,7 @@ def _say(found: Generation) -> None:
     state = "at its end" if manifest.is_final else "while it ran; newer ones may follow"
     note(f"Attempt {manifest.attempt}, copied from host '{manifest.host}' at {at:%Y-%m-%d %H:%M:%S} UTC, {state}.")
     if manifest.unsettled:
-        note(f"{len(manifest.unsettled)} file(s) were being written then and are older, or not here.")
+        note(f"{len(manifest.unsettled)} file(s) were being written at that time: their copies are older, or missing.")
     if manifest.left_out_files:
         note(
             f"{manifest.left_out_files} file(s), {size(manifest.left_out_bytes)}, were beyond the limits and stay on "
@@ -134,13 +136,13 @@ def _say(found: Generation) -> None:
 
 
 def _write(source: Path, target: Path) -> None:
-    """Copy a file; it appears under its name once it is whole."""
+    """Copy a file. It appears under its name once it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".download-", delete=False) as file:
         try:
             with open(source, "rb") as whole:
                 shutil.copyfileobj(whole, file, _COPY_BYTES)
-            # Unlike a rename this never replaces what came meanwhile.
+            # Unlike a rename, a link never replaces a file that appeared in the meantime.
             os.link(file.name, target)
         except FileExistsError:
             raise ConflictError(f"{target} exists. Name another folder with --to.") from None

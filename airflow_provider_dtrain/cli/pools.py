@@ -29,7 +29,7 @@ def list_pools(args: Namespace) -> None:
     """List the pools."""
     store = _store()
     rows = [_row(store, pool) for pool in store.list_pools()]
-    show(args, rows, empty="No pools. The first host that names a pool makes it: airflow dtrain hosts add --help")
+    show(args, rows, empty="No pools. The first host of a pool creates it: airflow dtrain hosts add --help")
 
 
 @command

@@ -1,4 +1,4 @@
-"""``airflow dtrain trial profile``: how long the parts of a batch took, and what the hosts did meanwhile."""
+"""``airflow dtrain trial profile``: timings of the parts of a batch, and system metrics of the hosts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def profile(args: Namespace) -> None:
     if args.output != "table":
         dump(args.output, {"trial": view.trial_id, "attempt": view.number, "timings": timings, "system": system})
         return
-    show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has told no timings yet.")
+    show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has reported no timings yet.")
     _explain(timings)
     print()
     show(args, [_system_row(row) for row in system], empty="No system metrics could be read.")
@@ -48,7 +48,7 @@ def _chosen(store: Store, args: Namespace) -> AttemptView:
 
 
 def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
-    """Return a row per rank and name, from what the ranks told the store."""
+    """Return a row per rank and timing, from the reports of the ranks in the store."""
     by_rank: dict[int, list[Any]] = {}
     for event in store.events(view.attempt_id, kinds=("timings",)):
         rank = event.stream.removeprefix("rank").partition(".")[0]
@@ -57,7 +57,7 @@ def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
 
 
 def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
-    """Return a row per name; what was only sampled has no total."""
+    """Return a row per timing. Sampled timings have no total."""
     rows = []
     for name, sums in total_timings(summaries).items():
         sampled = name in SAMPLED_TIMINGS
@@ -67,7 +67,7 @@ def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
 
 
 def _explain(timings: list[dict[str, Any]]) -> None:
-    """Say how the rows are to be read."""
+    """Print notes on how to read the rows."""
     names = {row["timing"] for row in timings}
     if "train_batch" in names:
         note("train_batch contains backward and step_optimizer: the rows do not add up to the time of a batch.")
@@ -76,7 +76,7 @@ def _explain(timings: list[dict[str, Any]]) -> None:
 
 
 def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
-    """Return a row per host, device and metric, from the hosts themselves."""
+    """Return a row per host, device and metric, read from the hosts."""
     rows = []
     for host in view.placement if view.run else ():
         try:
@@ -92,7 +92,7 @@ def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
 
 
 def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
-    """Return the whole lines of the samples that a host has of a run."""
+    """Return the complete lines of a run's samples on a host."""
     link, data = hook.link(hook.store.get_host(host)), bytearray()
     while True:
         call = link.call("read", run=run, stream="samples", offset=len(data), length=CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""``airflow dtrain hosts add``: look at a machine, ask about its key, register it."""
+"""``airflow dtrain hosts add``: probes a machine, asks about its host key, and registers it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY_TIMEOUT_S = 15.0
 
 
 class _Declined(Exception):
-    """The person does not trust the key."""
+    """Refusal of the host key by the user."""
 
 
 @command
@@ -39,7 +39,7 @@ def add(args: Namespace) -> int:
     hook = DtrainHook()
     if args.host in {host.name for host in hook.store.list_hosts()}:
         raise ConflictError(
-            f"Host '{args.host}' is registered already. To look at it again: airflow dtrain hosts probe {args.host}. "
+            f"Host '{args.host}' is registered already. To probe it again: airflow dtrain hosts probe {args.host}. "
             f"To change its slots or its pool: airflow dtrain hosts remove {args.host}, then hosts add again."
         )
     try:
@@ -70,21 +70,21 @@ def _check(args: Namespace) -> None:
     is_local = args.host == LOCAL_HOST
     if is_local and args.conn:
         raise UsageError(
-            f"'{LOCAL_HOST}' is this machine and needs no connection. Give a machine behind SSH another name."
+            f"'{LOCAL_HOST}' is this machine and needs no connection. Name a machine behind SSH differently."
         )
     if not is_local and not args.conn:
         raise UsageError(
-            f"Host '{args.host}': name the Airflow connection that reaches it with --conn. Add one with: airflow "
+            f"Host '{args.host}' needs an Airflow connection: --conn CONN_ID. To add a connection, run: airflow "
             f"connections add {args.host} --conn-type ssh --conn-host ADDRESS --conn-login USER"
         )
     if (args.pool or LOCAL_POOL) != LOCAL_POOL and is_local or args.pool == LOCAL_POOL and not is_local:
-        raise UsageError(f"Pool '{LOCAL_POOL}' holds the host '{LOCAL_HOST}' and nothing else. Choose another pool.")
+        raise UsageError(f"Pool '{LOCAL_POOL}' holds the host '{LOCAL_HOST}' and no other host. Choose another pool.")
     if is_local and args.accept_host_key:
-        raise UsageError(f"'{LOCAL_HOST}' is not reached by SSH and has no host key.")
+        raise UsageError(f"'{LOCAL_HOST}' is not reached by SSH, so it has no host key. Remove --accept-host-key.")
 
 
 def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
-    """Return what is needed to reach the machine."""
+    """Return the record with the fields that are needed to reach the machine."""
     from airflow_provider_dtrain.store.records import HostRecord
 
     is_local = args.host == LOCAL_HOST
@@ -104,10 +104,10 @@ def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
 
 
 def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
-    """Return the key to pin for a host, None when the connection or known_hosts holds it.
+    """Return the key to pin for a host, or None if the connection or known_hosts holds it.
 
-    :param accepted: fingerprint that the person has compared already
-    :raises HostKeyError: the host shows another key, or nobody is there to be asked
+    :param accepted: fingerprint that the user has compared already
+    :raises HostKeyError: the host shows another key, or standard input is not a terminal
     """
     from airflow_provider_dtrain.hosts.ssh import fetch_host_key, hook_from_id
 
@@ -117,8 +117,8 @@ def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
         if accepted is not None or not vouched:
             raise HostKeyError(
                 name,
-                f"Host '{name}' is reached through a proxy command, so its key cannot be looked at beforehand. Put it "
-                "into known_hosts or into the connection's extra host_key.",
+                f"Host '{name}' is reached through a proxy command, so its key cannot be fetched beforehand. Add it "
+                "to known_hosts or to the connection's extra host_key.",
             )
         return None
     if vouched and accepted is None:
@@ -154,8 +154,8 @@ def _ask(name: str, ssh: SSHHook, key: HostKey) -> None:
     if not sys.stdin.isatty():
         raise HostKeyError(
             name,
-            "Nobody has accepted this key, and nobody is there to be asked: standard input is no terminal. Once "
-            f"compared, add: --accept-host-key {key.fingerprint}",
+            "This key is not accepted, and standard input is not a terminal, so you cannot be asked. Compare the key, "
+            f"then add: --accept-host-key {key.fingerprint}",
         )
     if not confirm("Accept it?", yes=False):
         raise _Declined

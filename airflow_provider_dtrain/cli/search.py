@@ -1,4 +1,4 @@
-"""``airflow dtrain search``: what a search would try and cost, before it runs."""
+"""``airflow dtrain search``: trials and cost of a search, before it runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.core.config import ExperimentConfig
 
-#: Used when neither the command nor the configuration names a seed; a run draws its own then.
+#: Seed of a preview when neither the command nor the configuration gives one. A run then draws its own.
 _SEED: Final = 0
-#: Columns of a preview beside those of the hyperparameters.
+#: Columns of a preview in addition to those of the hyperparameters.
 _FIXED: Final = ("trial", "bracket", "seed")
 
 
 @command
 def preview(args: Namespace) -> None:
-    """Print trials, rungs, lengths and the first samples of a search; stores and runs nothing."""
+    """Print trials, rungs, lengths and the first samples of a search. Stores and runs nothing."""
     from airflow_provider_dtrain.cli.documents import assemble, read
     from airflow_provider_dtrain.cli.explain import never_fits
 
@@ -40,7 +40,7 @@ def preview(args: Namespace) -> None:
     seed = _SEED if given is None else given
     shape = outline(config)
     warn(config, shape)
-    # A pool that does not exist has been named already.
+    # assemble() has already warned about a pool that does not exist.
     with contextlib.suppress(NotFoundError):
         if reason := never_fits(hook.store, pool, config):
             note(f"Warning: {reason}")
@@ -53,7 +53,7 @@ def preview(args: Namespace) -> None:
 
 
 def warn(config: ExperimentConfig, shape: Outline) -> None:
-    """Say what is allowed and still looks like a slip."""
+    """Print warnings about settings that are valid but probably a mistake."""
     from airflow.configuration import conf
 
     from airflow_provider_dtrain.core.slips import slips
@@ -61,7 +61,9 @@ def warn(config: ExperimentConfig, shape: Outline) -> None:
     for warning in slips(config, shape):
         note(f"Warning: {warning}")
     if (trials := shape.trials) > (most := conf.getint("core", "max_map_length")):
-        note(f"Warning: {trials} trials; Airflow maps at most {most} tasks. Raise [core] max_map_length, or lower it")
+        note(
+            f"Warning: {trials} trials, but Airflow maps at most {most} tasks. Raise [core] max_map_length or use fewer"
+        )
 
 
 def _hook() -> Any:
@@ -96,7 +98,7 @@ def _show(
         "pool": pool,
         "trials": f"{shape.trials} x {slots} slot{'s' if slots != 1 else ''}",
         "at a time": shape.max_concurrent or "no limit",
-        "length": f"{shape.length} {unit}" if shape.length is not None else "as the training code says",
+        "length": f"{shape.length} {unit}" if shape.length is not None else "set by the training code",
         "in all": _total(shape, unit),
     }
     show_one(args, row)
@@ -115,7 +117,7 @@ def _show(
 def _total(shape: Outline, unit: str) -> str | None:
     if shape.most_units == shape.expected_units:
         return None if shape.most_units is None else f"{shape.most_units} {unit}"
-    return f"at most {shape.most_units} {unit}; expected {shape.expected_units} if metrics came by chance"
+    return f"at most {shape.most_units} {unit}; expected {shape.expected_units} if metrics were random"
 
 
 def _bracket(index: int, rungs: Sequence[int], trials: int, unit: str) -> dict[str, Any]:

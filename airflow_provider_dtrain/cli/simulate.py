@@ -1,4 +1,4 @@
-"""``airflow dtrain simulate``: a trace under the rules of a pool and under two simpler ones."""
+"""``airflow dtrain simulate``: a job trace under the rules of a pool and under two simpler rules."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableErro
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    #: Makes a fresh rule.
+    #: Creates a new rule.
     Maker = Callable[[list[Host], PoolOptions], Rule]
 
-#: Name of the rule that is the pool's own.
+#: Name of the pool's own rule in the output.
 OURS = "this pool"
 
 
@@ -78,7 +78,7 @@ def _read(path: str) -> list[Job]:
 
 def _name_ignored(names: Sequence[str]) -> None:
     listed = ", ".join(repr(name) for name in names)
-    note(f"Warning: columns that no rule knows are ignored: {listed}. Known: {', '.join(KNOWN)}.")
+    note(f"Warning: unknown columns are ignored: {listed}. Known: {', '.join(KNOWN)}.")
 
 
 def _options(args: Namespace) -> PoolOptions:
@@ -108,7 +108,7 @@ def _name_left_out(left_out: Counter[int], jobs: int) -> None:
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """Show a bar on a terminal; nothing elsewhere."""
+    """Yield a callback that moves a progress bar on a terminal, or None elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return

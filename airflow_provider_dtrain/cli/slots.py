@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @command
 def list_slots(args: Namespace) -> None:
-    """List slots and who holds them."""
+    """List slots and the trials that hold them."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     rows = [_row(slot) for slot in DtrainHook().store.slots(args.pool)]

@@ -1,4 +1,4 @@
-"""``airflow dtrain task``: every gang that waits or runs."""
+"""``airflow dtrain task``: waiting and running gangs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @command
 def list_tasks(args: Namespace) -> None:
-    """List waiting and running gangs, those that run first."""
+    """List waiting and running gangs, the running ones first."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = DtrainHook().store
@@ -35,7 +35,7 @@ def list_tasks(args: Namespace) -> None:
     tasks.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
     silent = [store.silent_since(task.heard_at) for task in tasks]
     make = _short if args.output == "table" else _row
-    show(args, [make(task, since) for task, since in zip(tasks, silent, strict=True)], empty="No gang waits or runs.")
+    show(args, [make(task, since) for task, since in zip(tasks, silent, strict=True)], empty="No gangs wait or run.")
     trials = [task.trial_id for task in tasks if task.trial_id is not None]
     if trials:
         hint(f"airflow dtrain explain {trials[-1]}")
@@ -43,7 +43,7 @@ def list_tasks(args: Namespace) -> None:
 
 @command
 def set_task(args: Namespace) -> None:
-    """Change the priority of a gang that waits or holds slots, that of a sensor for instance."""
+    """Change the priority of a waiting or running gang, for instance of a sensor."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     if args.priority is None:
@@ -78,7 +78,7 @@ def _row(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
 
 
 def _short(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
-    """Return what fits a terminal."""
+    """Return the columns that fit a terminal."""
     row = _row(task, silent_since)
     state = state_words(task.state, task.position, paused=task.paused, silent_since=silent_since)
     start = f"Start: {row['expected']}." if row["expected"] else ""

@@ -23,7 +23,7 @@ def list_templates(args: Namespace) -> None:
 
 @command
 def describe(args: Namespace) -> None:
-    """Show a template, or an earlier version of it."""
+    """Show a template, or one of its earlier versions."""
     store = _store()
     if args.template_version is None:
         found = store.get_template(args.name)
@@ -47,7 +47,7 @@ def versions(args: Namespace) -> None:
 
 @command
 def set_template(args: Namespace) -> None:
-    """Create or change a template once it is valid."""
+    """Create or change a template if it is valid."""
     from airflow_provider_dtrain.cli.documents import check_template, read
 
     source = read(args.file, what="template")
@@ -62,7 +62,7 @@ def set_template(args: Namespace) -> None:
 
 @command
 def remove(args: Namespace) -> None:
-    """Remove a template; its versions stay in the history."""
+    """Remove a template. Its versions stay in the history."""
     store = _store()
     template = store.get_template(args.name)
     if not confirm(f"Remove template '{template.name}' (version {template.version})?", yes=args.yes):

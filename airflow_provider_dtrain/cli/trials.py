@@ -1,4 +1,4 @@
-"""``airflow dtrain trial``, without its logs."""
+"""``airflow dtrain trial``: list, describe, metrics, checkpoints, kill, pause, activate and set."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def list_trials(args: Namespace) -> None:
     gangs = {task.trial_id: task for task in store.tasks() if task.trial_id is not None}
     make = _listed if args.output != "table" else _short if args.experiment is None else _of_experiment
     rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
-    show(args, rows, empty="No trials. A task with TrialOperator makes one.")
+    show(args, rows, empty="No trials. A task with TrialOperator creates one.")
     if trials:
         hint(f"airflow dtrain trial describe {trials[0].trial_id}")
 
@@ -93,7 +93,7 @@ def describe(args: Namespace) -> None:
         dump(args.output, {**facts, **more})
         return
     if trial.result:
-        # Where the ranks ran has a table of its own.
+        # The hosts of the ranks are in a table of their own.
         facts["result"] = {name: value for name, value in trial.result.items() if name != "hosts"}
     show_one(args, facts, with_empty=False)
     if ranks:
@@ -104,18 +104,21 @@ def describe(args: Namespace) -> None:
         show(args, [_checkpoint(one) for one in checkpoints])
     if refused:
         print()
-        note(f"{len(refused)} checkpoint(s) were refused: their paths lie outside what the configuration names.")
+        note(f"{len(refused)} checkpoint(s) were refused: their paths are outside what the configuration names.")
         show(args, refused)
     if gaps:
         print()
-        note(f"{len(gaps)} part(s) of what the hosts sent are not in the store:")
+        note(f"{len(gaps)} part(s) of the hosts' data are not in the store:")
         show(args, gap_table(gaps))
     hint(f"airflow dtrain trial logs {trial.trial_id}")
 
 
 @command
 def metrics(args: Namespace) -> None:
-    """Print what the trial reported; of steps that were taken again after a restart, the latest report."""
+    """Print the metrics that the trial reported.
+
+    For steps that were repeated after a restart, the latest report is printed.
+    """
     store = _store()
     rows = store.metrics(store.trial(args.trial_id).trial_id)
     if not args.abandoned:
@@ -131,7 +134,7 @@ def metrics(args: Namespace) -> None:
 
 @command
 def checkpoints(args: Namespace) -> None:
-    """List a trial's checkpoints, oldest first, and where each can be read."""
+    """List a trial's checkpoints with their locations, oldest first."""
     store = _store()
     found = store.checkpoints(store.trial(args.trial_id).trial_id, removed=args.removed)
     rows = [{**_checkpoint(one), **({"removed": one.removed_at} if args.removed else {})} for one in found]
@@ -140,7 +143,7 @@ def checkpoints(args: Namespace) -> None:
 
 @command
 def kill(args: Namespace) -> None:
-    """End a trial: on every host, or in the queue."""
+    """Kill a trial, on every host or in the queue."""
     from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -155,10 +158,10 @@ def kill(args: Namespace) -> None:
     waits = store.attempt(trial.attempt_id).state == "waiting"
     store.request_kill(trial.trial_id, user())
     if kill_unfollowed(DtrainHook(), trial.trial_id):
-        note(f"Trial {trial.trial_id} was ended by this command: the process that followed it is gone.")
+        note(f"Trial {trial.trial_id} was killed by this command, because the process that followed it is gone.")
         return
     if waits:
-        note(f"Trial {trial.trial_id} holds no slots; the process that waits for it ends it within seconds.")
+        note(f"Trial {trial.trial_id} holds no slots. The process that waits for it ends it within seconds.")
     else:
         note(f"Trial {trial.trial_id} will be stopped on every host by the process that follows it, within seconds.")
     hint(f"airflow dtrain explain {trial.trial_id}")
@@ -166,7 +169,7 @@ def kill(args: Namespace) -> None:
 
 @command
 def pause(args: Namespace) -> None:
-    """Let a trial hold no slots until it is activated."""
+    """Pause a trial: it releases its slots until it is activated."""
     from airflow_provider_dtrain.engine.unfollowed import pause_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -178,42 +181,45 @@ def pause(args: Namespace) -> None:
         return
     store.request_pause(trial.trial_id, user())
     if store.trial(trial.trial_id).state == "paused":
-        note(f"Trial {trial.trial_id} is paused; it keeps its place in the queue.")
+        note(f"Trial {trial.trial_id} is paused. It keeps its place in the queue.")
     else:
-        note(f"Trial {trial.trial_id} is asked to give its slots back; it {words}.")
+        note(f"Trial {trial.trial_id} was asked to release its slots. It {words}.")
         if pause_unfollowed(DtrainHook(), trial.trial_id):
-            note("It has done so; this command waited for it, because the process that followed it is gone.")
+            note("It has released them. This command waited for it, because the process that followed it is gone.")
     hint(f"airflow dtrain trial activate {trial.trial_id}")
 
 
 def at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
-    """Return whether what a trial has done is kept when it is asked to stop, and what becomes of it in words."""
+    """Return whether a trial keeps its work when it is asked to stop, and a text that says how it resumes."""
     if store.attempt(trial.attempt_id).state not in ("starting", "running"):
-        return True, "goes on where it was"
+        return True, "resumes where it was"
     joined = bool(store.events(trial.attempt_id, kinds=("init", "first_step")))
     found = store.checkpoints(trial.trial_id)
     if found:
         last = f"the checkpoint of step {max(found, key=lambda one: one.checkpoint_id).step}"
-        return True, f"writes a checkpoint, and goes on from there or from {last}" if joined else f"goes on from {last}"
+        return True, f"writes a checkpoint, and resumes from it or from {last}" if joined else f"resumes from {last}"
     if joined:
-        return False, "has written no checkpoint yet: unless its program writes one now, it begins anew when it goes on"
-    return False, "has no checkpoint, and its program does not use the library: it finds the files that it has written"
+        return False, "has written no checkpoint yet: unless its program writes one now, it resumes from the beginning"
+    return (
+        False,
+        "has no checkpoint, and its program does not use the library: it resumes with the files that it has written",
+    )
 
 
 @command
 def activate(args: Namespace) -> None:
-    """Let a paused trial go on in its place in the queue."""
+    """Resume a paused trial at its place in the queue."""
     store, number = _store(), args.trial_id
     if not store.activate(number, user()):
         note(f"Trial {number} is not paused: {store.trial(number).state}.")
     elif (state := store.attempt(store.trial(number).attempt_id).state) == "waiting":
-        note(f"Trial {number} goes on: it waits for slots in its place in the queue.")
+        note(f"Trial {number} is resumed: it waits for slots at its place in the queue.")
     elif state == "stopping":
-        note(f"Trial {number} still stops. Once it has, it waits in its place in the queue and goes on.")
+        note(f"Trial {number} is still stopping. Then it waits at its place in the queue and resumes.")
     else:
         note(
-            f"The pause of trial {number} is taken back: it runs on. Should its ranks have been asked to stop just "
-            "now, it goes on from there by itself."
+            f"The pause of trial {number} is cancelled: it keeps running. If its ranks have just been asked to stop, "
+            "it resumes from there automatically."
         )
     hint(f"airflow dtrain explain {args.trial_id}")
 
@@ -226,7 +232,7 @@ def set_trial(args: Namespace) -> None:
     store = _store()
     trial = store.trial(args.trial_id)
     if trial.state in ENDED:
-        raise ConflictError(f"Trial {trial.trial_id} is {trial.state}: it waits for nothing and holds nothing.")
+        raise ConflictError(f"Trial {trial.trial_id} has ended ({trial.state}), so its priority cannot be changed.")
     store.set_priority(trial.trial_id, args.priority, user())
     show_one(args, {"trial": trial.trial_id, "priority": args.priority})
     hint(f"airflow dtrain explain {trial.trial_id}")
@@ -258,21 +264,21 @@ def _row(trial: TrialView) -> dict[str, Any]:
 
 
 def _replaced(trial: TrialView) -> str | None:
-    """Return why a trial of a search does not count any more."""
+    """Return why a trial of a search no longer counts."""
     if trial.is_of_older_plan:
         return "its experiment was planned anew"
     return "its task was cleared" if trial.is_cleared else None
 
 
 def _end_words(store: Store, trial: TrialView) -> str | None:
-    """Return why a trial has ended before its time; None when it has not."""
+    """Return why a trial has ended early, or None if it has not."""
     if trial.state == "stopped":
         return f"stopped by {trial.stop_requested_by or f'the searcher{_rung_words(store, trial)}'}"
     return str((trial.failure or {}).get("message") or "").partition("\n")[0] or None
 
 
 def _rung_words(store: Store, trial: TrialView) -> str:
-    """Return at which rung a trial has reported last, and after how much training."""
+    """Return the rung of a trial's last report, with its length of training."""
     if trial.search_id is None or trial.rung is None:
         return ""
     lengths = store.search(trial.search_id).rungs.get(trial.bracket, ())
@@ -299,7 +305,7 @@ def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, 
 
 
 def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
-    """Return what compares the trials of one experiment."""
+    """Return the columns that compare the trials of one experiment."""
     row, result = _short(store, trial, task), trial.result or {}
     space = store.get_config(trial.config_id).document.get("hyperparameters")
     return {
@@ -314,7 +320,7 @@ def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dic
 
 
 def _short(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
-    """Return what fits a terminal."""
+    """Return the columns that fit a terminal."""
     row = _listed(store, trial, task)
     paused = task is not None and task.paused
     state = state_words(trial.state, row["position"], paused=paused, silent_since=row["unfollowed_since"])
@@ -387,5 +393,5 @@ def _csv_cell(value: Any) -> Any:
     ready = plain_data(value)
     if not isinstance(ready, str):
         return ready if isinstance(ready, int | float) else cell(ready)
-    # A spreadsheet would run a cell that begins so; what ranks report is theirs to choose.
+    # A spreadsheet would run such a cell as a formula, and ranks choose the texts that they report.
     return f"'{ready}" if ready.startswith(("=", "+", "@")) else ready

@@ -1,4 +1,4 @@
-"""What a person wants of all trials of an experiment, or of one: pause, go on, stop, kill."""
+"""Control requests for all trials of an experiment, or for one: pause, activate, stop, kill."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _LIVE = ("queued", "running", "paused")
 
 @command
 def pause(args: Namespace) -> None:
-    """Let the trials of an experiment hold no slots until it is activated."""
+    """Pause an experiment: its trials release their slots until it is activated."""
     from airflow_provider_dtrain.engine.unfollowed import pause_unfollowed
 
     hook, number = _hook(), args.experiment_id
     lose = _without_checkpoint(hook, number)
-    if lose and not _agreed(args, f"Trials {lose} have no checkpoint and may begin anew. Pause experiment {number}?"):
+    if lose and not _agreed(
+        args, f"Trials {lose} have no checkpoint and may start from the beginning. Pause experiment {number}?"
+    ):
         return
     asked = hook.store.request_pause_experiment(number, user())
     note(
-        f"Experiment {number}: {_trials(asked)} paused or asked to give slots back, and none starts. What runs is "
-        "asked for a checkpoint first."
+        f"Experiment {number}: {_trials(asked)} paused or asked to release slots, and none starts. Running trials "
+        "are asked for a checkpoint first."
     )
     _instead_of_the_dead(hook, number, pause_unfollowed)
     hint(f"airflow dtrain experiment activate {number}")
@@ -36,16 +38,16 @@ def pause(args: Namespace) -> None:
 
 @command
 def activate(args: Namespace) -> None:
-    """Let the paused trials of an experiment go on."""
+    """Resume the paused trials of an experiment."""
     number = args.experiment_id
     found = _hook().store.activate_experiment(number, user())
-    note(f"Experiment {number} goes on: {_trials(found)} back in the queue.")
+    note(f"Experiment {number} is resumed: {_trials(found)} back in the queue.")
     hint(f"airflow dtrain experiment describe {number}")
 
 
 @command
 def stop(args: Namespace) -> None:
-    """End an experiment with the best that it has."""
+    """End an experiment with its best trial so far."""
     from airflow_provider_dtrain.engine.unfollowed import stop_unfollowed
 
     hook = _hook()
@@ -53,19 +55,21 @@ def stop(args: Namespace) -> None:
     if _is_over(view) or not _agreed(args, f"Stop experiment {_named(view)} and keep the best of its trials?"):
         return
     asked = hook.store.request_stop(user(), experiment_id=view.experiment_id)
-    note(f"Experiment {view.experiment_id}: {_trials(asked)} asked to end. What runs writes a checkpoint first.")
+    note(f"Experiment {view.experiment_id}: {_trials(asked)} asked to end. Running trials write a checkpoint first.")
     _instead_of_the_dead(hook, view.experiment_id, stop_unfollowed)
     hint(f"airflow dtrain experiment describe {view.experiment_id}")
 
 
 @command
 def kill(args: Namespace) -> None:
-    """End all trials of an experiment: on every host, and in the queue."""
+    """Kill all trials of an experiment, on every host and in the queue."""
     from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed
 
     hook = _hook()
     view = hook.store.experiment(args.experiment_id)
-    if _is_over(view) or not _agreed(args, f"Kill experiment {_named(view)}? What runs is lost since its checkpoint."):
+    if _is_over(view) or not _agreed(
+        args, f"Kill experiment {_named(view)}? Running trials lose their work since the last checkpoint."
+    ):
         return
     asked = hook.store.request_kill_experiment(view.experiment_id, user())
     note(f"Experiment {view.experiment_id}: {_trials(asked)} killed within seconds.")
@@ -75,7 +79,7 @@ def kill(args: Namespace) -> None:
 
 @command
 def stop_trial(args: Namespace) -> None:
-    """End a trial with what it has."""
+    """End a trial with its result so far."""
     from airflow_provider_dtrain.engine.unfollowed import stop_unfollowed
 
     hook = _hook()
@@ -86,14 +90,14 @@ def stop_trial(args: Namespace) -> None:
     if not _agreed(args, f"Stop trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?"):
         return
     hook.store.request_stop(user(), trial_id=trial.trial_id)
-    note(f"Trial {trial.trial_id} is asked to end with what it has; if it runs, it writes a checkpoint first.")
+    note(f"Trial {trial.trial_id} was asked to end with its result so far. If it runs, it writes a checkpoint first.")
     if stop_unfollowed(hook, trial.trial_id):
-        note("It was ended by this command: the process that followed it is gone.")
+        note("It was ended by this command, because the process that followed it is gone.")
     hint(f"airflow dtrain trial describe {trial.trial_id}")
 
 
 def _without_checkpoint(hook: DtrainHook, experiment_id: int) -> list[int]:
-    """Return the trials that lose what they have done when they are paused, as far as the store knows."""
+    """Return the trials that would lose their work in a pause, as far as the store knows."""
     from airflow_provider_dtrain.cli.trials import at_a_stop
 
     live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state == "running"]
@@ -131,7 +135,7 @@ def _trials(number: int) -> str:
 
 
 def _instead_of_the_dead(hook: DtrainHook, experiment_id: int, act: Callable[[DtrainHook, int], bool]) -> None:
-    """Do for trials whose follower is gone what it would have done."""
+    """Act in place of followers that are gone."""
     live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state in _LIVE]
     done = [one.trial_id for one in live if act(hook, one.trial_id)]
     if done:

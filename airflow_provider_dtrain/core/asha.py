@@ -1,4 +1,4 @@
-"""Asynchronous successive halving with stopping: rungs, brackets, and who goes on; integers only.
+"""Asynchronous successive halving with stopping: rungs, brackets and decisions, in integers only.
 
 Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020; divisor is its eta.
 """
@@ -15,7 +15,7 @@ from typing import Final, Literal
 Mode = Literal["aggressive", "standard", "conservative"]
 Decision = Literal["continue", "stop", "complete"]
 
-#: Rank value of what cannot be compared: it comes last.
+#: Rank value of a metric that cannot be compared. It ranks last.
 LAST: Final = math.inf
 
 
@@ -33,11 +33,11 @@ def floor_log(number: int, base: int) -> int:
 
 
 def rung_lengths(num_rungs: int, max_length: int, divisor: int) -> list[int]:
-    """Return how long a trial has trained at each rung, shortest first; the last is ``max_length``.
+    """Return the training length at each rung, shortest first. The last one is ``max_length``.
 
     :param num_rungs: >= 1
-    :param max_length: units of training of a trial that nobody stops, >= 1
-    :param divisor: share of the trials that goes on is 1 / divisor, >= 2
+    :param max_length: units of training of a trial that is never stopped, >= 1
+    :param divisor: 1 / divisor of the trials continue, >= 2
     :raises ValueError: a number is out of its range
     """
     _check(num_rungs=(num_rungs, 1), max_length=(max_length, 1), divisor=(divisor, 2))
@@ -45,7 +45,9 @@ def rung_lengths(num_rungs: int, max_length: int, divisor: int) -> list[int]:
 
 
 def most_rungs(max_trials: int, max_length: int, divisor: int, max_rungs: int = 5) -> int:
-    """Return how many rungs a bracket has at most: each but the last trains and keeps a divisor-th of the next.
+    """Return the maximum number of rungs of a bracket.
+
+    Each further rung needs ``divisor`` times the training length and ``divisor`` times the trials.
 
     :param max_trials: >= 1
     :param max_length: >= 1
@@ -64,12 +66,12 @@ def brackets(
     max_rungs: int = 5,
     bracket_rungs: Sequence[int] = (),
 ) -> list[tuple[int, int]]:
-    """Return (rungs, trials) of each bracket, most rungs first; their trials add up to ``max_trials``.
+    """Return (rungs, trials) of each bracket, most rungs first. The trials add up to ``max_trials``.
 
     :param mode: aggressive: the bracket with most rungs alone; conservative: one with each number of rungs; standard:
         those with the middle number of rungs or more
     :param max_trials: >= 1
-    :param max_length: units of training of a trial that nobody stops, >= 1
+    :param max_length: units of training of a trial that is never stopped, >= 1
     :param divisor: >= 2
     :param max_rungs: most rungs of a bracket, >= 1
     :param bracket_rungs: rungs of each bracket, instead of what mode, lengths and trials give
@@ -81,7 +83,7 @@ def brackets(
     most = most_rungs(max_trials, max_length, divisor, max_rungs)
     first = {"aggressive": most, "standard": (most - 1) // 2 + 1, "conservative": 1}
     if mode not in first:
-        raise ValueError(f"mode is {mode!r}; aggressive, standard or conservative is accepted")
+        raise ValueError(f"mode must be aggressive, standard or conservative, got {mode!r}")
     rungs_of = sorted(bracket_rungs or range(first[mode], most + 1), reverse=True)
     weights = [Fraction(divisor ** (rungs - 1), rungs) for rungs in rungs_of]
     total = sum(weights)
@@ -102,7 +104,9 @@ def _check(**numbers: tuple[int, int]) -> None:
 
 
 def rank_value(metric: float | None, smaller_is_better: bool = True) -> float:
-    """Return the number by which a rung is sorted, smallest first; :data:`LAST` when the metric is no finite number.
+    """Return the sort key of a metric in a rung, smallest first.
+
+    :data:`LAST` when the metric is not a finite number.
 
     :param metric: as reported; None: the trial failed
     """
@@ -112,9 +116,9 @@ def rank_value(metric: float | None, smaller_is_better: bool = True) -> float:
 
 
 def decide(index: int, count: int, divisor: int, *, is_top: bool) -> Decision:
-    """Return what becomes of a trial that has just entered a rung.
+    """Return the decision for a trial that has just entered a rung.
 
-    :param index: entries of the rung that rank before it; of equals, the earlier does
+    :param index: entries of the rung that rank before it. Of equal entries, the earlier one ranks first
     :param count: entries of the rung, itself included
     :param divisor: >= 2
     :param is_top: whether it is the last rung
@@ -124,31 +128,31 @@ def decide(index: int, count: int, divisor: int, *, is_top: bool) -> Decision:
     return "continue" if index < max(1, count // divisor) else "stop"
 
 
-#: (rung, rank value) -> entries that rank no later, all entries; before the trial is among them.
+#: (rung, rank value) -> (entries that rank no later, all entries), both before the trial enters.
 Standing = Callable[[int, float], tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a report did."""
+    """Result of a report."""
 
     #: Rungs that the trial enters with this report, lowest first; may be empty.
     entered: tuple[int, ...]
-    #: The rung that it waits for now; the number of rungs when it has entered the last.
+    #: The rung that it enters next; the number of rungs after it has entered the last one.
     rung: int
     decision: Decision
 
 
 def advance(lengths: Sequence[int], divisor: int, *, rung: int, length: int, value: float, standing: Standing) -> Step:
-    """Return which rungs a running trial enters with a report, and what it is told.
+    """Return the rungs that a running trial enters with a report, and the decision for it.
 
     The caller writes one entry with ``value`` into each rung of ``entered``, in the transaction that read the standing.
 
     :param lengths: of :func:`rung_lengths`
-    :param rung: the rung that the trial waits for
+    :param rung: the rung that the trial enters next
     :param length: units that it has trained
     :param value: of :func:`rank_value`
-    :param standing: asked once for each rung entered, before it is entered
+    :param standing: called once for each rung entered, before the trial enters it
     """
     entered: list[int] = []
     decision: Decision = "continue"
@@ -161,7 +165,7 @@ def advance(lengths: Sequence[int], divisor: int, *, rung: int, length: int, val
 
 
 class _Rung:
-    """Entries in their order; of equals, the earlier comes first."""
+    """Sorted entries of a rung. Of equal entries, the earlier one comes first."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[float, int]] = []
@@ -184,12 +188,12 @@ _ENDLESS: Final = 2**63
 
 
 class Rungs:
-    """The rungs of one bracket and who stands where.
+    """Rungs of one bracket, with the trials in each of them.
 
     :param num_rungs: >= 1
-    :param max_length: units of training of a trial that nobody stops, >= 1
+    :param max_length: units of training of a trial that is never stopped, >= 1
     :param divisor: >= 2
-    :param smaller_is_better: of the metric
+    :param smaller_is_better: direction of the metric
     :raises ValueError: a number is out of its range
     """
 
@@ -199,17 +203,19 @@ class Rungs:
         self._smaller_is_better = smaller_is_better
         self._rungs = [_Rung() for _ in self.lengths]
         self._order = 0
-        #: Trial -> the rung it waits for; one that has reported nothing waits for rung 0.
+        #: Trial -> the rung it enters next; 0 for a trial that has reported nothing.
         self._next: dict[int, int] = {}
-        #: Trial -> its last word; nothing it reports later counts.
+        #: Trial -> its final decision. Later reports do not count.
         self._ended: dict[int, Decision] = {}
 
     def report(self, trial: int, length: int, metric: float) -> Decision:
-        """Return what a trial does now that it has a metric; a late report gets its last answer again.
+        """Return the decision for a trial that reports a metric.
+
+        A report after the final decision gets that decision again.
 
         :param trial: number of the trial
         :param length: units that it has trained
-        :param metric: of its validation there; what is not finite ranks last
+        :param metric: of its validation at that length. A value that is not finite ranks last
         """
         if trial in self._ended:
             return self._ended[trial]
@@ -230,7 +236,9 @@ class Rungs:
         return step.decision
 
     def fail(self, trial: int) -> None:
-        """Rank a trial that failed last in the rung that it waited for; one that has ended already stays as it is.
+        """Rank a failed trial last in the rung that it would enter next.
+
+        A trial that has already ended is not changed.
 
         :param trial: number of the trial
         """
@@ -239,14 +247,18 @@ class Rungs:
             self._ended[trial] = "stop"
 
     def finish(self, trial: int) -> None:
-        """Take no further report of a trial that ended early by itself: it stays in the rungs that it has entered.
+        """Ignore later reports of a trial that ended early by itself.
+
+        It stays in the rungs that it has entered.
 
         :param trial: number of the trial
         """
         self._ended.setdefault(trial, "complete")
 
     def clear(self, trial: int) -> None:
-        """Take a trial out of all rungs, for its next generation: it begins anew; what others were told stands.
+        """Remove a trial from all rungs, so that its next generation begins anew.
+
+        Earlier decisions for other trials stand.
 
         :param trial: number of the trial
         """
@@ -256,7 +268,7 @@ class Rungs:
         self._ended.pop(trial, None)
 
     def entries(self, rung: int) -> list[int]:
-        """Return the trials of a rung, best first; of equals, the earlier first.
+        """Return the trials of a rung, best first. Of equal trials, the earlier one comes first.
 
         :param rung: from 0
         """

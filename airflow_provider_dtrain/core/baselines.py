@@ -1,4 +1,4 @@
-"""Simple rules to compare the queue with; they place gangs by the same rules and never stop one."""
+"""Baselines to compare the queue with. They place gangs by the same rules and never stop one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_provider_dtrain.core.simulation import Job, Orders
 
 
 class _Baseline:
-    """What the rules share: the board and who runs where."""
+    """State that the baselines share: the board, and the placements of running jobs."""
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
         self.board, self.options = Board(hosts), options
         self.running: dict[str, Placement] = {}
 
     def finish(self, job_id: str, now: float) -> None:
-        """Take the slots back."""
+        """Release the slots of a job."""
         self.board.give(self.running.pop(job_id))
 
     def requeue(self, job_id: str, now: float) -> None:
@@ -38,14 +38,14 @@ class _Baseline:
 
 
 class FirstInFirstOut(_Baseline):
-    """Strictly in the order of submission: while the first one cannot start, none does."""
+    """First in, first out: while the first job cannot start, none does."""
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
         super().__init__(hosts, options)
         self.queue: deque[GangRequest] = deque()
 
     def submit(self, job: Job, sequence: int, now: float) -> None:
-        """Put the job at the end."""
+        """Append the job to the queue."""
         self.queue.append(GangRequest(job.job_id, job.slots))
 
     def decide(self, now: float) -> Orders:
@@ -60,7 +60,7 @@ class FirstInFirstOut(_Baseline):
 
 
 class PriorityWithoutReservation(_Baseline):
-    """By priority, then submission: each job that fits starts, and nothing is kept for those that do not.
+    """Priority, then submission: every job that fits starts, and nothing is reserved for other jobs.
 
     Source: the priority scheduler of Determined, without preemption.
     """
@@ -71,12 +71,12 @@ class PriorityWithoutReservation(_Baseline):
         self.queues: dict[int, list[tuple[int, int, GangRequest]]] = {}
 
     def submit(self, job: Job, sequence: int, now: float) -> None:
-        """Add the job to those of its size."""
+        """Add the job to the queue of its size."""
         entry = (job.priority, sequence, GangRequest(job.job_id, job.slots))
         heapq.heappush(self.queues.setdefault(job.slots, []), entry)
 
     def decide(self, now: float) -> Orders:
-        """Return every job that fits, looked at in order."""
+        """Return every job that fits, in order."""
         starts = []
         sizes = {size for size, queue in self.queues.items() if queue}
         while sizes:
@@ -95,7 +95,7 @@ class PriorityWithoutReservation(_Baseline):
 
 @dataclass(frozen=True)
 class _Shadow:
-    """When and where the first job of the queue starts at the latest."""
+    """Latest start of the first job of the queue, and its hosts."""
 
     job_id: str
     at: float
@@ -103,30 +103,31 @@ class _Shadow:
 
 
 class EasyBackfill(_Baseline):
-    """By submission; the first that does not fit gets a start, later ones fill up without delaying it.
+    """EASY backfill: jobs start by submission, and later jobs may start early.
 
-    It is told every run time exactly, which no real pool is: a bound for what can be known.
+    The first job that does not fit gets a start time that later jobs must not delay. The rule knows every run time
+    exactly, which no real pool does: a bound for what can be known.
     Source: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995.
     """
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
         super().__init__(hosts, options)
         self.queue: dict[str, tuple[Job, GangRequest]] = {}
-        #: (end, job id) of what runs, ascending.
+        #: (end, job id) of running jobs, ascending.
         self.ends: list[tuple[float, str]] = []
         self.shadow: _Shadow | None = None
 
     def submit(self, job: Job, sequence: int, now: float) -> None:
-        """Put the job at the end."""
+        """Append the job to the queue."""
         self.queue[job.job_id] = (job, GangRequest(job.job_id, job.slots))
 
     def finish(self, job_id: str, now: float) -> None:
-        """Take the slots back."""
+        """Release the slots of a job."""
         super().finish(job_id, now)
         self.ends = [entry for entry in self.ends if entry[1] != job_id]
 
     def decide(self, now: float) -> Orders:
-        """Return the jobs at the head that fit, and those behind them that delay none of them."""
+        """Return the jobs at the head that fit, and the jobs behind them that delay none of them."""
         starts: list[tuple[str, Placement]] = []
         while self.queue:
             job, request = next(iter(self.queue.values()))
@@ -161,7 +162,7 @@ class EasyBackfill(_Baseline):
                 (anywhere if is_short else elsewhere).add(job.slots)
 
     def _foresee(self, job: Job, now: float) -> _Shadow:
-        """Return where the job fits first when what runs ends as foretold and nothing else starts."""
+        """Return the first start of the job if running jobs end on time and no other job starts."""
         ahead = Board(self.board.hosts.values())
         for placement in self.running.values():
             ahead.take(placement)

@@ -1,4 +1,4 @@
-"""The slots of one pool while decisions are made: what is free, and what grants and claims took."""
+"""Free slots of one pool during a decision, with the slots that grants and claims have taken."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from airflow_provider_dtrain.core.resources import Host, Placement
 
 
 def first_names(request_id: str, names: Iterable[str], number: int = 1) -> list[str]:
-    """Return ``number`` of the names: an order that differs by request and is the same in every process."""
+    """Return the first names in an order that differs by request and is the same in every process."""
     keyed = stable_order(request_id, names)
     rows = [min(keyed)] if number == 1 else heapq.nsmallest(number, keyed)
     return [name for _, name in rows]
 
 
 def stable_order(request_id: str, names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Return each name behind a number to sort by; the hash of request and name breaks ties between hosts."""
+    """Return (sort key, name) of each name. The key, a hash of request and name, breaks ties between hosts."""
     listed = list(names)
     seed = zlib.crc32(f"{request_id}\0".encode())
     return zip(map(zlib.crc32, map(str.encode, listed), repeat(seed)), listed, strict=False)
 
 
 class Board:
-    """Free slots by host, indexed by how many there are; kept current by :meth:`take` and :meth:`give`.
+    """Free slots by host, indexed by their number. :meth:`take` and :meth:`give` keep the index current.
 
     :param hosts: all registered hosts of the pool, whatever their state
     """
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self.hosts: dict[str, Host] = {}
-        #: Slots that are switched on, by host; hosts that are disabled are left out.
+        #: Number of enabled slots by host, without disabled hosts.
         self.size: dict[str, int] = {}
-        #: Free slots by ready host.
+        #: Number of free slots by ready host.
         self.free: dict[str, int] = {}
         #: Number of free slots -> ready hosts. A dict without values keeps the order of the hosts.
         self.by_free: dict[int, dict[str, None]] = {}
         #: Number of slots -> ready hosts on which every one of them is free.
         self.whole: dict[int, dict[str, None]] = {}
-        #: Slots granted during this decision, by host; for the words of those that wait.
+        #: Slots granted during this decision, by host. Used in the messages of waiting requests.
         self.granted: Counter[str] = Counter()
         #: Slots that are free but kept for a claim, by host.
         self.claimed: Counter[str] = Counter()
-        #: Hosts in the order in which something changed on them; whoever keeps an index reads on from where it was.
+        #: Log of hosts on which something changed. The owner of an index resumes reading at its last position.
         self.changes: list[str] = []
-        #: Indices that are free, for hosts on which something was taken or given.
+        #: Free slot indices of hosts on which slots were taken or given back.
         self._open: dict[str, set[int]] = {}
         self._fill(hosts)
 
     def _fill(self, hosts: Iterable[Host]) -> None:
-        # Builds no set where nothing is switched off: 1,000 hosts are looked at per decision.
+        # Builds no set where no slot is disabled, because a decision reads up to 1,000 hosts.
         for host in hosts:
             name = host.name
             self.hosts[name] = host
@@ -78,7 +78,7 @@ class Board:
 
     @property
     def sizes(self) -> Counter[int]:
-        """Slots of a host -> number of such hosts, whatever their state; without disabled hosts."""
+        """Slots of a host -> number of such hosts in any state except disabled."""
         return Counter(self.size.values())
 
     def lowest_free(self, name: str, count: int) -> tuple[int, ...]:
@@ -114,26 +114,26 @@ class Board:
             self.granted[name] += len(indices)
 
     def keep(self, placement: Placement) -> Placement:
-        """Take the slots of a placement that are free, for a claim; return them."""
+        """Take the free slots of a placement for a claim, and return them."""
         part = self.free_among(placement)
         self.take(part)
         self.claimed.update({name: len(indices) for name, indices in part.slots.items()})
         return part
 
     def unkeep(self, placement: Placement) -> None:
-        """Give back what was kept for a claim."""
+        """Give back the slots that were kept for a claim."""
         self.claimed.subtract({name: len(indices) for name, indices in placement.slots.items()})
         self.give(placement)
 
     def take(self, placement: Placement) -> None:
-        """Make slots that are free unavailable."""
+        """Make free slots unavailable."""
         for name, indices in placement.slots.items():
             if indices:
                 self._free_set(name).difference_update(indices)
                 self._move(name, self.free[name] - len(indices))
 
     def give(self, placement: Placement) -> None:
-        """Make slots available again; those that cannot be granted for now stay out."""
+        """Make slots available again, except those that cannot be granted for now."""
         for name, indices in placement.slots.items():
             if name in self.free and indices:
                 host, opened = self.hosts[name], self._free_set(name)
@@ -158,6 +158,6 @@ class Board:
 
 
 def joined(one: Placement, more: Placement) -> Placement:
-    """Return the slots of both."""
+    """Return a placement with the slots of both."""
     names = [*one.slots, *(name for name in more.slots if name not in one.slots)]
     return Placement({name: tuple(sorted({*one.slots.get(name, ()), *more.slots.get(name, ())})) for name in names})

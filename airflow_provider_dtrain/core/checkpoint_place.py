@@ -1,4 +1,7 @@
-"""Places where checkpoints of a trial may lie. A path that a host reports is compared with it and never acted on."""
+"""Places where checkpoints of a trial may be stored.
+
+A path that a host reports is compared with these places and is never used itself.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from typing import Any
 
 #: ``checkpoint_storage.type`` -> scheme of its URLs. A test compares it with the training library's.
 SCHEMES = {"s3": "s3", "gcs": "gcs", "azure": "abfs"}
-#: Other spellings that fsspec knows for the same storage; accepted where a person writes the URL.
+#: Other spellings that fsspec knows for the same storage. Accepted where a user writes the URL.
 ALIASES = {"s3a": "s3", "gs": "gcs", "az": "abfs"}
-#: Longest path that is compared; longer ones are refused, and shortened where they are shown.
+#: Longest path that is compared, and longest path that is shown. Longer ones are refused, and shown shortened.
 PATH_LIMIT, SHOWN_LIMIT = 1024, 200
 #: Most folders between a run's folder and a checkpoint in it.
 DEPTH_LIMIT = 8
@@ -23,9 +26,9 @@ _DRAW = re.compile(r"(-draw-[1-9][0-9]{0,8})?", re.ASCII)
 
 
 class StorageKind(StrEnum):
-    """Kind of place that holds a checkpoint."""
+    """Kind of storage for a checkpoint."""
 
-    #: The folder of one run, on one host alone.
+    #: The folder of one run, on one host only.
     RUN = "run"
     #: A folder that all hosts share.
     SHARED = "shared"
@@ -34,12 +37,12 @@ class StorageKind(StrEnum):
 
 
 class UntrustedPathError(ValueError):
-    """A reported path is not where the configuration puts checkpoints; says why."""
+    """A reported path is not where the configuration puts checkpoints. The message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlace:
-    """One checkpoint's place, put together from the configuration; nothing in it is a host's own word."""
+    """Place of one checkpoint, composed from the configuration and from checked names, never from a host's text."""
 
     kind: StorageKind
     #: What the configuration names: an absolute folder or a URL; "" for a run's folder.
@@ -56,13 +59,13 @@ class CheckpointPlace:
 
     @property
     def path(self) -> str:
-        """Return the whole path or URL; relative to the run's folder in one."""
+        """Return the whole path or URL. In a run's folder, it is relative to that folder."""
         return f"{self.root.rstrip('/')}/{self.relative}" if self.root else self.relative
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlaces:
-    """The places that one trial may name: its runs' folders and its own folder in the configured storage."""
+    """Places that one trial may name: its runs' folders, and its own folder in the configured storage."""
 
     kind: StorageKind
     root: str
@@ -86,32 +89,32 @@ class CheckpointPlaces:
         :raises UntrustedPathError: it is none of this trial's places
         """
         if not isinstance(path, str) or not path:
-            raise UntrustedPathError("a path is expected")
+            raise UntrustedPathError("the path is empty or not a string")
         if len(path) > PATH_LIMIT:
-            raise UntrustedPathError(f"the path has {len(path)} characters, at most {PATH_LIMIT} are accepted")
+            raise UntrustedPathError(f"the path has {len(path)} characters; at most {PATH_LIMIT} are accepted")
         if not path.startswith("/") and ":" not in path:
             return self._in_run(path)
         if self.kind is StorageKind.RUN:
-            raise UntrustedPathError("the configuration names no checkpoint_storage, so only paths in the run's folder")
+            raise UntrustedPathError("only paths in the run's folder are accepted without checkpoint_storage")
         return self._in_storage(path)
 
     def _in_run(self, path: str) -> CheckpointPlace:
         parts = path.split("/")
         if len(parts) > DEPTH_LIMIT or not all(map(_is_name, parts)):
-            raise UntrustedPathError("a path in the run's folder has plain names between its slashes")
+            raise UntrustedPathError("a path in the run's folder must have plain names between its slashes")
         return CheckpointPlace(kind=StorageKind.RUN, root="", folder="/".join(parts[:-1]), name=parts[-1])
 
     def _in_storage(self, path: str) -> CheckpointPlace:
         own = f"{self.root.rstrip('/')}/experiment-{self.experiment_id}/trial-{self.trial_id}"
         draw, _, name = path.removeprefix(own).partition("/")
         if not path.startswith(own) or not _DRAW.fullmatch(draw) or not _is_name(name):
-            raise UntrustedPathError(f"checkpoints of this trial lie directly below {own}/")
+            raise UntrustedPathError(f"checkpoints of this trial must be directly below {own}/")
         folder = f"experiment-{self.experiment_id}/trial-{self.trial_id}{draw}"
         return CheckpointPlace(kind=self.kind, root=self.root, folder=folder, name=name)
 
 
 def storage_root(storage: Mapping[str, Any]) -> str | None:
-    """Return the folder or URL below which a configuration puts checkpoints; None = in the runs' folders."""
+    """Return the folder or URL below which a configuration puts checkpoints. None = in the runs' folders."""
     kind = str(storage.get("type") or "")
     folder = storage.get({"shared_fs": "host_path", "directory": "container_path"}.get(kind, ""))
     if folder:
@@ -125,7 +128,7 @@ def storage_root(storage: Mapping[str, Any]) -> str | None:
 
 
 def url_problem(url: str, storage: Mapping[str, Any]) -> str | None:
-    """Return why a URL that a person named may not be opened from here, None when it may.
+    """Return the reason why a URL from a user must not be opened here, else None.
 
     :param storage: ``checkpoint_storage`` of the configuration that names it
     """
@@ -133,7 +136,7 @@ def url_problem(url: str, storage: Mapping[str, Any]) -> str | None:
     wanted = SCHEMES.get(str(storage.get("type") or ""))
     if wanted is None or ALIASES.get(scheme, scheme) != wanted:
         names = f"{wanted}://" if wanted else "no URL"
-        return f"checkpoint_storage.type is {storage.get('type') or 'not set'}, which reads {names}"
+        return f"checkpoint_storage.type is {storage.get('type') or 'not set'}, which accepts {names}"
     rest = url.partition("://")[2]
     if "::" in url or "://" in rest or ".." in rest.split("/") or any(char in url for char in "\0*?[]"):
         return "it is not the plain URL of one checkpoint"

@@ -1,4 +1,4 @@
-"""How far a request has come: its class inside one pool and priority, and whom that lets it interrupt."""
+"""Classes of requests inside one pool and priority, and the rules of preemption between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from airflow_provider_dtrain.core.resources import PoolOptions
 
-#: Waited ``max_wait`` and is among the oldest of those: nothing behind it passes or interrupts it.
+#: Waited ``max_wait`` and is among the oldest of those: no request behind it passes or preempts it.
 PROTECTED = 0
 #: Its gangs have held slots for less than ``fresh_s``.
 FRESH = 1
@@ -16,12 +16,12 @@ OVERDUE = 2
 YOUNG = 3
 REST = 4
 
-#: Seconds by which a threshold counts as reached early: a sum of intervals must not fall short by rounding.
+#: A threshold counts as reached this many seconds early, because a sum of intervals may be rounded down.
 EPSILON = 1e-3
 
 
 class Rank(NamedTuple):
-    """What decides who may interrupt whom."""
+    """Fields that decide which request may preempt which gang."""
 
     priority: int
     level: int
@@ -44,7 +44,7 @@ def level_of(held_s: float, waited_s: float, options: PoolOptions) -> int:
 
 
 def may_interrupt(mine: Rank, other: Rank, options: PoolOptions) -> bool:
-    """Return whether the pool's rule lets one request end the gang of another, apart from ``min_run``."""
+    """Return whether the pool's rule lets one request preempt the gang of another, apart from ``min_run``."""
     if options.preemption == "off":
         return False
     if other.priority != mine.priority or options.preemption == "priority":
@@ -55,5 +55,5 @@ def may_interrupt(mine: Rank, other: Rank, options: PoolOptions) -> bool:
 
 
 def min_run_s(cost_s: float, options: PoolOptions) -> float:
-    """Return how long a gang runs before it may be interrupted, by what that costs it."""
+    """Return how many seconds a gang runs before it may be preempted, from the cost of a preemption."""
     return max(options.min_run_s, 20 * cost_s)

@@ -1,13 +1,13 @@
-"""Reading YAML that a stranger wrote: bounded, plain data only, YAML 1.2 scalars.
+"""Bounded reader for untrusted YAML: plain data only, YAML 1.2 scalars.
 
-The parser is libyaml (the C safe loader of PyYAML); values are built here from its events with a
-stack of our own, so that depth and expanded size are known before anything is built or walked.
+The parser is libyaml (the C safe loader of PyYAML). This module builds values from its events with an
+explicit stack, so that depth and expanded size are known before anything is built or walked.
 
 Scalars follow the core schema of YAML 1.2: ``1e-3`` is a number, ``010`` is ten, ``on``, ``yes``,
 ``12:30`` and ``2024-01-01`` are strings. Merge keys (``<<: *anchor``, or a list of them) are kept
 from YAML 1.1 because anchors are of little use without them: keys written out win, earlier maps of
-a list win over later ones, and what is merged counts against the limits like everything else.
-Tags: ``!override``, ``!reset`` and the plain types (``!!str``, ``!!int`` ...); all others are refused.
+a list win over later ones, and merged values count against the limits like all other values.
+Tags: ``!override``, ``!reset`` and the plain types (``!!str``, ``!!int`` ...). All other tags are refused.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
 def load_yaml(text: str | bytes, *, source: str = "configuration") -> dict[str, Any]:
-    """Return the one mapping that the text holds; an empty document is ``{}``.
+    """Return the mapping in a YAML text. An empty document is ``{}``.
 
     :param text: YAML, at most 1 MiB as UTF-8
-    :param source: what the text is, for error messages
+    :param source: name of the text in error messages
     :raises ConfigError: not YAML, not a mapping, too large, too deep, or an unknown tag
     """
     _check_size(text, source)
@@ -70,9 +70,9 @@ def load_yaml(text: str | bytes, *, source: str = "configuration") -> dict[str, 
 
 
 def check_shape(document: Mapping[str, Any]) -> list[Problem]:
-    """Return what makes a Python document unfit for a configuration: size, depth, keys, types.
+    """Return the problems of a Python document: size, depth, keys, types.
 
-    Walks an explicit stack and stops at the limits, so cycles and shared values end too.
+    Walks an explicit stack and stops at the limits, so that it also ends on cycles and shared values.
 
     :param document: a mapping from code instead of YAML
     """
@@ -90,7 +90,7 @@ def check_shape(document: Mapping[str, Any]) -> list[Problem]:
 
 
 def _children(path: str, depth: int, value: Any, problems: list[Problem]) -> list[tuple[str, int, Any]]:
-    """Return what lies below a value; names keys and values that JSON cannot carry."""
+    """Return the children of a value, and add a problem for each key or value that JSON cannot represent."""
     if isinstance(value, Override):
         return [(path, depth, value.value)]
     if isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def _line(mark: Any) -> str:
 
 
 def _jinja_hint(text: str | bytes, line: int) -> str:
-    """Return that a line holds Jinja, or nothing."""
+    """Return a hint when a line contains Jinja, else an empty string."""
     lines = (text if isinstance(text, str) else text.decode("utf-8", "replace")).splitlines()
     around = "\n".join(lines[max(line - 1, 0) : line + 1])
     return f". {JINJA}" if is_jinja(around) else ""
@@ -143,9 +143,9 @@ class _Frame:
     #: ``!override`` or ``!reset`` on the collection itself.
     tag: str | None
     anchor: str | None
-    #: Values built before it opened, to know its expanded size.
+    #: Number of values built before it opened, to compute its expanded size.
     before: int
-    #: Levels below it so far.
+    #: Number of levels below it so far.
     height: int = 1
     #: The key that waits for its value; None: a key comes next.
     key: Any = None
@@ -155,8 +155,8 @@ class _Frame:
 class _Builder:
     """Builds one document from parser events.
 
-    :param source: what the text is, for error messages
-    :param text: the YAML, to see why a key is a map
+    :param source: name of the text in error messages
+    :param text: the YAML, to find Jinja when a key is a map
     """
 
     def __init__(self, source: str, text: str | bytes) -> None:
@@ -170,7 +170,7 @@ class _Builder:
         self.root: Any = {}
 
     def run(self, events: Iterator[Any]) -> Any:
-        """Return the root value of the only document; an empty one counts as an empty map."""
+        """Return the root value of the only document. An empty document is an empty map."""
         handlers: dict[type, Callable[[Any], None]] = {
             yaml.ScalarEvent: self._scalar,
             yaml.AliasEvent: self._alias,
@@ -205,7 +205,7 @@ class _Builder:
         return path
 
     def _count(self, event: Any, values: int, height: int) -> None:
-        """Refuse before anything is built when the limits are passed."""
+        """Count values and levels, and raise when a limit is exceeded, before anything is built."""
         self.values += values
         if self.values > MAX_VALUES:
             raise self._stop(event, f"more than {MAX_VALUES} values once aliases are expanded")
@@ -218,7 +218,7 @@ class _Builder:
     def _open(self, event: Any) -> None:
         if self._wants_key():
             hint = _jinja_hint(self.text, event.start_mark.line)
-            raise self._stop(event, "a map or list as a key; keys are strings", hint)
+            raise self._stop(event, "a map or list is used as a key; keys must be strings", hint)
         is_map = type(event) is yaml.MappingStartEvent
         self._check_collection_tag(event, "map" if is_map else "seq")
         self._count(event, 1, 1)
@@ -250,7 +250,7 @@ class _Builder:
     def _alias(self, event: Any) -> None:
         if event.anchor not in self.anchors:
             message = (
-                "the alias names no finished anchor; quote a text that begins with *; a value cannot contain itself"
+                "the alias names no finished anchor; quote a string that begins with *; a value cannot contain itself"
             )
             raise self._stop(event, message)
         value, values, height = self.anchors[event.anchor]
@@ -286,7 +286,7 @@ class _Builder:
             self._note(event, "the key is given twice")
 
     def _emit(self, event: Any, value: Any, height: int) -> None:
-        """Put a finished value where it belongs."""
+        """Add a finished value to the collection that is open."""
         if not self.stack:
             self.root = {} if value is None else value
             return
@@ -309,7 +309,7 @@ class _Builder:
             self._note(event, "<< takes a map or a list of maps")
 
     def _resolve(self, event: Any) -> Any:
-        """Return the value of a scalar by its tag, or by its look when it is plain."""
+        """Return the value of a scalar by its tag, or by its text when it is plain."""
         tag = event.tag
         if tag in (None, "!override"):
             plain = event.implicit[0] if tag is None else event.style in (None, "")
@@ -332,7 +332,7 @@ class _Builder:
             return None
         value = self._plain(event)
         if type(value) not in types[tag]:
-            self._note(event, f"{shown(event.value)} is no {tag.removeprefix(_CORE)}")
+            self._note(event, f"{shown(event.value)} is not a valid {tag.removeprefix(_CORE)}")
         return float(value) if tag == _CORE + "float" and type(value) is int else value
 
     def _plain(self, event: Any) -> Any:
@@ -344,13 +344,16 @@ class _Builder:
 
 
 def _refused_tag(tag: str) -> str:
-    """Return the message for a tag; one that is no tag of YAML libraries may be an unquoted password."""
+    """Return the message for a refused tag.
+
+    It omits a tag that no YAML library defines, because that may be an unquoted password.
+    """
     name = tag if tag.startswith((_CORE, "!!", "!python", "!include", "!env")) and len(tag) <= LIMIT else "!..."
-    return f"the tag {name} is refused; accepted: !override, !reset; quote a text that begins with !"
+    return f"the tag {name} is refused; accepted: !override, !reset; quote a string that begins with !"
 
 
 def plain_scalar(text: str) -> bool | int | float | str | None:
-    """Return what an unquoted scalar means in YAML 1.2."""
+    """Return the value of an unquoted scalar in YAML 1.2."""
     if _NULL.match(text):
         return None
     if _BOOL.match(text):
@@ -372,7 +375,7 @@ def _tagged(tag: str | None, value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    """Return a value of its own for each use of an alias, so that no two places share one."""
+    """Return a copy of an alias's value, so that no two places share one value."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list):

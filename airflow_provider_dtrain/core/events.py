@@ -1,4 +1,7 @@
-"""Events files of a host, ``<crc32, 8 hex digits> <JSON>`` per line: every line becomes an event or a refusal."""
+"""Reader for events files of a host, with ``<crc32, 8 hex digits> <JSON>`` per line.
+
+Every line becomes an event or a refusal.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any, NamedTuple
 
 from airflow_provider_dtrain.core.untrusted import UntrustedInputError, is_count, is_number, parse_object
 
-#: Longest line, its newline included. Hosts send whole lines within a window of this size, the library writes none
-#: that is longer.
+#: Longest line, including its newline. Hosts send whole lines within a window of this size, and the training
+#: library writes no longer line.
 LINE_LIMIT_BYTES = 1 << 20
 MAX_DEPTH = 16
-#: Above what a line of :data:`LINE_LIMIT_BYTES` usually holds; `{},{},...` takes 25 MiB as objects.
+#: More than a line of :data:`LINE_LIMIT_BYTES` usually holds; `{},{},...` takes 25 MiB as objects.
 MAX_VALUES = 300_000
 #: Metrics of one report, and characters of one name.
 METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
@@ -26,10 +29,10 @@ OWN_KINDS = frozenset({"gap"})
 
 @dataclass(frozen=True)
 class Source:
-    """The writer of a file.
+    """Writer of a file.
 
     :param rank: None for a host's supervisor
-    :param ranks: that the host has
+    :param ranks: all ranks of the host
     """
 
     rank: int | None
@@ -37,14 +40,14 @@ class Source:
 
 
 class Line(NamedTuple):
-    """A line of an events file."""
+    """Line of an events file."""
 
     #: Position in the frame, and length with the newline; bytes.
     start: int
     size: int
     #: None when it was refused.
     event: dict[str, Any] | None
-    #: Why it was refused: ``corrupt``, ``invalid`` or ``unfinished``, and in words.
+    #: Code of the refusal: ``corrupt``, ``invalid`` or ``unfinished``; and its text.
     code: str = ""
     reason: str = ""
 
@@ -61,7 +64,7 @@ class _Refused(Exception):
 
 
 def read_lines(data: bytes, source: Source) -> Iterator[Line]:
-    """Yield every line of a frame, in order; raises nothing.
+    """Yield every line of a frame, in order. Raises nothing.
 
     :param data: bytes of an events file
     """
@@ -69,7 +72,7 @@ def read_lines(data: bytes, source: Source) -> Iterator[Line]:
     while start < len(data):
         end = data.find(b"\n", start) + 1
         if not end:
-            yield Line(start, len(data) - start, None, "unfinished", "a line without its end")
+            yield Line(start, len(data) - start, None, "unfinished", "a line without a newline at its end")
             return
         try:
             event = _parse(data[start : end - 1])
@@ -81,7 +84,7 @@ def read_lines(data: bytes, source: Source) -> Iterator[Line]:
 
 
 def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the measurements of a samples file; lines that are damaged are left out."""
+    """Yield the measurements of a samples file. Damaged lines are left out."""
     for line in data.split(b"\n"):
         try:
             yield _parse(line)
@@ -91,19 +94,19 @@ def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
 
 def _parse(line: bytes) -> dict[str, Any]:
     if len(line) >= LINE_LIMIT_BYTES:
-        raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes, at most {LINE_LIMIT_BYTES:,} are accepted")
+        raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes; at most {LINE_LIMIT_BYTES:,} are accepted")
     checksum, _, body = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(body):
-        raise _Refused("corrupt", f"checksum {checksum[:8]!r} does not fit its {len(body)} bytes")
+        raise _Refused("corrupt", f"checksum {checksum[:8]!r} does not match its {len(body)} bytes")
     try:
         event = parse_object(body, depth=MAX_DEPTH, values=MAX_VALUES)
     except UntrustedInputError as error:
         raise _Refused("invalid", str(error)) from None
     at, kind = event.get("at"), event.get("kind")
     if not is_count(event.get("seq")) or not is_number(at) or not 0 <= float(at or 0) < _LATEST:
-        raise _Refused("invalid", "an event without a proper seq or at")
+        raise _Refused("invalid", "an event without a valid seq or at")
     if not isinstance(kind, str) or not 0 < len(kind) < 64 or not kind.isprintable():
-        raise _Refused("invalid", "an event without a proper kind")
+        raise _Refused("invalid", "an event without a valid kind")
     return event
 
 

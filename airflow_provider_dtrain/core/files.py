@@ -1,4 +1,4 @@
-"""Files that a user names: regular files only, opened without waiting."""
+"""Reader for files that a user names: regular files only, opened without blocking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_regular(path: str | Path, *, limit_bytes: int | None = None) -> bytes:
     :raises OSError: the file cannot be read, or is a folder, pipe, socket or device; ``strerror`` says which
     """
     _check(os.stat(path).st_mode)
-    # The path may be another file by now, and opening a pipe waits for its writer.
+    # The path may be another file by now, and opening a pipe blocks until it has a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         _check(os.fstat(descriptor).st_mode)

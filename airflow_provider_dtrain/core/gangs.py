@@ -1,4 +1,4 @@
-"""The gangs that hold slots of one pool, by host, with what decides whether they may be interrupted."""
+"""Gangs that hold slots of one pool, by host, with the facts that decide whether they may be preempted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.resources import Placement, PoolOptions, Runni
 
 @dataclass(slots=True, eq=False)
 class Gang:
-    """A gang with its counters as moments, so that they need no change while time passes."""
+    """Running gang. Its counters are stored as times, so that they stay valid while time passes."""
 
     request_id: str
     placement: Placement
@@ -22,29 +22,29 @@ class Gang:
     sequence: int
     group: str
     weight: float
-    #: When ``held_s`` would have been 0 had it held its slots without a break.
+    #: Time at which ``held_s`` would have been 0 if it had held slots without a break.
     held_from: float
     waited_s: float
     started: float
     is_preemptible: bool
     cost_s: float
     is_ending: bool
-    #: When ``max_runtime`` ends it; None = it may run for ever.
+    #: Time at which ``max_runtime`` ends it; None = no limit.
     ends_at: float | None
     level: int
 
-    #: Its priority and class while it can be interrupted and ran for long enough, else None.
+    #: Its priority and class while it can be preempted and has run for long enough, else None.
     ripe: tuple[int, int] | None = None
     crowd: str = ""
 
     @property
     def rank(self) -> Rank:
-        """What decides who may interrupt it."""
+        """Rank that decides which requests may preempt it."""
         return Rank(self.priority, self.level, self.sequence, self.request_id)
 
 
 def gang_of(running: RunningGang, now: float, options: PoolOptions) -> Gang:
-    """Return a running gang with its counters as moments."""
+    """Return a running gang with its counters as times."""
     return Gang(
         running.request_id,
         running.placement,
@@ -69,18 +69,18 @@ def gang_of(running: RunningGang, now: float, options: PoolOptions) -> Gang:
 class Gangs:
     """All gangs that hold slots of the pool.
 
-    :param changes: gets the name of each host on which something may have changed for somebody
+    :param changes: receives the name of each host on which a request may now get other slots than before
     """
 
     def __init__(self, options: PoolOptions, changes: list[str]) -> None:
         self.options, self.changes = options, changes
         self.by_id: dict[str, Gang] = {}
         self._on: dict[str, dict[str, Gang]] = {}
-        #: host -> (priority, class) -> slots of gangs that ran for long enough and can be interrupted.
+        #: host -> (priority, class) -> slots of gangs that have run for long enough and can be preempted.
         self._ripe: dict[str, dict[tuple[int, int], int]] = {}
 
     def add(self, gang: Gang, now: float) -> None:
-        """Count a gang in."""
+        """Add a gang."""
         self.by_id[gang.request_id] = gang
         for name, indices in gang.placement.slots.items():
             if indices:
@@ -89,7 +89,7 @@ class Gangs:
         self.update(gang, gang.level, now)
 
     def remove(self, request_id: str) -> Gang:
-        """Count a gang out and return it."""
+        """Remove a gang and return it."""
         gang = self.by_id.pop(request_id)
         self._count(gang, None)
         for name, indices in gang.placement.slots.items():
@@ -98,7 +98,7 @@ class Gangs:
         return gang
 
     def update(self, gang: Gang, level: int, now: float) -> None:
-        """Bring what is known of a gang up to date: its class, and whether it can be interrupted now."""
+        """Update the class of a gang, and whether it can be preempted now."""
         may_stop = gang.is_preemptible and not gang.is_ending
         is_ripe = may_stop and now - gang.started + EPSILON >= min_run_s(gang.cost_s, self.options)
         if level != gang.level:
@@ -125,11 +125,11 @@ class Gangs:
         return self._on[host].values() if host in self._on else ()
 
     def victims(self, host: str, rank: Rank) -> list[Gang]:
-        """Return the gangs on a host that a request may end now."""
+        """Return the gangs on a host that a request may preempt now."""
         return [gang for gang in self.on(host) if gang.ripe is not None and self._may_end(gang, rank)]
 
     def available(self, host: str, rank: Rank) -> int:
-        """Return how many slots of a host those that a request may end now hold."""
+        """Return the number of slots on a host that are held by gangs which a request may preempt now."""
         counts = self._ripe.get(host)
         if not counts:
             return 0
@@ -143,7 +143,7 @@ class Gangs:
         )
 
     def coming(self, host: str, rank: Rank) -> int:
-        """Return how many slots of a host are coming free, or could some time be had by ending others."""
+        """Return the slots on a host that are becoming free, or that preemption could free at some time."""
         return sum(
             len(gang.placement.slots[host])
             for gang in self.on(host)
@@ -151,7 +151,7 @@ class Gangs:
         )
 
     def held_seconds(self, host: str, rank: Rank, now: float) -> float:
-        """Return how long the gangs on a host that a request may never end have held their slots, summed up."""
+        """Return the sum of the seconds for which gangs that a request may never preempt have held slots."""
         stay = (
             gang
             for gang in self.on(host)
@@ -166,24 +166,24 @@ class Gangs:
 
 
 class Reach:
-    """For one rank: how many slots of each host are free or held by gangs that it may end now.
+    """Slots per host that are free or held by gangs which one rank may preempt now.
 
-    Kept current from the log of changed hosts, so that a pass pays only for what has changed.
+    Updated from the log of changed hosts, so that a pass pays only for changes.
     """
 
     def __init__(self, board: Board, gangs: Gangs, rank: Rank) -> None:
         self.board, self.gangs, self.rank = board, gangs, rank
         self.of: dict[str, int] = {}
-        #: Number of slots -> hosts on which so many can be had.
+        #: Number of slots -> hosts on which that many are available.
         self.hosts: dict[int, set[str]] = {}
-        #: Number of slots -> hosts of that size on which all of them can be had.
+        #: Number of slots -> hosts of that size on which all of them are available.
         self.whole: dict[int, set[str]] = {}
         for name in board.free:
             self._set(name)
         self._seen = len(board.changes)
 
     def refresh(self) -> None:
-        """Look again at the hosts that have changed."""
+        """Update the hosts that have changed."""
         changes = self.board.changes
         if len(changes) > self._seen:
             for name in set(changes[self._seen :]):
@@ -206,13 +206,13 @@ class Reach:
             self.whole[size].discard(name)
 
     def some_host(self, slots: int, banned: Set[str]) -> bool:
-        """Return whether a host has so many."""
+        """Return whether a host has at least that many available slots."""
         return any(not names <= banned for count, names in self.hosts.items() if count >= slots)
 
     def hosts_with(self, slots: int, banned: Set[str]) -> list[str]:
-        """Return the hosts that have so many."""
+        """Return the hosts with at least that many available slots."""
         return [name for count, names in self.hosts.items() if count >= slots for name in names if name not in banned]
 
     def whole_sizes(self, banned: Set[str]) -> dict[int, int]:
-        """Return how many hosts of each size can be had as a whole."""
+        """Return the number of hosts of each size that are available as a whole."""
         return {size: len(names - banned if banned else names) for size, names in self.whole.items() if size}

@@ -1,4 +1,4 @@
-"""The points of a grid: one axis per hyperparameter, names in their order, the last varies fastest."""
+"""Points of a grid: one axis per hyperparameter, in the order of names. The last axis varies fastest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_dtrain.errors import Problem
 
 #: Trials that one experiment may have, one per point of a grid: they are held in memory and in the store.
 GRID_LIMIT: Final = 100_000
-#: Points up to which a grid is counted.
+#: A grid with more points than this is not counted further.
 COUNTED: Final = 10**60
 
 
@@ -30,9 +30,9 @@ def axis_size(leaf: object) -> int:
 
 
 def axis(leaf: object) -> list[Any]:
-    """Return the values of a leaf on a grid, both ends included; a single one is the middle.
+    """Return the values of a leaf on a grid, both ends included. A single value is the middle.
 
-    Halves of an ``int`` are rounded to the even neighbour, and its count is cut to the values that there are.
+    Halves of an ``int`` are rounded to the even neighbour. Its count is limited to the number of its values.
     """
     if not isinstance(leaf, Mapping) or leaf["type"] == "const":
         return [value_of(leaf)]
@@ -46,12 +46,12 @@ def axis(leaf: object) -> list[Any]:
 
 
 def _parts(count: int) -> list[Fraction]:
-    """Return where the values lie, 0 to 1."""
+    """Return the relative positions of the values, 0 to 1."""
     return [Fraction(1, 2)] if count == 1 else [Fraction(index, count - 1) for index in range(count)]
 
 
 def _between(low: float, high: float, part: Fraction) -> float:
-    """Return the float that is nearest to the exact place."""
+    """Return the float that is nearest to the exact position."""
     return float(Fraction(low) + part * (Fraction(high) - Fraction(low)))
 
 
@@ -68,7 +68,7 @@ def missing_counts(leaves: Iterator[tuple[str, Any]]) -> list[Problem]:
 
 
 def size(leaves: Iterator[tuple[str, Any]]) -> int:
-    """Return the number of points without making them; above ``COUNTED`` a lower bound.
+    """Return the number of points without creating them. Above ``COUNTED``, it is a lower bound.
 
     :raises KeyError: a range without a count
     """

@@ -1,6 +1,6 @@
-"""The waiting requests of one pool, bucketed so that a pass looks at the first of each kind only.
+"""Waiting requests of one pool, grouped so that a pass considers only the first of each kind.
 
-A lane holds requests that differ in nothing that decides whether they can start: if its first cannot start,
+The requests of a lane are equal in everything that decides whether they can start: when the first cannot start,
 none can. Inside a lane, requests are kept by the group whose share of the pool orders them.
 """
 
@@ -16,7 +16,7 @@ from airflow_provider_dtrain.core.resources import GangRequest, Placement
 
 
 class Shape(NamedTuple):
-    """What decides, besides free slots, where a request can be placed."""
+    """Constraints, besides free slots, on the placement of a request."""
 
     slots: int
     is_single_host: bool
@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What the requests of a lane have in common."""
+    """Fields that all requests of a lane have in common."""
 
     priority: int
     level: int
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 
 
 class Party(NamedTuple):
-    """A group with the weight and the caps under which its requests were submitted."""
+    """Group, with the weight and the caps under which its requests were submitted."""
 
     group: str
     weight: float
@@ -44,12 +44,12 @@ class Party(NamedTuple):
 
     @property
     def has_cap(self) -> bool:
-        """Whether something else than free slots may keep its requests waiting."""
+        """Return whether a cap may keep its requests waiting."""
         return self.max_slots is not None or self.max_gangs is not None
 
 
 class Key(NamedTuple):
-    """The place of a request in the order of a pass."""
+    """Position of a request in the order of a pass."""
 
     priority: int
     level: int
@@ -60,87 +60,87 @@ class Key(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A waiting request with its counters as moments, so that they need no change while time passes."""
+    """Waiting request. Its counters are stored as times, so that they stay valid while time passes."""
 
     request: GangRequest
     shape: Shape
     party: Party
     level: int
-    #: Seconds waited up to ``since``.
+    #: Seconds that it waited up to ``since``.
     waited_s: float
     since: float
-    #: Its waiting counts: the group is below its cap, and the shape fits the pool.
+    #: Its waiting time counts: the group is below its cap, and the shape fits the pool.
     is_eligible: bool = True
     claim: Placement | None = None
-    #: Slots of the claim that are free already; nobody else is granted them.
+    #: Slots of the claim that are already free. No other request is granted them.
     kept: Placement = field(default_factory=lambda: Placement({}))
-    #: Hosts that are kept for it.
+    #: Hosts that are reserved for it.
     reserved: tuple[str, ...] = ()
 
     @property
     def rank(self) -> Rank:
-        """What decides whom it may interrupt."""
+        """Rank that decides which gangs it may preempt."""
         return Rank(self.request.priority, self.level, self.request.sequence, self.request.request_id)
 
     @property
     def kind(self) -> Kind:
-        """The lane that it belongs to."""
+        """Kind of the lane that it belongs to."""
         request = self.request
         has_max_runtime = request.max_runtime_s is not None
         return Kind(request.priority, self.level, self.shape, request.is_preemptible, has_max_runtime)
 
     @property
     def is_special(self) -> bool:
-        """Whether something is kept for it, so that a pass looks at it by itself."""
+        """Return whether it has a claim or reserved hosts, so that a pass considers it individually."""
         return self.claim is not None or bool(self.reserved)
 
     def waited_at(self, now: float) -> float:
-        """Return the seconds that it was eligible and held nothing."""
+        """Return the seconds that it was eligible and held no slots."""
         return self.waited_s + (now - self.since if self.is_eligible else 0.0)
 
 
 class Shares:
-    """How many slots each group holds, and how many are coming for it."""
+    """Slots that each group holds, and slots that are claimed for it."""
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self.claimed: dict[str, int] = {}
-        #: Crowd -> its gangs that hold slots, or have them coming.
+        #: Crowd -> number of its gangs that hold slots or have claimed them.
         self.gangs: dict[str, int] = {}
         #: Groups whose numbers changed since the end of the last pass.
         self.changed: set[str] = set()
 
     def hold(self, group: str, slots: int) -> None:
-        """Count slots that a group got, or gave back if negative."""
+        """Add slots that a group received, or released if negative."""
         self.held[group] = self.held.get(group, 0) + slots
         self.changed.add(group)
 
     def claim(self, group: str, slots: int) -> None:
-        """Count slots that are coming for a group, or no longer if negative."""
+        """Add slots that are claimed for a group, or no longer claimed if negative."""
         self.claimed[group] = self.claimed.get(group, 0) + slots
         self.changed.add(group)
 
     def count(self, crowd: str, gangs: int) -> None:
-        """Count gangs that a crowd has started or has slots coming for, or no longer if negative."""
+        """Add gangs of a crowd that hold slots or have claimed them, or subtract them if negative."""
         if crowd:
             self.gangs[crowd] = self.gangs.get(crowd, 0) + gangs
 
     def of(self, party: Party, level: int) -> float:
-        """Return what orders a party's requests inside a class: slots held by weight."""
+        """Return the sort key of a party's requests inside a class: slots held, divided by weight."""
         return 0.0 if level == PROTECTED else self.held.get(party.group, 0) / party.weight
 
     def in_use(self, waiter: Waiter) -> int:
-        """Return the slots that the cap of a waiting request counts, its own not included."""
+        """Return the slots that the cap of a waiting request counts, without its own claim."""
         group = waiter.party.group
         own = waiter.claim.size if waiter.claim is not None else 0
         return self.held.get(group, 0) + self.claimed.get(group, 0) - own
 
     def gangs_beside(self, waiter: Waiter) -> int:
-        """Return the gangs that the cap of a waiting request's crowd counts, its own not included."""
+        """Return the gangs that the cap of a waiting request's crowd counts, without its own claim."""
         return self.gangs.get(waiter.party.crowd, 0) - (waiter.claim is not None)
 
     def is_crowded(self, waiter: Waiter) -> bool:
-        """Return whether the crowd has as many gangs as it may have."""
+        """Return whether the crowd has reached its maximum number of gangs."""
         most = waiter.party.max_gangs
         return most is not None and self.gangs_beside(waiter) >= most
 
@@ -152,7 +152,7 @@ class Shares:
 
 
 class Lane:
-    """The requests of one kind, first by share, then by submission."""
+    """Requests of one kind, ordered by share, then by submission."""
 
     def __init__(self, kind: Kind, shares: Shares) -> None:
         self.kind, self.shares = kind, shares
@@ -162,19 +162,19 @@ class Lane:
         self._dirty: set[Party] = set()
 
     def add(self, waiter: Waiter) -> None:
-        """Put a request into its place."""
+        """Add a request."""
         self.members[waiter.request.request_id] = waiter
         entry = (waiter.request.sequence, waiter.request.request_id)
         heapq.heappush(self._queues.setdefault(waiter.party, []), entry)
         self._dirty.add(waiter.party)
 
     def remove(self, waiter: Waiter) -> None:
-        """Take a request out."""
+        """Remove a request."""
         del self.members[waiter.request.request_id]
         self._dirty.add(waiter.party)
 
     def touch(self, party: Party) -> None:
-        """Say that the share of a party or its room under the cap has changed."""
+        """Record that the share of a party or its room under the cap has changed."""
         if party in self._queues:
             self._dirty.add(party)
 
@@ -217,12 +217,12 @@ class Lane:
 
 
 class Lanes:
-    """All lanes of a pool, with the requests that are looked at by themselves beside them."""
+    """All lanes of a pool, and the requests that a pass considers individually."""
 
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
         self.by_kind: dict[Kind, Lane] = {}
-        #: Claimants and those with reserved hosts.
+        #: Requests with a claim or reserved hosts, by id.
         self.special: dict[str, Waiter] = {}
         self._lanes_of: dict[str, dict[tuple[Kind, Party], int]] = {}
 
@@ -230,7 +230,7 @@ class Lanes:
         return iter(self.by_kind.values())
 
     def add(self, waiter: Waiter) -> None:
-        """Put a request into its lane, or beside the lanes while something is kept for it."""
+        """Add a request to its lane, or to ``special`` while it has a claim or reserved hosts."""
         if waiter.is_special:
             self.special[waiter.request.request_id] = waiter
             return
@@ -242,7 +242,10 @@ class Lanes:
         counts[kind, waiter.party] = counts.get((kind, waiter.party), 0) + 1
 
     def remove(self, waiter: Waiter) -> None:
-        """Take a request out of its lane, or from beside the lanes. Before its class or its marks change."""
+        """Remove a request from its lane or from ``special``.
+
+        Call it before the class, the claim or the reserved hosts of the request change.
+        """
         if self.special.pop(waiter.request.request_id, None) is not None:
             return
         kind = waiter.kind
@@ -256,12 +259,12 @@ class Lanes:
             del counts[kind, waiter.party]
 
     def touch(self, group: str) -> None:
-        """Say that the share of a group or its room under the cap has changed."""
+        """Record that the share of a group or its room under the cap has changed."""
         for kind, party in self._lanes_of.get(group, ()):
             self.by_kind[kind].touch(party)
 
     def key(self, waiter: Waiter) -> Key:
-        """Return the place of a request in the order."""
+        """Return the position of a request in the order of a pass."""
         request = waiter.request
         share = self.shares.of(waiter.party, waiter.level)
         return Key(request.priority, waiter.level, share, request.sequence, request.request_id)

@@ -1,4 +1,4 @@
-"""From a placement to what each host is told: ranks, environment, command."""
+"""Launch plans: ranks, environment and command of each host, from a placement."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 PROTOCOL = 1
 #: The slot index of the one rank that has no slot.
 NO_SLOT = -1
-#: Linux' limit for one string of an environment (MAX_ARG_STRLEN), with its end.
+#: Limit of Linux for one string of an environment (MAX_ARG_STRLEN), including its final NUL.
 MAX_VARIABLE_BYTES = 131_072
 
-#: Set for every rank, by these plans or by the supervisor; a user's setting would be lost or break the gang.
+#: Set for every rank by these plans or by the supervisor. A user's value would be lost or break the gang.
 RESERVED_VARIABLES: frozenset[str] = frozenset(
     {
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -51,17 +51,17 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """What differs between the hosts of a gang."""
+    """Facts that differ between the hosts of a gang."""
 
     #: Slot index -> UUID of its device; None or absent for a CPU slot.
     devices: Mapping[int, str | None] = field(default_factory=dict)
-    #: Interpreter for ``python`` in the command; None: the one that the supervisor runs in.
+    #: Interpreter for ``python`` in the command; None: the supervisor's own.
     python: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFacts:
-    """What an attempt is, for all of its hosts."""
+    """Facts of an attempt that are the same for all of its hosts."""
 
     #: ``t<trial>.<attempt>.<token>``
     run: str
@@ -69,10 +69,10 @@ class LaunchFacts:
     store: str
     token: int
     argv: Sequence[str]
-    #: Drawn once per launch: tells it from one of the same name that a restored store has forgotten.
+    #: Drawn at random once per launch: distinguishes it from one of the same name that a restored store has lost.
     launch: str | None = None
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
-    #: Unset only until the hosts have been asked; then no interface is named.
+    #: None only until the hosts have answered. No interface is set then.
     network: NetworkChoice | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
     #: 0 .. 2^31-1
@@ -88,7 +88,7 @@ class LaunchFacts:
     #: SHA-256 of the packed user code and of the training library.
     payload: str | None = None
     library: str | None = None
-    #: Any JSON; the training library reads it.
+    #: Any JSON object; the training library reads it.
     context: Mapping[str, Any] = field(default_factory=dict)
     port_range: tuple[int, int] | None = None
     grace_s: float = 30
@@ -97,7 +97,7 @@ class LaunchFacts:
     prepare_timeout_s: float = 120
     timeout_s: float | None = None
     log_limit_bytes: int = 256 * 1024 * 1024
-    #: Between two samples of the system's metrics, seconds; 0: none are taken.
+    #: Seconds between two samples of the system's metrics; 0: no samples.
     sampling_interval_s: float = 0
     #: The pool's slots are CPU slots.
     has_cpu_slots: bool = False
@@ -107,16 +107,16 @@ def rank_order(placement: Placement) -> list[str]:
     """Return the hosts in the order in which ranks are numbered: most slots first, then by name.
 
     Rank 0 runs on the first one. The order depends on nothing else, so that a restart on the same slots
-    gives every process its rank again.
+    gives every process the same rank.
     """
     return sorted(placement.slots, key=lambda host: (-len(placement.slots[host]), host))
 
 
 def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str, Any]]:
-    """Return the launch plan of each host, in rank order; plain JSON.
+    """Return the launch plan of each host in rank order, as plain JSON data.
 
     :param placement: the slots of the gang; a host without slots runs one process without a slot
-    :raises ConfigError: a variable of the user has a reserved name or cannot be set; all of them at once
+    :raises ConfigError: a variable of the user has a reserved name or cannot be set; names all of them at once
     """
     common = _common_variables(facts)
     order = rank_order(placement)
@@ -131,9 +131,11 @@ def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str,
 
 
 def entrypoint_argv(entrypoint: str | Sequence[str]) -> list[str]:
-    """Return the command as an argument vector; a string is split by the rules of POSIX quoting, no shell runs it.
+    """Return the command as an argument vector.
 
-    :raises ConfigError: it is empty, a quote is open, or it uses what only a shell understands
+    A string is split by the rules of POSIX quoting. No shell runs it.
+
+    :raises ConfigError: it is empty, a quote is open, or it uses the syntax of a shell
     """
     if not isinstance(entrypoint, str):
         argv = [str(word) for word in entrypoint]
@@ -148,7 +150,7 @@ def entrypoint_argv(entrypoint: str | Sequence[str]) -> list[str]:
         return _refuse(f"begins with the assignment {argv[0]!r}; set it in environment.variables")
     shell = [word for word in argv if word in _SHELL_WORDS]
     if shell:
-        return _refuse(f"uses {shell[0]!r}, but no shell runs it; write a script, or a list such as [bash, -c, ...]")
+        return _refuse(f"uses {shell[0]!r}, but no shell runs it; use a script, or a list such as [bash, -c, ...]")
     return argv
 
 
@@ -158,7 +160,7 @@ def _refuse(message: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Place:
-    """The part of one host in the gang."""
+    """Part of one host in the gang."""
 
     host: str
     slots: tuple[int, ...]
@@ -227,7 +229,7 @@ def _interface_variables(network: NetworkChoice | None, host: str) -> dict[str, 
     if network is None or host not in network.interfaces:
         return {}
     name = network.interfaces[host]
-    # NCCL takes a bare name for a prefix; "=" makes it exact. Gloo knows exact names only.
+    # NCCL treats a bare name as a prefix, and "=" makes it exact. Gloo accepts exact names only.
     return {"NCCL_SOCKET_IFNAME": f"={name}", "GLOO_SOCKET_IFNAME": name}
 
 
@@ -258,16 +260,16 @@ def _hparams_json(hparams: Mapping[str, Any]) -> tuple[str, str | None]:
         return "", f"cannot be written as JSON: {error}"
     size_bytes = len(f"DTRAIN_HPARAMS={text}".encode())
     if size_bytes >= MAX_VARIABLE_BYTES:
-        return "", f"are {size_bytes:,} bytes as JSON, Linux allows {MAX_VARIABLE_BYTES:,}; put tables into a file"
+        return "", f"are {size_bytes:,} bytes as JSON, but Linux allows {MAX_VARIABLE_BYTES:,}; put tables into a file"
     return text, None
 
 
 def _variable_problems(name: str, value: str) -> list[Problem]:
     path = f"environment.variables.{name}"
     if name in RESERVED_VARIABLES:
-        return [Problem(path=path, message="is set for every rank by the launch and cannot be given")]
+        return [Problem(path=path, message="is set for every rank by the launch and cannot be set here")]
     if not name or "=" in name or "\0" in name + value:
-        return [Problem(path=path, message="no variable can be named so, or its value has a NUL byte")]
+        return [Problem(path=path, message="is not a valid name of a variable, or its value has a NUL byte")]
     if len(f"{name}={value}".encode()) >= MAX_VARIABLE_BYTES:
-        return [Problem(path=path, message=f"longer than the {MAX_VARIABLE_BYTES:,} bytes that Linux allows")]
+        return [Problem(path=path, message=f"is longer than the {MAX_VARIABLE_BYTES:,} bytes that Linux allows")]
     return []

@@ -1,4 +1,4 @@
-"""Which state may follow which, and which of a gang's exits was the cause."""
+"""State transitions of hosts, allocations, trials and attempts, and the cause of a gang's failure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ StatefulKind = Literal["host", "allocation", "trial", "attempt"]
 AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost", "preempted"]
 
 _HOST = {
-    # A probe and a person may say again what is known already, with a new reason.
+    # A probe or a user may repeat the current state with a new reason.
     "ready": "ready draining drained disabled unreachable",
     "draining": "draining drained ready disabled unreachable",
     "drained": "drained ready disabled unreachable",
-    # A disabled host is not probed, so only a person brings it back.
+    # A disabled host is not probed, so only a user enables it again.
     "disabled": "disabled ready",
     "unreachable": "unreachable lost ready draining drained disabled",
     "lost": "lost ready draining drained disabled unreachable",
 }
 _ALLOCATION = {
     "waiting": "granted released",
-    # Not taken up in time: it waits again with its place kept.
+    # Not taken up in time: it waits again and keeps its place.
     "granted": "starting waiting stopping released",
-    # A preflight that fails gives the slots back: at once, or once the hosts have answered.
+    # A failed preflight releases the slots: at once, or after the hosts have answered.
     "starting": "running waiting stopping released expired",
     # A restart keeps the gang and starts again.
     "running": "starting stopping released expired",
     "stopping": "starting released expired",
-    # A follower that comes back in time goes on; else the hosts are asked, and only then it is released.
+    # A follower that returns in time resumes. Otherwise the hosts must answer before it is released.
     "expired": "starting running stopping released",
     "released": "",
 }
@@ -42,13 +42,13 @@ _TRIAL = {
     "paused": "queued running completed stopped errored killed",
     "completed": "",
     "stopped": "",
-    # An Airflow retry goes on from the latest checkpoint.
+    # An Airflow retry resumes from the latest checkpoint.
     "errored": "queued",
     # Airflow ended its task and runs the same one again.
     "killed": "queued",
 }
 _ATTEMPT = {
-    # The searcher, a kill or a shape that fits no more may end it before it starts.
+    # The searcher, a kill or a shape that no longer fits may end it before it starts.
     "waiting": "starting stopping completed failed",
     # A short program may have ended before its start was recorded.
     "starting": "running waiting stopping completed failed lost",
@@ -57,7 +57,7 @@ _ATTEMPT = {
     "completed": "",
     "failed": "",
     "lost": "",
-    # It wrote its checkpoint and gave its gang back, for a more urgent one or because a person paused it.
+    # It wrote its checkpoint and released its gang, for a more urgent one or because a user paused it.
     "preempted": "",
 }
 
@@ -67,23 +67,23 @@ TRANSITIONS: Mapping[str, Mapping[str, frozenset[str]]] = {
     for kind, table in {"host": _HOST, "allocation": _ALLOCATION, "trial": _TRIAL, "attempt": _ATTEMPT}.items()
 }
 
-#: States in which an allocation holds its slots; an expired one does until its hosts have answered.
+#: States in which an allocation holds its slots. An expired one holds them until its hosts have answered.
 HOLDING: frozenset[str] = frozenset({"granted", "starting", "running", "stopping", "expired"})
 
 
 def allowed(kind: StatefulKind, old: str) -> frozenset[str]:
-    """Return the states that may follow ``old``; none for a final state.
+    """Return the states that may follow ``old``. A final state has none.
 
     :raises IllegalTransitionError: no such state
     """
     table = TRANSITIONS[kind]
     if old not in table:
-        raise IllegalTransitionError(f"'{old}' is no state of {_article(kind)}. Its states are {', '.join(table)}.")
+        raise IllegalTransitionError(f"'{old}' is not a state of {_article(kind)}. Its states are {', '.join(table)}.")
     return table[old]
 
 
 def check(kind: StatefulKind, old: str, new: str) -> None:
-    """Do nothing when ``new`` may follow ``old``.
+    """Raise unless ``new`` may follow ``old``.
 
     :raises IllegalTransitionError: it may not, or there is no such state
     """
@@ -95,7 +95,7 @@ def check(kind: StatefulKind, old: str, new: str) -> None:
 
 
 def is_final(kind: StatefulKind, state: str) -> bool:
-    """Return whether nothing follows the state."""
+    """Return whether no state may follow this one."""
     return not allowed(kind, state)
 
 
@@ -105,7 +105,7 @@ def _article(kind: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RankExit:
-    """How one rank ended."""
+    """Exit of one rank."""
 
     rank: int
     host: str
@@ -113,11 +113,11 @@ class RankExit:
     exit_code: int | None
     #: Unix seconds by the clock of the host.
     at: float
-    #: How far that clock was ahead of the control side's.
+    #: Seconds by which that clock was ahead of the control side's.
     offset_s: float = 0.0
     #: ``message`` and ``traceback`` as the rank left them, or None.
     error: Mapping[str, Any] | None = None
-    #: Our supervisor had sent it a signal before it ended.
+    #: The supervisor had sent it a signal before it ended.
     sent_signal: bool = False
     #: Last lines of its log.
     log_tail: str = ""
@@ -131,16 +131,16 @@ class RankExit:
 
     @property
     def message(self) -> str:
-        """What the rank said of its failure; the end of its log when it left no record."""
+        """Failure message of the rank, or the end of its log when it left no record."""
         return str(self.error.get("message") or "") if self.error else self.log_tail
 
     @property
     def text(self) -> str:
-        """The message and everything else that the rank left about its failure."""
+        """Failure message with the traceback, or the end of the log when the rank left no record."""
         return f"{self.message}\n{self.error.get('traceback') or ''}" if self.error else self.log_tail
 
 
-# What the other ranks say when one has died. Texts of gloo, NCCL and c10d as PyTorch 2.13 raises them.
+# Errors in the other ranks after one has died, as gloo, NCCL and c10d of PyTorch 2.13 raise them.
 _AFTERMATH = re.compile(
     r"Connection closed by peer|Connection reset by peer|Connection was likely closed|Broken pipe"
     r"|Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure"
@@ -158,7 +158,7 @@ _NO_RENDEZVOUS = re.compile(
     r"EADDRINUSE|address already in use|ECONNREFUSED|connection refused|client socket has timed out",
     re.IGNORECASE,
 )
-# ECC errors are the matter of the log policy of that name, which can be switched off.
+# ECC errors are left to the log policy of that name, which can be switched off.
 _BROKEN_DEVICE = re.compile(
     r"uncorrectable NVLink error|GPU is lost|fallen off the bus"
     r"|CUDA-capable device\(s\) is/are busy or unavailable",
@@ -167,19 +167,19 @@ _BROKEN_DEVICE = re.compile(
 
 
 def first_failure(exits: Iterable[RankExit]) -> RankExit | None:
-    """Return the exit that was the cause, None when every rank ended well.
+    """Return the exit that caused the failure, or None when every rank succeeded.
 
-    First by the time of the control side's clock; behind all others the ranks that only noticed that a
-    peer was gone, and behind those the ranks that we sent a signal ourselves.
+    This is the first failed exit by the control side's clock. Ranks that only noticed a missing peer come after
+    all other ranks, and ranks that the supervisor sent a signal come last.
     """
     failed = [leaving for leaving in exits if leaving.exit_code != 0]
     return min(failed, key=lambda leaving: (_remoteness(leaving), leaving.corrected_at, leaving.rank), default=None)
 
 
 def classify(leaving: RankExit) -> Kind:
-    """Return who is at fault: ``infra`` for a device or a rendezvous that never came about, else ``user``.
+    """Return the kind of a failure: ``infra`` for a broken device or a failed rendezvous, else ``user``.
 
-    ``platform`` where the rank ended because we sent it a signal: its exit says nothing about a fault.
+    ``platform`` when the rank ended after a signal from the supervisor: its exit says nothing about a fault.
     """
     if _BROKEN_DEVICE.search(leaving.text):
         return "infra"
@@ -191,7 +191,7 @@ def classify(leaving: RankExit) -> Kind:
 
 
 def is_aftermath(leaving: RankExit) -> bool:
-    """Return whether the rank only noticed that another one was gone."""
+    """Return whether the rank failed only because another one was gone."""
     return _AFTERMATH.search(leaving.message) is not None
 
 

@@ -1,12 +1,13 @@
-"""Template + configuration -> one document, with the origin of each leaf.
+"""Merge of a template and a configuration into one document, with the origin of each leaf.
 
-Rules: only one side has a field: that value. Scalars: the configuration's. Maps: recurse. Lists: the
-template's, then the configuration's. Values of different shape: the configuration's. ``None`` is the
-same as absent, except below ``hyperparameters`` (there it is a constant), in lists, and in ``data``
-(there it is kept, but gives way to a value). The exceptions are the rules in :data:`_RULES`.
+Rules: A field that only one side has keeps its value. The configuration's scalar wins. Maps are merged
+recursively. Lists are concatenated, the template's items first. For values of different shape, the
+configuration's wins. ``None`` is the same as absent, except below ``hyperparameters`` (there it is a
+constant), in lists, and in ``data`` (there it is kept, but a value of the other side wins). The exceptions
+are the rules in :data:`_RULES`.
 
-Each side becomes a tree of nodes that know their origin; merging works on nodes; one last walk
-yields plain data and origins. Inputs are never changed and share nothing with the result.
+Each side becomes a tree of nodes with origins. The merge works on nodes, and a last walk yields plain data
+and origins. Inputs are never changed and share nothing with the result.
 
 Paths are dotted, list items by index (``bind_mounts.0.host_path``); a key that has a dot of its own
 is quoted. A hyperparameter leaf is one path. An empty map or list is a leaf of its own.
@@ -32,7 +33,7 @@ UNION_COMMON: Final[dict[str, frozenset[str]]] = {
     ),
 }
 UNION_TAG: Final[dict[str, str]] = {"checkpoint_storage": "type", "searcher": "name"}
-#: Rule -> groups of fields. A field of one group in the stronger document removes the weaker one's of the others.
+#: Rule -> groups of fields. A field of one group in the stronger document removes the other groups' weaker fields.
 _EXCLUSIVE: Final[dict[str, tuple[frozenset[str], ...]]] = {
     "period": (frozenset({"batches"}), frozenset({"records"}), frozenset({"epochs"})),
     "searcher": (frozenset({"max_length"}), frozenset({"max_time"})),
@@ -48,7 +49,7 @@ class Override:
 
 
 class _Reset:
-    """Removes the template's field (YAML tag ``!reset``)."""
+    """Type of :data:`RESET`, which removes the template's field (YAML tag ``!reset``)."""
 
     def __repr__(self) -> str:
         return "RESET"
@@ -63,16 +64,16 @@ class _Reset:
         return "RESET"
 
 
-#: Takes the field away, whatever the template says.
+#: Removes the field, regardless of the template.
 RESET: Final = _Reset()
 
 
 def merge_config(template: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration over the template as plain data, no defaults filled in.
+    """Return the configuration merged over the template as plain data, without defaults.
 
     :param template: without :class:`Override` and :data:`RESET`
     :param config: may hold :class:`Override` and :data:`RESET` as values of fields
-    :raises ConfigError: a tag where it has no meaning, or nested too deep
+    :raises ConfigError: a tag where it has no meaning, or too many nested levels
     """
     value: dict[str, Any] = _value(_merged([("template", template), ("config", config)]))
     return value
@@ -83,7 +84,7 @@ def merge_with_origins(template: Mapping[str, Any], config: Mapping[str, Any]) -
 
     :param template: without :class:`Override` and :data:`RESET`
     :param config: may hold :class:`Override` and :data:`RESET` as values of fields
-    :raises ConfigError: a tag where it has no meaning, or nested too deep
+    :raises ConfigError: a tag where it has no meaning, or too many nested levels
     """
     return merge_layers([("template", template), ("config", config)])
 
@@ -92,7 +93,7 @@ def merge_layers(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[dict[
     """Return several documents merged, the last one strongest, and the origin of each leaf.
 
     :param layers: (origin, document), weakest first; tags only in the last one
-    :raises ConfigError: a tag where it has no meaning, or nested too deep
+    :raises ConfigError: a tag where it has no meaning, or too many nested levels
     """
     merged = _merged(layers)
     origins: dict[str, str] = {}
@@ -120,24 +121,24 @@ class _Leaf(_Node):
 
 
 class _Seq(_Node):
-    """A list; ``value`` is a list of nodes."""
+    """Node of a list. ``value`` is a list of nodes."""
 
     __slots__ = ()
 
 
 class _Map(_Node):
-    """A map; ``value`` is a dict of nodes."""
+    """Node of a map. ``value`` is a dict of nodes."""
 
     __slots__ = ()
 
 
 class _Replace(_Node):
-    """An override; ``value`` is a node, or None to drop the field."""
+    """Node of an override. ``value`` is a node, or None to drop the field."""
 
     __slots__ = ()
 
 
-#: Rule of a field -> rules of the fields below it, or the name of how it merges.
+#: Field -> rules of the fields below it, or the name of its merge rule.
 _RULES: Final[dict[str, Any]] = {
     "environment": {"variables": "variables", "environment_variables": "variables"},
     "resources": {"devices": "mounts"},
@@ -152,7 +153,7 @@ _RULES: Final[dict[str, Any]] = {
     "hyperparameters": "space",
     "data": "data",
 }
-#: Rules of what is below a named rule. Below ``space`` and ``data`` None is a value.
+#: Named rule -> rule of the fields below it. Below ``space`` and ``data``, None is a value.
 _BELOW: Final[dict[str, str]] = {
     "space": "hyperparameter",
     "hyperparameter": "hyperparameter",
@@ -172,9 +173,9 @@ def _rule(above: Any, key: str) -> Any:
 
 
 class _Reader:
-    """Turns a document into nodes.
+    """Converts a document to nodes.
 
-    :param origin: what its leaves are labelled with
+    :param origin: label of its leaves
     :param tags: whether overrides and resets are allowed in it
     """
 
@@ -182,12 +183,12 @@ class _Reader:
         self.origin = origin
         self.tags = tags
         self.depth = 0
-        #: Lists around the value that is being read.
+        #: Number of lists around the value that is being read.
         self.lists = 0
         self.problems: list[Problem] = []
 
     def map(self, value: Mapping[str, Any], path: str, rule: Any) -> _Map:
-        """Return the node of a map; fields that are None are absent."""
+        """Return the node of a map. Fields that are None are absent."""
         self._enter(path)
         nodes: dict[str, _Node] = {}
         for key, item in value.items():
@@ -201,7 +202,7 @@ class _Reader:
         return _Map(nodes, self.origin)
 
     def node(self, value: Any, path: str, rule: Any) -> _Node | None:
-        """Return the node of a value; None when it is absent."""
+        """Return the node of a value, or None when it is absent."""
         if isinstance(value, Override) or value is RESET:
             return self._tag(value, path, rule)
         if rule == "hyperparameter" and is_leaf(value):
@@ -215,12 +216,12 @@ class _Reader:
 
     def _tag(self, value: Any, path: str, rule: Any) -> _Node | None:
         if self.lists:
-            # Lists are put together by whole items, so there is nothing of a template to act on.
-            self.problems.append(Problem(path=path, message="!override and !reset are not for parts of a list item"))
+            # Lists are merged by whole items, so inside an item a tag has no effect on the template.
+            self.problems.append(Problem(path=path, message="!override and !reset cannot be used inside a list item"))
             return None
         if not self.tags:
             name = "!reset" if value is RESET else "!override"
-            message = f"{name} has nothing to act on here; it belongs into a configuration that uses a template"
+            message = f"{name} has no effect here; use it in a configuration that has a template"
             self.problems.append(Problem(path=path, message=message))
             return None
         inner = None if value is RESET else self.node(value.value, path, rule)
@@ -247,7 +248,7 @@ class _Reader:
         return self.node(item, path, rule)
 
     def _atom(self, value: Any, path: str) -> Any:
-        """Return a copy of a hyperparameter leaf; tags inside mean the value itself, or none."""
+        """Return a copy of a hyperparameter leaf. Inside it, an override is its value and a reset is dropped."""
         if isinstance(value, Override):
             return self._atom(value.value, path)
         if isinstance(value, Mapping):
@@ -279,7 +280,7 @@ def _merged(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> _Node:
 
 
 def _merge(below: _Node | None, above: _Node, rule: Any) -> _Node | None:
-    """Return ``above`` over ``below``; None drops the field."""
+    """Return ``above`` merged over ``below``. None drops the field."""
     kind = type(above)
     if kind is _Replace:
         return None if above.value is None else _merge(None, above.value, rule)
@@ -299,7 +300,7 @@ def _merge(below: _Node | None, above: _Node, rule: Any) -> _Node | None:
 
 
 def _lower(below: _Node | None, above: _Node, rule: Any) -> dict[str, _Node]:
-    """Return the fields of the weaker side that take part."""
+    """Return the fields of the weaker side that take part in the merge."""
     if type(below) is _Seq and rule == "variables":
         below = _variables(below)
     if type(below) is not _Map:
@@ -357,7 +358,7 @@ def _concatenate(below: list[_Node], above: list[_Node]) -> list[_Node]:
 
 
 def _union_of_labels(below: list[_Node], above: list[_Node]) -> list[_Node]:
-    """Return each label once, the weaker side's first; a label of both sides is the stronger one's."""
+    """Return each label once, the weaker side's first. A label of both sides has the stronger side's origin."""
     found: dict[str, _Node] = {}
     for node in below + above:
         found[f"{type(node.value).__name__} {node.value!r}"] = node
@@ -376,7 +377,7 @@ def _by_container_path(below: list[_Node], above: list[_Node]) -> list[_Node]:
 
 
 def _container_path(node: _Node) -> str | None:
-    """Return where a mount or device appears in the container; ``/data/`` and ``/data`` are one place."""
+    """Return the normalized path of a mount or device in the container: ``/data/`` equals ``/data``."""
     where: Any = None
     if isinstance(node, _Map):
         where = getattr(node.value.get("container_path"), "value", None)
@@ -387,7 +388,7 @@ def _container_path(node: _Node) -> str | None:
 
 
 def _by_policy(below: list[_Node], above: list[_Node]) -> list[_Node]:
-    """Return all policies; those of the stronger side stand in the place of the weaker one's of the same identity."""
+    """Return all policies. One of the stronger side replaces those of the weaker side with the same identity."""
     stronger: dict[Any, list[_Node]] = {}
     for node in above:
         stronger.setdefault(_identity(node), []).append(node)
@@ -402,7 +403,7 @@ def _by_policy(below: list[_Node], above: list[_Node]) -> list[_Node]:
 
 
 def _identity(node: _Node) -> tuple[Any, ...]:
-    """Return what identifies a policy: its name, without one pattern and action."""
+    """Return the identity of a policy: its name, or else its pattern and action."""
     fields = node.value if isinstance(node, _Map) else {}
     name, pattern, action = (getattr(fields.get(key), "value", None) for key in ("name", "pattern", "action"))
     if isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Over which addresses and interfaces the ranks of a gang talk: from what was tried to what is used."""
+"""Choice of the addresses and interfaces between the ranks of a gang, from connections that hosts tried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import NetworkPathError
 
-#: Up to this many hosts every pair is tried, above it a ring and rank 0's host with each.
+#: Up to this many hosts, every pair is tried. Above it, a ring is tried, and rank 0's host with each other host.
 ALL_PAIRS_UP_TO = 16
 
 #: host -> the answer of its ``net_listen`` or ``net_connect``.
@@ -19,7 +19,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkChoice:
-    """Where rank 0 is reached, and which interface each host uses."""
+    """Address of rank 0, and interface of each host."""
 
     #: Address literal of rank 0's host.
     master_addr: str
@@ -29,7 +29,7 @@ class NetworkChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """An address that a host offers."""
+    """Address that a host offers."""
 
     address: str
     port: int
@@ -65,7 +65,7 @@ def connect_targets(hosts: Sequence[str], listens: Answers) -> dict[str, list[di
 
 
 def candidates(hosts: Sequence[str], listens: Answers) -> dict[str, list[Address]]:
-    """Return the addresses of each host that others may use: not loopback, not link-local, not shared by two hosts."""
+    """Return each host's addresses for use by other hosts: no loopback, no link-local, none shared by two hosts."""
     rows = {host: list(listens[host].get("addresses", ())) for host in hosts}
     owners = Counter(address for host in hosts for address in {row["address"] for row in rows[host]})
     return {
@@ -84,8 +84,8 @@ def choose_network(
     """Return the address of rank 0 and the interface of every host.
 
     A candidate is an address of rank 0's host that every other host reached, with the way back and the ways
-    between the other hosts open on the interfaces that these connections take. Of several the one with the
-    fastest slowest link, then the largest smallest MTU, then by name.
+    between the other hosts open on the interfaces that these connections take. Among several candidates, the one
+    with the fastest slowest link wins, then the largest smallest MTU, then the name.
 
     :param hosts: the gang's hosts in rank order; the first one runs rank 0
     :param listens: the answers of ``net_listen`` of all hosts
@@ -134,7 +134,7 @@ class _Failure:
 
 
 class _Ways:
-    """The offers of all hosts and the connections that were tried."""
+    """Addresses that all hosts offer, and the connections that were tried."""
 
     def __init__(self, hosts: Sequence[str], listens: Answers, connects: Answers, interface: str | None) -> None:
         self.hosts, self.master, self.interface = hosts, hosts[0], interface
@@ -162,7 +162,7 @@ class _Ways:
             known = ", ".join(sorted({offer.interface for offer in self.offers[host]})) or "none"
             text = (
                 f"Host '{host}' has no interface '{interface}' with an address that other hosts could use; it has: "
-                f"{known}. Change network_interface, or leave it out to have one found."
+                f"{known}. Change network_interface, or remove it to find one automatically."
             )
             raise NetworkPathError(host, text)
 
@@ -170,7 +170,7 @@ class _Ways:
         return [offer for offer in self.offers[host] if interface in {None, offer.interface}]
 
     def local_end(self, source: str, offer: Address) -> Address | None:
-        """Return the end of a connection on its source: the address, else its interface, that the kernel took."""
+        """Return the source end of a connection: the address that the kernel took, else another on its interface."""
         result = self.tried.get((source, offer.address, offer.port))
         if result is None or not result.get("ok"):
             return None
@@ -180,11 +180,11 @@ class _Ways:
         return next(iter(exact + family), None)
 
     def failure(self, source: str, target: str, end: Address) -> _Failure | None:
-        """Return what went wrong between two hosts, None when the connection stood."""
+        """Return the failure of a connection between two hosts, or None when it succeeded."""
         result = self.tried.get((source, end.address, end.port))
         if result is not None and result.get("ok"):
             return None
-        error = "was not tried" if result is None else str(result.get("error") or "no answer of this run came back")
+        error = "it was not tried" if result is None else str(result.get("error") or "no answer from this run arrived")
         return _Failure(source, target, end.address, end.port, error)
 
 
@@ -207,7 +207,7 @@ class _Route:
             self.ends[host] = end
             return
         missing = _Failure(
-            host, self.ways.master, self.offer.address, self.offer.port, "came from no address of its own"
+            host, self.ways.master, self.offer.address, self.offer.port, "it came from an unknown address"
         )
         self._note(self.ways.failure(host, self.ways.master, self.offer) or missing)
 
@@ -231,7 +231,7 @@ def _no_way(route: _Route) -> NetworkPathError:
     failures = route.failures
     blame = Counter(host for failure in failures for host in (failure.source, failure.target))
     master = route.ways.master
-    # Of two hosts nobody knows which one is at fault; rank 0's host is the one that others reach as well.
+    # Of two hosts, either may be at fault. Blame the one that is not rank 0's host, which other hosts reach as well.
     culprit = max(sorted(blame), key=lambda host: (blame[host], host != master))
     first = next(failure for failure in failures if culprit in {failure.source, failure.target})
     more = f" {len(failures) - 1} more connections of the gang failed." if len(failures) > 1 else ""

@@ -1,4 +1,4 @@
-"""Values by path that replace those of a configuration: what a DAG run chooses over what a file says."""
+"""Overrides: values by path with which a DAG run replaces those of a configuration."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a configuration in which the values at some paths are replaced.
 
-    A text is read as a YAML scalar: ``"8"`` is a number and ``"null"`` is no value. Maps on the way to a path are made.
+    A string is read as a YAML scalar: ``"8"`` is a number and ``"null"`` is None. Missing maps of a path are created.
 
-    :param document: configuration as its author wrote it
+    :param document: configuration as the user wrote it
     :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value
-    :raises ConfigError: a path leads through a value that is no map; all problems at once
+    :raises ConfigError: a path leads through a value that is not a map; names all problems at once
     """
     result = copy.deepcopy(dict(document))
     problems = []
@@ -27,7 +27,7 @@ def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) ->
         for name in parents:
             place = place.setdefault(name, {}) if isinstance(place, dict) else None
         if not isinstance(place, dict):
-            problems.append(Problem(path=str(path), message="cannot be overridden: a part of its path is no map"))
+            problems.append(Problem(path=str(path), message="cannot be overridden: a part of its path is not a map"))
             continue
         place[last] = plain_scalar(value) if isinstance(value, str) else copy.deepcopy(value)
     if problems:

@@ -12,52 +12,51 @@ from airflow_provider_dtrain.core.lanes import Key, Kind, Shape, Waiter
 from airflow_provider_dtrain.core.placement import find
 from airflow_provider_dtrain.core.reserving import Reserving, due, is_for_good
 from airflow_provider_dtrain.core.resources import Placement
-from airflow_provider_dtrain.core.shortage import works
+from airflow_provider_dtrain.core.shortage import NO_HOSTS, works
 from airflow_provider_dtrain.core.victims import Search
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.scheduler import Scheduler
 
-NOBODY: frozenset[str] = frozenset()
-
 
 @dataclass(frozen=True)
 class Reservation:
-    """What decides who may start on hosts that are kept for a request."""
+    """Reservation of hosts, with the facts that decide which other requests may start on them."""
 
     holder: Waiter
     key: Key
-    #: Gangs that the holder may never end are in its way.
+    #: Gangs that the holder may never preempt are in its way.
     is_for_good: bool
-    #: Seconds until everything there has ended; None where that is not known.
+    #: Seconds until every gang there has ended; None: not known.
     due_s: float | None
 
 
 class Pass:
-    """The memory of one pass: who is still to be looked at.
+    """State of one pass: the requests that it has yet to consider.
 
-    Within a pass slots are only taken, and the order goes from those that may interrupt more to those that
-    may interrupt less. So if the first of a lane cannot start, none of the lane can: the lane is left.
+    Within a pass, slots are only taken, and the order goes from requests that may preempt more gangs to requests
+    that may preempt fewer. So when the first request of a lane cannot start, none of the lane can, and the pass
+    skips the lane.
     """
 
     def __init__(self, state: Scheduler) -> None:
         self.state = state
         self.grants: list[tuple[str, Placement]] = []
         self.preemptions: list[tuple[str, str]] = []
-        #: Firsts of lanes (0, their kind) and requests by themselves (1, None).
+        #: First requests of lanes (0, their kind) and single requests (1, None).
         self._todo: list[tuple[Key, int, Kind | None]] = []
         self._unreservable: set[Shape] = set()
         self._reservations: list[Reservation] | None = None
         self._is_stale = True
 
     def run(self) -> tuple[Sequence[tuple[str, Placement]], Sequence[tuple[str, str]]]:
-        """Return the grants and the orders to stop, (gang, claimant), after looking at the whole queue once."""
+        """Return the grants and the preemptions, (gang, claimant), of one pass over the whole queue."""
         while self._is_stale:
             self._begin()
             while self._todo and not self._is_stale:
                 key, _, kind = heapq.heappop(self._todo)
                 self._next(key, kind)
-            # What is kept for a request whose group has reached its cap may serve others.
+            # Slots that are kept for a request whose group has reached its cap may serve other requests.
             self._is_stale = self.state.drop_senseless() or self._is_stale
         return self.grants, self.preemptions
 
@@ -84,7 +83,7 @@ class Pass:
         waiter = lane.first() if lane is not None else None
         if waiter is None:
             return
-        # A grant to its group since the lane was put in moves it back.
+        # A grant to its group after the lane was pushed moves the request back.
         if self.state.lanes.key(waiter) != key or self._look_at(waiter):
             if not self._is_stale:
                 self._push_lane(kind)
@@ -102,7 +101,7 @@ class Pass:
             heapq.heappush(self._todo, (now, 1, None))
 
     def _push_short(self, kind: Kind) -> None:
-        """Put in those behind a lane's first that end before a reservation is due."""
+        """Push the requests behind a lane's first one that end before a reservation is due."""
         latest = max((held.due_s for held in self.held() if held.due_s is not None), default=-1.0)
         for waiter in self.state.lanes.by_kind[kind].members.values():
             runtime = waiter.request.max_runtime_s
@@ -112,7 +111,7 @@ class Pass:
     # One request
 
     def _look_at(self, waiter: Waiter) -> bool:
-        """Grant, claim or reserve; return False where nothing can be done for it nor for those like it."""
+        """Grant, claim or reserve. Return False when that is impossible for this request and all of its lane."""
         if waiter.claim is not None:
             if waiter.claim.size == waiter.kept.size:
                 self._grant(waiter, waiter.claim)
@@ -133,7 +132,7 @@ class Pass:
         self.state.grant(waiter, placement)
 
     def _is_in_reach(self, waiter: Waiter, banned: Set[str]) -> bool:
-        """Return whether there are slots that are free or held by those that the request may end now."""
+        """Return whether enough slots are free or held by gangs that the request may preempt now."""
         slots, is_single_host, _ = waiter.shape
         reach = self.state.reach(waiter.rank)
         if reach.some_host(slots, banned):
@@ -157,7 +156,7 @@ class Pass:
         return True
 
     def _reserve(self, waiter: Waiter) -> bool:
-        """Keep hosts for a request if there is room for one more, or if it is the oldest protected."""
+        """Reserve hosts for a request if one more reservation is allowed, or if it is the oldest protected one."""
         state = self.state
         is_oldest = state.is_oldest_protected(waiter)
         if not is_oldest and (len(state.holders) >= state.options.reservations or waiter.shape in self._unreservable):
@@ -169,7 +168,7 @@ class Pass:
         if not hosts:
             self._unreservable.add(waiter.shape)
             return False
-        # A holder that loses its hosts is looked at again.
+        # A holder that loses its hosts is considered again.
         self._is_stale = any(not set(hosts).isdisjoint(held.holder.reserved) for held in self.held())
         self._reservations = None
         state.reserve(waiter, hosts)
@@ -178,15 +177,15 @@ class Pass:
     # Reserved hosts
 
     def closed(self, waiter: Waiter) -> frozenset[str]:
-        """Return the hosts that are kept for others and not open to this request."""
+        """Return the hosts that are reserved for other requests and closed to this one."""
         if not self.state.holders:
-            return NOBODY
+            return NO_HOSTS
         mine = self.state.lanes.key(waiter)
         others = [held for held in self.held() if held.key < mine and not self._is_open(held, waiter)]
         return frozenset().union(*(held.holder.reserved for held in others))
 
     def _is_open(self, held: Reservation, waiter: Waiter) -> bool:
-        """Return whether a request behind the holder may start on its hosts without holding it up for good."""
+        """Return whether a request behind the holder may start on its hosts without delaying it for good."""
         request, options = waiter.request, self.state.options
         runtime_s = request.max_runtime_s
         if runtime_s is not None and held.due_s is not None and runtime_s <= held.due_s + EPSILON:
@@ -197,7 +196,7 @@ class Pass:
         return in_time and may_interrupt(held.holder.rank, waiter.rank, options)
 
     def held(self) -> list[Reservation]:
-        """Return the reservations that stand, with what decides who may use them."""
+        """Return the current reservations."""
         if self._reservations is None:
             self._reservations = [self._reservation(holder) for holder in self.state.holders.values()]
         return self._reservations
@@ -210,7 +209,7 @@ class Pass:
 
 
 def works_whole(sizes: dict[int, int], slots: int, unequal: bool) -> bool:
-    """Return whether so many whole hosts of these sizes serve a request."""
+    """Return whether whole hosts can serve a request, given the number of hosts by size."""
     if any(slots % size == 0 and slots // size <= number for size, number in sizes.items()):
         return True
     return unequal and bool(sizes) and works(sizes, slots, is_single_host=False, unequal=True)

@@ -1,9 +1,9 @@
-"""Where a gang may run: on a part of one host, or on whole hosts.
+"""Placement of a gang on a part of one host, or on whole hosts.
 
-Three rules, in this order. A gang that fits one host shares it with others. A larger one, or one that
+Three rules, in this order. A gang that fits one host shares it with other gangs. A larger one, or one that
 finds no such host, takes whole hosts of one size. Whole hosts of unequal sizes that sum up exactly are
-used only where the pool allows it. Ties are broken by a hash of request and host, so that the same
-question has the same answer in every process.
+used only where the pool allows it. A hash of request and host breaks ties, so that the same request has
+the same result in every process.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from airflow_provider_dtrain.core.board import Board, first_names
 from airflow_provider_dtrain.core.resources import Fit, GangRequest, Host, Placement, PoolOptions, Unplaceable
+from airflow_provider_dtrain.core.shortage import NO_HOSTS
 from airflow_provider_dtrain.core.shortage_words import explain
 from airflow_provider_dtrain.core.subset_sum import cheapest_subset
-
-NOBODY: frozenset[str] = frozenset()
 
 _Slots = dict[str, tuple[int, ...]]
 
@@ -23,9 +22,9 @@ _Slots = dict[str, tuple[int, ...]]
 def place(
     request: GangRequest, hosts: Sequence[Host], *, allow_heterogeneous: bool = False, fit: Fit = "best"
 ) -> Placement | Unplaceable:
-    """Return the slots for one gang, or why it cannot have them now or ever.
+    """Return the slots for one gang, or the reason why it cannot have them now or ever.
 
-    :param request: what is asked for
+    :param request: the requested gang
     :param hosts: all registered hosts of the pool, whatever their state
     :param allow_heterogeneous: whole hosts of unequal sizes may form one gang
     :param fit: on a shared host leave the fewest (``best``) or the most (``worst``) slots free
@@ -36,10 +35,10 @@ def place(
     return found if found is not None else explain(board, request, options)
 
 
-def find(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NOBODY) -> Placement | None:
-    """Return slots that are free now, else None; O(hosts).
+def find(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS) -> Placement | None:
+    """Return slots for a request that are free now, else None. Takes O(hosts).
 
-    :param closed: hosts that are kept for others; a request without slots may use them all the same
+    :param closed: hosts that are reserved for other requests; a request without slots may still use them
     """
     key = request.request_id
     if request.slots == 0:

@@ -1,4 +1,4 @@
-"""Which requests of a pool are protected: the oldest of those that waited ``max_wait``, up to a share of it."""
+"""Aging: protects the oldest requests that waited ``max_wait``, up to a share of the pool's slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_dtrain.core.resources import PoolOptions
 
 
 class Overdue(NamedTuple):
-    """A request, waiting or running, that waited ``max_wait``; sorts by submission."""
+    """Waiting or running request that waited ``max_wait``. Sorts by submission."""
 
     sequence: int
     request_id: str
@@ -19,7 +19,7 @@ class Overdue(NamedTuple):
 
 
 class Protection:
-    """The overdue requests of each priority, and who of them is protected since :meth:`settle` was called.
+    """Overdue requests of each priority, and those that the last :meth:`settle` protected.
 
     :param pool_slots: slots of all hosts of the pool that are not disabled
     """
@@ -31,7 +31,7 @@ class Protection:
         self._unsettled: set[int] = set()
 
     def note(self, priority: int, entry: Overdue) -> None:
-        """Count a request in that waited ``max_wait``; repeatable."""
+        """Add a request that waited ``max_wait``. Idempotent."""
         entries = self._overdue.setdefault(priority, [])
         place = bisect.bisect_left(entries, entry)
         if place == len(entries) or entries[place] != entry:
@@ -39,7 +39,7 @@ class Protection:
             self._unsettled.add(priority)
 
     def drop(self, priority: int, entry: Overdue) -> None:
-        """Count a request out that has ended; repeatable."""
+        """Remove a request that has ended or no longer counts. Idempotent."""
         entries = self._overdue.get(priority, [])
         place = bisect.bisect_left(entries, entry)
         if place < len(entries) and entries[place] == entry:
@@ -47,7 +47,7 @@ class Protection:
             self._unsettled.add(priority)
 
     def settle(self) -> list[str]:
-        """Bring the protected requests up to date; return those that are so since or no longer, in a fixed order."""
+        """Update the protected requests, and return those that changed, in a fixed order."""
         changed: list[str] = []
         for priority in sorted(self._unsettled):
             before = self._protected.get(priority, set())
@@ -67,7 +67,7 @@ class Protection:
 
 
 def protected(overdue: Iterable[Overdue], pool_slots: int, options: PoolOptions) -> set[str]:
-    """Return who is protected among the overdue requests of one priority: the oldest that fill the share.
+    """Return the protected ones among the overdue requests of a priority: the oldest that fill the share.
 
     :param overdue: in order of submission
     :param pool_slots: slots of all hosts of the pool that are not disabled

@@ -1,4 +1,4 @@
-"""Why a request of a queue waits and when it may start, in words for people: bounds only, never guesses."""
+"""Messages about why a request waits and when it may start. Start times are bounds, never guesses."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """When a waiting request may start."""
+    """Expected start of a waiting request."""
 
     #: Seconds within which it starts unless a request before it takes its slots; None = no bound is known.
     within_s: float | None
-    #: The same for people.
+    #: The same as readable text.
     words: str
 
 
 class Words:
-    """The words about a pool after a pass.
+    """Messages about the requests of a pool after a pass.
 
     :param state: the pool as the pass left it
     """
@@ -41,11 +41,11 @@ class Words:
         self._lacks: dict[tuple[Shape, frozenset[str]], str] = {}
 
     def never(self, waiter: Waiter) -> Unplaceable:
-        """Return why a request can never start in the pool."""
+        """Return the reason why a request can never start in the pool."""
         return explain(self.state.board, waiter.request, self.state.options)
 
     def reason(self, waiter: Waiter, position: int) -> str:
-        """Return the place of a request among those that wait, who holds its slots, and what else is in its way."""
+        """Return the position of a waiting request, the holders of its slots, and what else is in its way."""
         kept = f" Reserved for it: {names(waiter.reserved)}." if waiter.reserved else ""
         return f"Position {position}. {self._fact(waiter)}{kept}"
 
@@ -67,9 +67,9 @@ class Words:
         return sentences([fact, *(["it can never start below that cap: raise max_slots"] if never else [])])
 
     def _coming(self, waiter: Waiter, claim: Placement) -> str:
-        fact = f"{count(claim.size, 'slot')} on {names(sorted(claim.slots))} are coming for it: {waiter.kept.size} free"
+        fact = f"{count(claim.size, 'slot')} on {names(sorted(claim.slots))} claimed for it: {waiter.kept.size} free"
         told = sorted({gang.who for gang in self._stopping(claim)})
-        return sentences([fact, *([f"told to stop: {names(told)}"] if told else [])])
+        return sentences([fact, *([f"stopping: {names(told)}"] if told else [])])
 
     def _stopping(self, claim: Placement) -> list[Gang]:
         return [
@@ -89,7 +89,7 @@ class Words:
         return self._lacks[key]
 
     def ineligible(self) -> dict[str, str]:
-        """Return why the waiting of some requests does not count."""
+        """Return the reasons why the waiting time of some requests does not count."""
         found = {request_id: self.never(waiter).reason for request_id, waiter in self.state.never.items()}
         capped = {key: self._cap(waiter) for key, waiter in self.state.waiting.items() if not waiter.is_eligible}
         return {**found, **capped}
@@ -101,20 +101,20 @@ class Words:
             cap = "max_concurrent_trials" if self.state.shares.is_crowded(waiter) else "max_slots"
             return Expected(None, f"not known; its experiment is at {cap}")
         if waiter.claim is not None:
-            return Expected(None, "not known; as soon as those that were told to stop have ended")
+            return Expected(None, "not known; as soon as the gangs that stop for it have ended")
         if due_s is not None:
-            what = "when everything on its hosts has reached its max_runtime"
-            return Expected(due_s, f"in {span(due_s)} at the latest, {what}, unless a request before it takes them")
+            what = "when every gang on its hosts has reached its max_runtime"
+            return Expected(due_s, f"in {span(due_s)} at the latest, {what}, unless a request before it takes these")
         if waiter.level == PROTECTED:
-            return Expected(None, "not known; protected: nothing behind it passes or interrupts it")
+            return Expected(None, "not known; protected: no request behind it passes or preempts it")
         if waiter.level == OVERDUE:
-            return Expected(None, "not known; protected once enough of the older protected ones have ended")
+            return Expected(None, "not known; protected once enough older protected requests have ended")
         left_s = self.state.options.max_wait_s - waiter.waited_at(self.state.now)
         return Expected(None, f"not known; protected in {span(left_s)} at the latest" if left_s > 0 else "not known")
 
 
 def span(seconds: float) -> str:
-    """Return a duration in words, rounded up: to 10 minutes above an hour, so that it seldom changes."""
+    """Return a duration as text, rounded up: to 10 minutes above an hour, so that it seldom changes."""
     minutes = math.ceil(max(0.0, seconds) / 60)
     if minutes < 60:
         return f"{minutes} min"

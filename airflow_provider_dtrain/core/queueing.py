@@ -1,9 +1,9 @@
-"""One pass over the queue of a pool: who starts, who is told to stop, who keeps hosts, and why the rest waits.
+"""One pass over the queue of a pool: grants, preemptions, reservations, and the reasons of waiting requests.
 
-The pieces of a decision are separate, so that each can be replaced on its own: the classes (``classes``), the
-order (``lanes``), the slots of one request (``placement.find``), the victims (``victims``), the hosts that are
-kept (``reserving``), and the words (``queue_words``). ``scheduler.Scheduler`` is the same pass over a state that
-lives on.
+The parts of a decision are separate, so that each can be replaced on its own: the classes (``classes``), the
+order (``lanes``), the slots of one request (``placement.find``), the victims (``victims``), the reserved hosts
+(``reserving``), and the messages (``queue_words``). ``scheduler.Scheduler`` runs the same pass over a state that
+persists between passes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Expected", "PassDecision", "run_pass"]
 
 @dataclass(frozen=True)
 class PassDecision:
-    """What one pass decided; a function of its arguments only."""
+    """Decision of one pass. It depends on the arguments only."""
 
     #: (request id, its slots) in the order in which they were granted.
     grants: tuple[tuple[str, Placement], ...]
@@ -35,13 +35,13 @@ class PassDecision:
     reasons: Mapping[str, str]
     #: request id -> why it can never start in this pool.
     unplaceable: Mapping[str, Unplaceable]
-    #: request id -> place among those that wait, from 1.
+    #: request id -> position among the waiting requests, from 1.
     positions: Mapping[str, int] = field(default_factory=dict)
     #: host -> the waiting request that it is reserved for.
     reserved: Mapping[str, str] = field(default_factory=dict)
-    #: (request id of a gang to be told to stop now, request id of the claimant).
+    #: (request id of a gang to stop now, request id of the claimant).
     preemptions: tuple[tuple[str, str], ...] = ()
-    #: request id -> slots that are coming for it, for every claimant that waits.
+    #: request id -> slots that it claims, for every claimant that waits.
     claims: Mapping[str, Placement] = field(default_factory=dict)
     #: request id -> why its ``waited_s`` does not grow.
     ineligible: Mapping[str, str] = field(default_factory=dict)
@@ -57,16 +57,16 @@ def run_pass(
     options: PoolOptions,
     running: Sequence[RunningGang] = (),
 ) -> PassDecision:
-    """Return everything that may start, and who must stop for it, looking at the whole queue once.
+    """Return the decision of one pass: requests that may start, and gangs that must stop for them.
 
-    A request that finds no slots and nobody to interrupt may keep the hosts on which it would start first;
-    requests behind it may not use those, so that a wide gang is not starved by narrow ones.
+    A request that finds no slots and no gang to preempt may reserve the hosts on which it would start first.
+    Requests behind it may not use those hosts, so that narrow gangs do not starve a wide one.
 
     :param hosts: all registered hosts of the pool, whatever their state; ``held`` contains the slots of
         running gangs and of those that are ending
     :param requests: every request that waits, in any order, with its counters, claim and reserved hosts
-    :param options: how the pool places and orders
-    :param running: every gang that holds slots, in any order; without them nobody is interrupted
+    :param options: the pool's options for placement and order
+    :param running: every gang that holds slots, in any order; if empty, no gang is preempted
     """
     state = Scheduler(hosts, options, running)
     for request in sorted(requests, key=lambda request: (request.sequence, request.request_id)):

@@ -9,9 +9,9 @@ from typing import Any
 
 #: Bytes of events files for each event that the limit allows.
 BYTES_PER_EVENT = 1024
-#: Events beyond the limit for what a trial's end needs, and their bytes.
+#: Events, and their bytes, beyond the limit that are reserved for the end of a trial.
 RESERVED_EVENTS, RESERVED_BYTES = 1000, 16 << 20
-#: Kinds that are taken from the reserve; a checkpoint and a validation have limits of their own as well.
+#: Kinds that may use the reserve. Checkpoints and validations also have limits of their own.
 RESERVED_KINDS = frozenset(
     {"init", "first_step", "checkpoint", "validation", "rung", "result", "returned", "stopped", "invalid_hp"}
 )
@@ -19,7 +19,7 @@ RESERVED_KINDS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The options ``attempt_*_limit``; 0 = no limit."""
+    """Values of the options ``attempt_*_limit``. 0 = no limit."""
 
     events: int
     checkpoints: int
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(kw_only=True)
 class Usage:
-    """Numbers of what an attempt has stored so far."""
+    """Amounts that an attempt has stored so far."""
 
     events: int = 0
     event_bytes: int = 0
@@ -42,10 +42,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on an event.
+    """Decision on an event.
 
-    :param event: None when it is left out
-    :param option: whose limit it hit; "" = none. An event that is stored without some of its metrics has both.
+    :param event: the event to store; None when it is left out
+    :param option: name of the option whose limit was reached; "" = none. An event that is stored without some of
+        its metrics has both.
     """
 
     event: Mapping[str, Any] | None
@@ -53,14 +54,14 @@ class Verdict:
 
 
 class Quota:
-    """Counts what the ranks of one attempt send. Thread-safe: its hosts' frames are read in several threads."""
+    """Counts the events of one attempt's ranks. Thread-safe, because several threads read the hosts' frames."""
 
     def __init__(self, limits: Limits, usage: Usage) -> None:
         self.limits, self.usage = limits, usage
         self._lock = threading.Lock()
 
     def admit(self, event: Mapping[str, Any], size: int) -> Verdict:
-        """Return what may be stored of an event of a rank, and count it.
+        """Count an event of a rank, and return the part of it that may be stored.
 
         :param size: length of its line, bytes
         """
@@ -90,7 +91,7 @@ class Quota:
         return not self.limits.events or (self.usage.events < events and self.usage.event_bytes + size <= bytes_)
 
     def _without_new_names(self, event: Mapping[str, Any]) -> Verdict:
-        """Return a report with the metrics whose names are known or still fit."""
+        """Return a report with the metrics whose names are known or still within the limit."""
         metrics, known, most = event["metrics"], self.usage.names, self.limits.metric_names
         new = [name for name in metrics if name not in known]
         refused = set(new[max(0, most - len(known)) :]) if most else set()
@@ -102,7 +103,7 @@ class Quota:
 
 
 def words_of(option: str, limits: Limits) -> str:
-    """Return what a limit that was hit means."""
+    """Return the message for a limit that was reached."""
     what = option.removeprefix("attempt_").removesuffix("_limit")
     number: int = getattr(limits, what)
     left_out = "new names are left out" if what == "metric_names" else "later ones are left out"

@@ -1,4 +1,4 @@
-"""Which hosts to keep for a request that cannot start, and who may use them meanwhile."""
+"""Reservations: choice of hosts for a request that cannot start, and the facts that limit their use meanwhile."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from airflow_provider_dtrain.core.gangs import Gangs
 from airflow_provider_dtrain.core.resources import GangRequest, PoolOptions
 from airflow_provider_dtrain.core.subset_sum import cheapest_subset
 
-#: A slot in the way weighs more than all seconds that gangs were ever held.
+#: Weight of a slot in the way: more than all seconds that gangs ever held slots.
 SLOT = 1 << 44
 
-#: Cost of a host, and the host behind its tie-break.
+#: Cost of a host, then the host after its tie-break.
 _Row = tuple[int, tuple[int, str]]
 _Plan = tuple[int, list[str]]
 
 
 def is_sensible(board: Board, request: GangRequest, hosts: Sequence[str], options: PoolOptions) -> bool:
-    """Return whether the request could still start on the hosts that are kept for it."""
+    """Return whether the request could still start on the hosts that are reserved for it."""
     usable = all(name in board.free and name not in request.excluded_hosts for name in hosts)
     if not usable or not hosts:
         return False
@@ -35,14 +35,14 @@ def is_sensible(board: Board, request: GangRequest, hosts: Sequence[str], option
 
 
 def _able(board: Board, name: str) -> int:
-    """Return how many slots of a host can ever be granted as things are."""
+    """Return how many slots of a host can be granted at most, apart from its blocked slots."""
     host = board.hosts[name]
     return board.size[name] - (len(host.blocked & host.enabled) if host.blocked else 0)
 
 
 @dataclass(frozen=True)
 class Reserving:
-    """One question: where to keep hosts for a request."""
+    """Search for the hosts to reserve for one request."""
 
     board: Board
     gangs: Gangs
@@ -50,11 +50,11 @@ class Reserving:
     rank: Rank
     options: PoolOptions
     now: float
-    #: Hosts that are excluded for it or kept for others.
+    #: Hosts that are excluded for it or reserved for other requests.
     banned: Set[str]
 
     def run(self) -> tuple[str, ...]:
-        """Return the hosts where fewest slots are in the way for good, ties by least time held; () for none."""
+        """Return the hosts with the fewest slots in the way for good, ties by least time held, or ()."""
         if self.request.slots == 0:
             return ()
         plans = [plan for plan in (self._one_host(), *self._equal_hosts()) if plan is not None]
@@ -89,7 +89,7 @@ class Reserving:
         return [name for name in self.board.free if name not in self.banned]
 
     def _by_size(self) -> dict[int, list[str]]:
-        """Return usable hosts whose every slot can come free, by size, largest first."""
+        """Return usable hosts on which every slot can become free, by size, largest first."""
         names = [name for name in self._usable() if _able(self.board, name) == self.board.size[name]]
         sizes = sorted({self.board.size[name] for name in names} - {0}, reverse=True)
         return {size: [name for name in names if self.board.size[name] == size] for size in sizes}
@@ -98,7 +98,7 @@ class Reserving:
         return [(self._cost(row[1], is_shared), row) for row in stable_order(self.request.request_id, names)]
 
     def _cost(self, name: str, is_shared: bool) -> int:
-        """Return the slots on a host that the request can neither have nor end others for, and the time held."""
+        """Return the cost of a host: slots out of reach of the request and of preemption, then time held."""
         able = _able(self.board, name)
         wanted = self.request.slots if is_shared else able
         missing = wanted - self.board.free[name]
@@ -114,9 +114,9 @@ def _plan(rows: Sequence[_Row]) -> _Plan:
 
 
 def is_for_good(board: Board, gangs: Gangs, request: GangRequest, rank: Rank, hosts: Sequence[str]) -> bool:
-    """Return whether slots are in the way of a reservation that its holder can never end others for.
+    """Return whether a reservation needs slots that its holder can never free by preemption.
 
-    Where none are, it waits for ``min_run`` of the last ones at most, and new gangs there would prolong that.
+    Otherwise the holder waits at most for ``min_run`` of the last gangs, and new gangs there would prolong that.
     """
     is_shared = len(hosts) == 1 and board.size[hosts[0]] > request.slots
     for name in hosts:
@@ -127,7 +127,7 @@ def is_for_good(board: Board, gangs: Gangs, request: GangRequest, rank: Rank, ho
 
 
 def due(board: Board, gangs: Gangs, hosts: Sequence[str], now: float) -> float | None:
-    """Return the seconds until everything on reserved hosts has ended; None where that is not known."""
+    """Return the seconds until every gang on reserved hosts has ended, or None when that is not known."""
     latest = 0.0
     for name in hosts:
         held = 0

@@ -1,4 +1,4 @@
-"""Which checkpoints of an experiment are kept."""
+"""Retention policy: selects the checkpoints of an experiment to keep and to delete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """How many checkpoints an experiment keeps."""
+    """Numbers of checkpoints that an experiment keeps."""
 
     #: Among all trials of the experiment.
     experiment_best: int = 0
@@ -21,11 +21,11 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """One checkpoint, as far as keeping it is concerned."""
+    """One checkpoint, with the fields that decide whether it is kept."""
 
     checkpoint_id: int
     trial_id: int
-    #: Number of the attempt that wrote it; a later attempt's is later than any of an earlier one.
+    #: Number of the attempt that wrote it. Checkpoints of an attempt are later than those of all earlier attempts.
     attempt: int
     step: int
     #: The searcher's metric; None or not finite: never among the best.
@@ -33,7 +33,7 @@ class Saved:
 
     @property
     def age(self) -> tuple[int, int, int]:
-        """Sorts the checkpoints of a trial by time."""
+        """Sort key for the checkpoints of a trial by time."""
         return self.attempt, self.step, self.checkpoint_id
 
 
@@ -44,10 +44,10 @@ def unkept(checkpoints: Sequence[Saved], kept: Kept) -> list[Saved]:
     ``trial_best`` best of its trial, and not among the ``trial_latest`` latest of its trial. Of equal metrics the
     checkpoint that was reported later (the larger id) is the better one.
 
-    What is deleted while an experiment still runs would be deleted at its end as well: more checkpoints only push
-    others down.
+    A checkpoint that is deleted while an experiment still runs would be deleted at its end as well: new checkpoints
+    only lower the rank of earlier ones.
 
-    :param checkpoints: everything that the experiment still has
+    :param checkpoints: all checkpoints that the experiment still has
     """
     stay = set(_best(checkpoints, kept.experiment_best, smaller_is_better=kept.smaller_is_better))
     for trial_id in {one.trial_id for one in checkpoints}:

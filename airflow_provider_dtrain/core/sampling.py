@@ -1,4 +1,4 @@
-"""One value per hyperparameter: drawn by the number of the trial, the same on every version of Python and machine."""
+"""Samples of hyperparameters, drawn by the trial's number: the same on every machine and Python version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.seeds import Draws
 
 LOG_BASE: Final = 10.0
-#: More digits than a float has, so that its last bit does not depend on a library for mathematics.
+#: More digits than a float has, so that its last bit does not depend on a math library.
 _DECIMAL: Final = decimal.Context(prec=22, rounding=decimal.ROUND_HALF_EVEN, Emin=-999999, Emax=999999, traps=[])
 
 
@@ -21,7 +21,7 @@ def _ln(base: float) -> decimal.Decimal:
 
 
 def power(base: float, exponent: float) -> float:
-    """Return base to the power of exponent; every machine gets the same float.
+    """Return base to the power of exponent. Every machine gets the same float.
 
     :param base: > 0
     :param exponent: such that the result is a finite number
@@ -35,14 +35,15 @@ def own(value: Any) -> Any:
 
 
 def value_of(leaf: object) -> Any:
-    """Return what a constant leaf says."""
+    """Return the value of a constant leaf."""
     return own(leaf["val"] if isinstance(leaf, Mapping) else leaf)
 
 
 def sampler(group: Mapping[str, Any]) -> Callable[[Draws], dict[str, Any]]:
-    """Return what draws one sample of a valid space, from numbers that belong to that sample alone.
+    """Return a function that draws one sample of a valid space.
 
-    Names are taken in their order at each level; constants take no number.
+    Its argument holds the random numbers of that sample alone. Names are processed in sorted order at each level.
+    A constant consumes no number.
     """
     makers = [(name, _maker(group[name])) for name in sorted(group)]
     return lambda draws: {name: make(draws) for name, make in makers}
@@ -71,10 +72,10 @@ def _between(least: float, most: float, part: float) -> float:
 
 
 def draws_of(experiment_seed: int, trial: int, draw: int = 0) -> Draws:
-    """Return the numbers from which a trial's sample is made.
+    """Return the random numbers for a trial's sample.
 
     :param experiment_seed: 0 .. 2^31-1
     :param trial: number of the trial in its experiment, from 0
-    :param draw: how often its samples were refused before
+    :param draw: number of its samples that were refused before
     """
     return Draws(f"dtrain sample {experiment_seed} {trial} {draw}")

@@ -1,4 +1,4 @@
-"""The queue of one pool as a state that changes by events: what run_pass and the simulator use.
+"""State of one pool's queue, changed by events. ``run_pass`` and the simulator use it.
 
 Times are seconds on the caller's clock. Nothing here reads a clock or draws a number.
 """
@@ -19,14 +19,14 @@ from airflow_provider_dtrain.core.reserving import is_sensible
 from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.shortage import could_ever
 
-#: Indexes by rank that are kept, and changes of hosts that are remembered for them.
+#: Maximum number of cached indexes by rank, and of host changes that are logged for them.
 MOST_REACHES = 200
 MOST_CHANGES = 100_000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one pass did."""
+    """Result of one pass."""
 
     #: (request id, its slots) in the order in which they were granted.
     grants: tuple[tuple[str, Placement], ...]
@@ -35,12 +35,12 @@ class Outcome:
 
 
 class Scheduler:
-    """The hosts, the running gangs and the waiting requests of one pool.
+    """Hosts, running gangs and waiting requests of one pool.
 
     :param hosts: all registered hosts, whatever their state; ``held`` contains the slots of ``running``
-    :param options: how the pool places and orders
+    :param options: the pool's options for placement and order
     :param running: every gang that holds slots, counters up to ``now``
-    :param now: the moment on the caller's clock
+    :param now: current time on the caller's clock
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Scheduler:
         self.shares = Shares()
         self.lanes = Lanes(self.shares)
         self.waiting: dict[str, Waiter] = {}
-        #: Requests that can never start in this pool; nothing looks at them.
+        #: Requests that can never start in this pool. Passes ignore them.
         self.never: dict[str, Waiter] = {}
-        #: (host, slot) -> the request that it is coming for.
+        #: (host, slot) -> id of the request that claims it.
         self.claimed: dict[tuple[str, int], str] = {}
-        #: Requests with reserved hosts, by the hosts.
+        #: Request id -> request with reserved hosts.
         self.holders: dict[str, Waiter] = {}
         self.protection = Protection(sum(self.board.size.values()), options)
         #: Group -> its waiting requests that have a cap.
@@ -68,10 +68,13 @@ class Scheduler:
         for gang in sorted(running, key=lambda gang: gang.request_id):
             self._start(gang_of(gang, now, options))
 
-    # What happens to the pool
+    # Events of the pool
 
     def submit(self, request: GangRequest) -> None:
-        """Let a request wait, its counters up to now. Its claim and reserved hosts stand while they are sensible."""
+        """Enqueue a request with its counters up to now.
+
+        It keeps its claim or its reserved hosts if it can still use them.
+        """
         shape = Shape(request.slots, request.is_single_host, request.excluded_hosts)
         party = Party(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
         level = self._level(request.request_id, request.priority, request.held_s, request.waited_s)
@@ -92,13 +95,13 @@ class Scheduler:
         self.lanes.add(waiter)
 
     def withdraw(self, request_id: str) -> None:
-        """Forget a waiting request; what was kept for it is free."""
+        """Remove a waiting request, and free the slots and hosts that were kept for it."""
         if self.never.pop(request_id, None) is None:
             waiter = self._forget(request_id)
             self.protection.drop(waiter.request.priority, _entry(waiter.request, waiter.request.slots))
 
     def end(self, request_id: str) -> Gang:
-        """Free the slots of a gang that is gone; they go to whoever claimed them. Return the gang."""
+        """Remove a gang and return it. Its slots become free, or go to the requests that claimed them."""
         gang = self.gangs.remove(request_id)
         self.protection.drop(gang.priority, _entry(gang, gang.slots))
         self.shares.hold(gang.group, -gang.slots)
@@ -108,14 +111,17 @@ class Scheduler:
         return gang
 
     def set_gang(self, request_id: str, *, is_preemptible: bool, cost_s: float = 0.0) -> None:
-        """Say that a running gang can be interrupted, and what that costs it."""
+        """Set whether a running gang can be preempted, and the seconds that a preemption costs it."""
         gang = self.gangs.by_id[request_id]
         gang.is_preemptible, gang.cost_s = is_preemptible, cost_s
         self._set_gang_level(gang)
         self._set_gang_timers(gang)
 
     def next_due(self) -> float | None:
-        """Return when time alone may change a decision; None while nothing waits."""
+        """Return the next time at which a decision may change without an event.
+
+        None when there is no such time, in particular while no request waits.
+        """
         if not self.waiting:
             return None
         while self._timers and not self._is_live(self._timers[0][2]):
@@ -123,7 +129,7 @@ class Scheduler:
         return self._timers[0][0] if self._timers else None
 
     def advance(self, now: float) -> None:
-        """Let time pass up to a moment: classes are crossed."""
+        """Advance the clock, and update the classes of requests and gangs."""
         self.now = now
         while self._timers and self._timers[0][0] <= now + EPSILON:
             entry = heapq.heappop(self._timers)[2]
@@ -140,7 +146,10 @@ class Scheduler:
         self._settle()
 
     def step(self, now: float) -> Outcome:
-        """Grant, claim and reserve all that may be at a moment; granted requests run from then on."""
+        """Run one pass: grant, claim and reserve everything that is possible at this time.
+
+        Granted requests run from then on.
+        """
         self.advance(now)
         self._count_eligible()
         self.drop_senseless()
@@ -149,10 +158,10 @@ class Scheduler:
         self._count_eligible()
         return Outcome(tuple(grants), tuple(preemptions))
 
-    # What a pass does to the state
+    # Changes of the state by a pass
 
     def grant(self, waiter: Waiter, placement: Placement) -> None:
-        """Let a waiting request run."""
+        """Turn a waiting request into a running gang."""
         request = self._forget(waiter.request.request_id).request
         self.board.grant(placement)
         held_s, waited_s = request.held_s, waiter.waited_at(self.now)
@@ -167,7 +176,7 @@ class Scheduler:
         self._start(gang)
 
     def order(self, waiter: Waiter, victims: Sequence[Gang], placement: Placement) -> None:
-        """Write a claim, and let its victims end."""
+        """Record a claim, and mark its victims as ending."""
         self.lanes.remove(waiter)
         self._unreserve(waiter)
         for gang in victims:
@@ -178,7 +187,7 @@ class Scheduler:
         self.lanes.touch(waiter.party.group)
 
     def reserve(self, waiter: Waiter, hosts: tuple[str, ...]) -> None:
-        """Keep hosts for a request; whoever kept one of them loses all of theirs."""
+        """Reserve hosts for a request. A request that had reserved one of them loses its whole reservation."""
         for holder in [other for other in self.holders.values() if set(other.reserved) & set(hosts)]:
             self.release_reservation(holder)
         self.lanes.remove(waiter)
@@ -187,13 +196,13 @@ class Scheduler:
         self.lanes.add(waiter)
 
     def release_reservation(self, waiter: Waiter) -> None:
-        """Keep no hosts for a request any longer."""
+        """Release the reserved hosts of a request."""
         self.lanes.remove(waiter)
         self._unreserve(waiter)
         self.lanes.add(waiter)
 
     def reach(self, rank: Rank) -> Reach:
-        """Return what a request of a rank can have on each host, up to date."""
+        """Return the up-to-date index of slots that a request of a rank can get on each host."""
         by_level, by_age = self.options.preemption == "slices", rank.level == PROTECTED
         key = (
             0 if self.options.preemption == "off" else rank.priority,
@@ -210,13 +219,13 @@ class Scheduler:
         return reach
 
     def _forget_changes(self) -> None:
-        """Keep the log of changed hosts short: indexes are built anew instead."""
+        """Limit the log of changed hosts. When it is cleared, indexes are rebuilt."""
         if len(self.board.changes) > MOST_CHANGES:
             self.board.changes.clear()
             self._reaches.clear()
 
     def is_oldest_protected(self, waiter: Waiter) -> bool:
-        """Return whether a request is protected and the oldest of those in its priority that wait."""
+        """Return whether a request is protected and is the oldest overdue one of its priority that waits."""
         if waiter.level != PROTECTED:
             return False
         entries = self.protection.overdue(waiter.request.priority)
@@ -224,7 +233,7 @@ class Scheduler:
         return oldest == waiter.request.request_id
 
     def drop_senseless(self) -> bool:
-        """End what is kept for requests whose group is at a cap; return whether there were any."""
+        """Drop claims and reservations of requests whose group is at a cap, and return whether there were any."""
         capped = [waiter for waiter in self.lanes.special.values() if self.shares.is_capped(waiter)]
         for waiter in capped:
             self.lanes.remove(waiter)
@@ -234,7 +243,7 @@ class Scheduler:
             self.lanes.touch(waiter.party.group)
         return bool(capped)
 
-    # Inside
+    # Internals
 
     def _is_possible(self, request: GangRequest) -> bool:
         shape = (request.slots, request.is_single_host)
@@ -279,7 +288,7 @@ class Scheduler:
         return all(self.claimed.get(place, mine) == mine for place in places) and self._is_coming(claim)
 
     def _is_coming(self, claim: Placement) -> bool:
-        """Return whether every slot of a claim is free, or held by something that ends."""
+        """Return whether every slot of a claim is free, or held by a gang that is ending."""
         for name, indices in claim.slots.items():
             host = self.board.hosts.get(name)
             if host is None or name not in self.board.free:
@@ -316,7 +325,7 @@ class Scheduler:
         self.holders.pop(waiter.request.request_id, None)
 
     def _free(self, placement: Placement) -> None:
-        """Give slots back to the board, or to those that claimed them."""
+        """Return slots to the board, or to the requests that claimed them."""
         self.board.give(placement)
         for name, indices in placement.slots.items():
             for request_id in sorted({self.claimed[name, i] for i in indices if (name, i) in self.claimed}):
@@ -326,7 +335,10 @@ class Scheduler:
                 waiter.kept = joined(waiter.kept, more)
 
     def _count_eligible(self) -> None:
-        """Let the clocks of requests at a cap stand still; what can start for no reason of the pool protects nobody."""
+        """Stop the waiting time of requests at a cap, and drop their protection.
+
+        Their wait is not caused by the pool.
+        """
         for waiter in [one for group in sorted(self.shares.changed) for one in self._with_cap.get(group, {}).values()]:
             is_eligible = not self.shares.is_capped(waiter)
             if is_eligible != waiter.is_eligible:
@@ -349,7 +361,7 @@ class Scheduler:
     # Classes and time
 
     def _settle(self) -> None:
-        """Bring the classes of those up to date that are protected since, or no longer."""
+        """Update the classes of requests and gangs that became protected, or are protected no longer."""
         for request_id in self.protection.settle():
             if request_id in self.waiting:
                 self._set_level(self.waiting[request_id])

@@ -1,4 +1,4 @@
-"""The plan of a search: which trials there are, before any of them runs."""
+"""Plan of a search: all of its trials, before any of them runs."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ if TYPE_CHECKING:
 class TrialSpec(TypedDict):
     """One trial of a plan: plain data, so that it can be an XCom."""
 
-    #: From 0; it alone, with the experiment's seed, gives hyperparameters and seed.
+    #: From 0. This number and the experiment's seed determine hyperparameters and seed.
     number: int
     #: Nested values; None: the trial draws them when it starts (``optuna``).
     hyperparameters: dict[str, Any] | None
-    #: Index of its bracket, most rungs first; 0 where there is one.
+    #: Index of its bracket, most rungs first; 0 when there is only one.
     bracket: int
-    #: Units of training at each rung, shortest first; empty: nobody stops it.
+    #: Units of training at each rung, shortest first; empty: the searcher never stops it.
     rungs: list[int]
-    #: Of the training, 0 .. 2^31-1.
+    #: Seed of the training, 0 .. 2^31-1.
     seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """What a search will cost."""
+    """Size and cost of a search."""
 
     method: str
     metric: str | None
     trials: int
-    #: At most so many at a time; None: no limit.
+    #: Maximum number of trials at one time; None: no limit.
     max_concurrent: int | None
-    #: What lengths are counted in: batches, records, epochs or the time metric; None: nobody limits a trial.
+    #: Unit of lengths: batches, records, epochs or the time metric; None: trials have no limit.
     unit: str | None
-    #: Units of a trial that nobody stops.
+    #: Units of a trial that is never stopped.
     length: int | None
     #: (units at each rung, trials) of each bracket, most rungs first; one without rungs for other methods.
     brackets: tuple[tuple[tuple[int, ...], int], ...]
-    #: Of the halving methods; None for the others.
+    #: Divisor of a halving method; None for other methods.
     divisor: int | None
 
     @property
     def most_units(self) -> int | None:
-        """Units of all trials together when none is stopped."""
+        """Units of all trials together, if none is stopped."""
         return None if self.length is None else self.trials * self.length
 
     @property
     def expected_units(self) -> int | None:
-        """The same when trials are stopped as by chance: their order says nothing on how good they are."""
+        """Expected units of all trials together, if their order is unrelated to their quality."""
         if self.length is None:
             return None
         if self.divisor is None:
@@ -90,11 +90,13 @@ def outline(config: ExperimentConfig) -> Outline:
 
 
 def plan(config: ExperimentConfig, seed: int, *, max_map_length: int | None = None) -> list[TrialSpec]:
-    """Return the trials of a search; the same configuration and seed give the same, byte for byte.
+    """Return the trials of a search.
+
+    The same configuration and seed give the same trials, byte for byte.
 
     :param config: complete
     :param seed: of the experiment, 0 .. 2^31-1
-    :param max_map_length: most mapped tasks that Airflow makes of one list (``[core] max_map_length``); None: any
+    :param max_map_length: most mapped tasks that Airflow creates from a list (``[core] max_map_length``); None: any
     :raises ConfigError: the search lacks or contradicts something, or has more trials than that
     """
     shape = outline(config)
@@ -104,7 +106,7 @@ def plan(config: ExperimentConfig, seed: int, *, max_map_length: int | None = No
 
 
 def planned(config: ExperimentConfig, seed: int, shape: Outline) -> Iterator[TrialSpec]:
-    """Yield the trials of a search one by one, for who wants the first of them only.
+    """Yield the trials of a search one by one, for callers that need only the first ones.
 
     :param config: complete
     :param seed: of the experiment, 0 .. 2^31-1
@@ -175,7 +177,7 @@ def _mixed(trials: Sequence[int]) -> Iterator[int]:
 
 
 def _expected(rungs: Sequence[int], trials: int, divisor: int) -> float:
-    """Return the units that a bracket trains when each order of its trials is as likely."""
+    """Return the expected units of a bracket when all orders of its trials are equally likely."""
     arriving, before, units = float(trials), 0, 0.0
     for length in rungs:
         units += arriving * (length - before)
@@ -184,7 +186,10 @@ def _expected(rungs: Sequence[int], trials: int, divisor: int) -> float:
 
 
 def _going_on(arriving: float, divisor: int) -> float:
-    """Return how many of those that enter a rung go on: the n-th does with chance max(1, n // divisor) / n."""
+    """Return the expected number of trials that continue after a rung.
+
+    The n-th trial to enter continues with probability max(1, n // divisor) / n.
+    """
     whole = math.floor(arriving)
     chances = (max(1, n // divisor) / n for n in range(1, whole + 1))
     return sum(chances) + (arriving - whole) * max(1, (whole + 1) // divisor) / (whole + 1)

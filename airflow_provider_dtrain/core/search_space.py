@@ -1,4 +1,4 @@
-"""Hyperparameters: which values are leaves, which are groups, what is wrong with them; their grid and their samples."""
+"""Hyperparameter spaces: leaves and groups, validation, points of a grid, and samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Names of the groups around a hyperparameter, and its own.
 Path = tuple[str, ...]
-#: Type of a leaf -> its fields, required ones first; those after None may be left out.
+#: Type of a leaf -> (required fields, optional fields).
 LEAF_FIELDS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     "const": (frozenset({"val"}), frozenset()),
     "int": (frozenset({"minval", "maxval"}), frozenset({"count"})),
@@ -23,7 +23,7 @@ LEAF_FIELDS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     "log": (frozenset({"minval", "maxval"}), frozenset({"base", "count"})),
     "categorical": (frozenset({"vals"}), frozenset()),
 }
-#: Ends of a double: their distance is a finite number as well.
+#: Largest absolute end of a double, so that the distance of both ends is a finite number as well.
 _LARGEST: Final = 8e307
 
 
@@ -33,7 +33,7 @@ def is_leaf(value: object) -> bool:
 
 
 def present_fields(leaf: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a leaf without those that are None, which means absent; ``val`` may be None."""
+    """Return the fields of a leaf that are not None. None means absent, except for ``val``."""
     return {name: value for name, value in leaf.items() if value is not None or name in ("type", "val")}
 
 
@@ -49,12 +49,12 @@ def _without_null(value: Any) -> Any:
 
 
 def is_constant(leaf: object) -> bool:
-    """Return whether a leaf is written as one value."""
+    """Return whether a leaf is a single value."""
     return not isinstance(leaf, Mapping) or leaf.get("type") == "const"
 
 
 def varies(leaf: object) -> bool:
-    """Return whether a leaf can have different values in two trials: a choice of equal ones cannot."""
+    """Return whether a leaf can have different values in two trials. A choice of equal values cannot."""
     if not isinstance(leaf, Mapping) or leaf.get("type") != "categorical":
         return not is_constant(leaf)
     return len({json.dumps(value, sort_keys=True, default=str) for value in leaf["vals"]}) > 1
@@ -67,7 +67,7 @@ def leaves(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def named_leaves(group: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the same with the names from the top, which may have dots in them."""
+    """Yield (names from the top, leaf) of every hyperparameter. A name may contain dots."""
     for name in sorted(group):
         value, path = group[name], (*above, name)
         if is_leaf(value):
@@ -77,7 +77,7 @@ def named_leaves(group: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[P
 
 
 def dotted(paths: Sequence[Path]) -> list[str]:
-    """Return paths as texts for people; names with dots in quotes where two would read alike."""
+    """Return paths as readable strings. Names with dots are quoted where two paths would look the same."""
     texts = Counter(map(".".join, paths))
     return [".".join(path) if texts[".".join(path)] == 1 else _quoted(path) for path in paths]
 
@@ -103,17 +103,17 @@ def constants(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_dimension(group: Mapping[str, Any]) -> bool:
-    """Return whether trials of this space can differ at all."""
+    """Return whether trials of this space can differ."""
     return any(varies(leaf) for _, leaf in leaves(group))
 
 
 def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: int, draw: int = 0) -> dict[str, Any]:
-    """Return the hyperparameters of one trial: the same whatever ran before it, and wherever this runs.
+    """Return the hyperparameters of one trial. They depend on nothing but the arguments.
 
     :param hyperparameters: space, as the configuration writes it
     :param experiment_seed: 0 .. 2^31-1
     :param trial: number of the trial in its experiment, from 0
-    :param draw: how often the training code has refused samples of this trial
+    :param draw: number of samples of this trial that the training code has refused
     :raises ConfigError: the space is not valid
     """
     space = _without_nulls(hyperparameters)
@@ -122,7 +122,7 @@ def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: i
 
 
 def grid_size(hyperparameters: Mapping[str, Any]) -> int:
-    """Return the number of points of a grid without making them.
+    """Return the number of points of a grid without creating them.
 
     :param hyperparameters: space, as the configuration writes it
     :raises ConfigError: the space is not valid, or a range has no count
@@ -133,7 +133,7 @@ def grid_size(hyperparameters: Mapping[str, Any]) -> int:
 
 
 def grid(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the points of a grid: names sorted at each level, the last one varies fastest.
+    """Return the points of a grid. Names are sorted at each level, and the last one varies fastest.
 
     :param hyperparameters: space, as the configuration writes it
     :raises ConfigError: the space is not valid, a range has no count, or there are more than ``GRID_LIMIT`` points
@@ -169,9 +169,9 @@ def _check_leaf(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     for name in sorted(leaf.keys() - required - optional - {"type"}):
         yield f"{path}.{name}", f"unknown field of {kind}; accepted: {', '.join(sorted(required | optional))}"
     for name in sorted(required - leaf.keys()):
-        yield f"{path}.{name}", f"{kind} needs it"
+        yield f"{path}.{name}", f"missing; {kind} requires it"
     if kind == "categorical" and "vals" in leaf and not (isinstance(leaf["vals"], list) and leaf["vals"]):
-        yield f"{path}.vals", "a list with at least one value is accepted"
+        yield f"{path}.vals", "must be a list with at least one value"
     if kind in ("int", "double", "log"):
         yield from _check_range(path, kind, leaf)
 
@@ -199,7 +199,7 @@ def _check_log(path: str, leaf: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     for name in ("minval", "maxval"):
         if name in leaf and abs(leaf[name]) > 700 / abs(math.log(base)):
-            yield f"{path}.{name}", f"{shown(base)} to the power of {shown(leaf[name])} is no finite number"
+            yield f"{path}.{name}", f"{shown(base)} to the power of {shown(leaf[name])} is not a finite number"
 
 
 def _is_number(value: object, *, integer: bool = False) -> bool:

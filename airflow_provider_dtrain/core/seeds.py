@@ -9,7 +9,7 @@ _BITS = 256
 
 
 def trial_seed(experiment_seed: int, trial: int) -> int:
-    """Return the seed of one trial, 0 .. 2^31-1; the same whatever ran before it.
+    """Return the seed of one trial, 0 .. 2^31-1. It does not depend on earlier trials.
 
     :param experiment_seed: 0 .. 2^31-1
     :param trial: number of the trial in its experiment, from 0
@@ -19,11 +19,11 @@ def trial_seed(experiment_seed: int, trial: int) -> int:
 
 
 class Draws:
-    """Numbers without a pattern that depend on a text alone: the same on every version of Python and machine.
+    """Pseudo-random numbers that depend on a text alone: the same on every machine and Python version.
 
-    The n-th is SHA-256 of the text's own SHA-256 and n.
+    The n-th number is SHA-256 of the text's own SHA-256 and n.
 
-    :param text: what the numbers are for
+    :param text: purpose of the numbers
     """
 
     def __init__(self, text: str) -> None:
@@ -31,7 +31,7 @@ class Draws:
         self._count = 0
 
     def below(self, limit: int) -> int:
-        """Return the next one, 0 .. limit - 1.
+        """Return the next number, 0 .. limit - 1.
 
         :param limit: >= 1
         """
@@ -40,5 +40,5 @@ class Draws:
         return int.from_bytes(digest, "big") * limit >> _BITS
 
     def unit(self) -> float:
-        """Return the next one, 0 <= x < 1, a multiple of 2^-53."""
+        """Return the next number, 0 <= x < 1, a multiple of 2^-53."""
         return self.below(2**53) / 2**53

@@ -1,4 +1,4 @@
-"""What a request that cannot start lacks: whether it ever can, and which slots stand in the way."""
+"""Analysis of a request that cannot start: whether it ever can, and which slots are in the way."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from airflow_provider_dtrain.core.board import Board, stable_order
 from airflow_provider_dtrain.core.resources import GangRequest, PoolOptions
 from airflow_provider_dtrain.core.subset_sum import cheapest_subset, reachable
 
-NOBODY: frozenset[str] = frozenset()
+NO_HOSTS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The hosts on which a request that cannot start would start first."""
+    """Hosts on which a request that cannot start would start first."""
 
     #: The hosts that come closest.
     hosts: tuple[str, ...]
-    #: Slots on them that it needs and that are not free for it.
+    #: Number of slots on them that it needs and that are not free for it.
     missing: int
-    #: Those of the hosts that are not ready, excluded or closed: freed slots alone do not help there.
+    #: Hosts among them that are not ready, excluded or closed. Freed slots alone do not help there.
     unusable: tuple[str, ...]
     #: All slots of the hosts are needed.
     is_whole: bool
-    #: Hosts with all the free slots that it needs of them, kept for others: nothing else stands in the way there.
+    #: Hosts with enough free slots for it that are reserved for other requests. Nothing else is in the way there.
     reserved: tuple[str, ...] = ()
-    #: Every slot that it needs on ``hosts`` is free, and some are kept for others.
+    #: Every slot that it needs on ``hosts`` is free, and some are reserved for other requests.
     is_free: bool = False
 
 
 def could_ever(board: Board, request: GangRequest, options: PoolOptions) -> bool:
     """Return whether the pool serves the request once every slot is free.
 
-    Neither the state of a host nor an exclusion makes a request impossible, both pass; disabled hosts do.
+    The state of a host and an exclusion are temporary and do not make a request impossible. Disabled hosts do.
     """
     sizes = board.sizes
     if request.slots == 0:
@@ -42,13 +42,13 @@ def could_ever(board: Board, request: GangRequest, options: PoolOptions) -> bool
     return works(sizes, request.slots, request.is_single_host, options.allow_heterogeneous)
 
 
-def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NOBODY) -> Shortfall:
-    """Return the hosts on which the fewest slots stand in the way, first of all the fewest unusable hosts.
+def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS) -> Shortfall:
+    """Return the hosts with the fewest unusable hosts, then with the fewest slots in the way.
 
-    Only for a request that the pool can serve at all. Ties: hosts where only a reservation is in the way, the earlier
+    Only for a request that the pool can serve. Ties: hosts where only a reservation is in the way, the earlier
     rule, larger hosts, the stable hash.
 
-    :param closed: hosts that are kept for others
+    :param closed: hosts that are reserved for other requests
     """
     unusable = (board.size.keys() - board.free.keys()) | closed | request.excluded_hosts
     if request.slots == 0:
@@ -62,7 +62,7 @@ def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: 
     kept = closed & set(found) if is_whole else closed
     reserved = sorted(name for name in kept if ways.is_free(name, is_whole))
     if not is_whole and found[0] in reserved:
-        # Any of them would do.
+        # Any of these hosts would serve.
         found = reserved
     blocked = tuple(sorted(name for name in found if name in unusable))
     is_free = all(ways.is_free(name, is_whole) for name in found)
@@ -85,21 +85,21 @@ def works(sizes: Mapping[int, int], slots: int, is_single_host: bool, unequal: b
 
 
 def sums(sizes: Mapping[int, int], limit: int) -> int:
-    """Return which numbers of slots up to ``limit`` whole hosts make, as bits (see ``subset_sum``)."""
+    """Return the sums of slots up to ``limit`` that whole hosts can form, as bits (see ``subset_sum``)."""
     return reachable(((size, count) for size, count in sizes.items() if size), limit)
 
 
 #: Cost, hosts, and whether all their slots are needed.
 _Plan = tuple[int, list[str], bool]
-#: Cost, and the host behind its tie-break; sorts as a choice is made.
+#: Cost, then the host after its tie-break. Sorts in the order of choice.
 _Row = tuple[int, tuple[int, str]]
 
 
 class _Ways:
-    """The ways to place one request if slots that are held now were free, with their costs.
+    """Placements of one request if the slots that are held now were free, with their costs.
 
-    The cost counts slots in the way; an unusable host weighs more than all slots together, and each of its slots that
-    is really in use or of no use less than one.
+    The cost counts slots in the way. An unusable host weighs more than all slots together, and each of its slots
+    that is in use or cannot be used weighs less than one slot.
     """
 
     def __init__(self, board: Board, unusable: Set[str], request: GangRequest) -> None:
@@ -134,11 +134,11 @@ class _Ways:
         return self._plan([row for count, rows in zip(counts, groups, strict=True) for row in rows[:count]])
 
     def missing(self, cost: int) -> int:
-        """Return the slots of a cost."""
+        """Return the number of slots in a cost."""
         return cost // self.scale % self.scale
 
     def is_free(self, name: str, is_whole: bool) -> bool:
-        """Return whether a host has the free slots that the request needs of it, whoever they are kept for."""
+        """Return whether a host has the free slots that the request needs, regardless of reservations."""
         wanted = self.board.size.get(name, 0) if is_whole else self.slots
         return self._in_use(name, wanted) == 0
 

@@ -1,4 +1,4 @@
-"""Why a request does not start, in words for people."""
+"""Messages that explain why a request does not start."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence, Set
 
 from airflow_provider_dtrain.core.board import Board
 from airflow_provider_dtrain.core.resources import GangRequest, Host, PoolOptions, Unplaceable
-from airflow_provider_dtrain.core.shortage import NOBODY, Shortfall, could_ever, shortfall, sums, works
+from airflow_provider_dtrain.core.shortage import NO_HOSTS, Shortfall, could_ever, shortfall, sums, works
 
-#: Names in one list; the rest is counted.
+#: Maximum number of names in one list. The rest is counted.
 SHOWN = 6
 
 
-def explain(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NOBODY) -> Unplaceable:
-    """Return why no slots were found: what is missing, or why none ever will be and what would work.
+def explain(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS) -> Unplaceable:
+    """Return the reason why a request gets no slots.
 
-    :param closed: hosts that are kept for others
+    It names what is missing now, or why the request can never start and which size would work.
+
+    :param closed: hosts that are reserved for other requests
     """
     if not could_ever(board, request, options):
         return Unplaceable(_never_words(board, request, options), never=True)
@@ -25,7 +27,7 @@ def explain(board: Board, request: GangRequest, options: PoolOptions, closed: Se
 
 
 def missing_words(board: Board, request: GangRequest, need: Shortfall) -> str:
-    """Return what stands in the way of a request that the pool can serve."""
+    """Return the message about the slots that are in the way of a request that the pool can serve."""
     states = _state_words(board, request, need)
     if request.slots == 0:
         return sentences(["no host is ready for a process without slots", *states])
@@ -34,7 +36,7 @@ def missing_words(board: Board, request: GangRequest, need: Shortfall) -> str:
     if need.is_free:
         return sentences([f"{wanted} on {where}: free on {names(need.hosts)}", *states])
     closest = f"closest is {names(need.hosts)}" if len(need.hosts) == 1 else f"closest are {names(need.hosts)}"
-    # Airflow's log does not wrap: who holds the slots comes first.
+    # Airflow's log does not wrap, so the holders of the slots come first.
     lack = f"{need.missing} of {wanted} missing{_owner_words(board, need)}"
     return sentences([lack, f"{wanted} on {where} needed, {closest}", *_other_words(board, need), *states])
 
@@ -45,12 +47,12 @@ def sentences(parts: Sequence[str]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return the number with its noun, plural where it has to be."""
+    """Return the number with its noun in the singular or plural."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def names(items: Sequence[str]) -> str:
-    """Return the items as a list in words, at most six by name."""
+    """Return the items as an enumeration, at most six by name."""
     shown = list(items[:SHOWN])
     if len(items) > SHOWN:
         shown.append(f"{len(items) - SHOWN} more")
@@ -74,7 +76,7 @@ def _state_words(board: Board, request: GangRequest, need: Shortfall) -> list[st
 
 
 def _owner_words(board: Board, need: Shortfall) -> str:
-    """Return who holds slots on the hosts, with their number where there are several."""
+    """Return the holders of slots on the hosts, with the number of slots when there are several holders."""
     hosts = _usable(board, need)
     owners = Counter(who for host in hosts for index, who in host.holders if index in host.held)
     if not owners:
@@ -95,11 +97,11 @@ def _other_words(board: Board, need: Shortfall) -> list[str]:
     claimed = sum(board.claimed[host.name] for host in hosts)
     words = []
     if granted:
-        words.append(f"{count(granted, 'slot')} just granted to others")
+        words.append(f"{count(granted, 'slot')} just granted to other requests")
     if claimed:
-        words.append(f"{count(claimed, 'slot')} kept for requests that others were told to stop for")
+        words.append(f"{count(claimed, 'slot')} claimed by requests for which other gangs stop")
     if blocked:
-        words.append(f"{count(blocked, 'slot')} stuck or in use by something outside this store")
+        words.append(f"{count(blocked, 'slot')} stuck, or in use by a process outside this store")
     return words
 
 
@@ -110,14 +112,14 @@ def _never_words(board: Board, request: GangRequest, options: PoolOptions) -> st
         listed = names(sorted(board.hosts))
         return f"Every host of the pool is disabled ({listed}). Enable one with: airflow dtrain hosts enable NAME."
     if not any(board.sizes):
-        return "No host of the pool has a slot that is switched on. Enable slots, or register a host with slots."
+        return "No host of the pool has an enabled slot. Enable slots, or register a host with slots."
     wanted = count(request.slots, "slot")
     have = f"the pool has {_sizes_words(board.sizes)}"
     if request.is_single_host:
-        fact = f"{wanted} on one host can never be had: {have}"
+        fact = f"{wanted} on one host can never be granted: {have}"
         return sentences([fact, _single_host_advice(board, request, options)])
     rule = "whole hosts that sum up exactly" if options.allow_heterogeneous else "whole hosts of one size"
-    fact = f"{wanted} can never be had: {have}, and a gang larger than a host takes {rule}"
+    fact = f"{wanted} can never be granted: {have}, and a gang larger than a host takes {rule}"
     return sentences([fact, _advice(board, request, options)])
 
 
@@ -143,16 +145,16 @@ def _advice(board: Board, request: GangRequest, options: PoolOptions) -> str:
 
 
 def nearest_sizes(sizes: Mapping[int, int], slots: int, unequal: bool) -> list[int]:
-    """Return the next smaller and the next larger number of slots that would work, where there are such.
+    """Return the next smaller and the next larger number of slots that would work, if they exist.
 
     :param sizes: slots of a host -> number of such hosts
-    :param slots: a number that does not work; larger than every host
+    :param slots: a number that does not work and is larger than every host
     """
     largest = max(sizes)
     fits = {largest} | {size * min(number, slots // size) for size, number in sizes.items() if size}
     fits |= {size * (slots // size + 1) for size, number in sizes.items() if size and slots // size < number}
     if unequal:
-        # One host more reaches over any gap, so the next larger sum is at most one host away.
+        # One more host spans any gap, so the next larger sum is at most one host away.
         bits = sums(sizes, slots + largest)
         fits.add((bits & ((1 << slots) - 1)).bit_length() - 1)
         above = bits >> (slots + 1)

@@ -1,4 +1,4 @@
-"""Values in error messages: short, and without what may be a secret."""
+"""Values in error messages: shortened, and without possible secrets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-#: Said of a value that holds Jinja.
+#: Hint for a value that contains Jinja.
 JINJA: Final = (
-    "This holds Jinja, which Airflow fills in only where a DAG passes the text as an operator's config; "
-    "a file is taken literally: write a value here, and let the DAG set another one with overrides"
+    "The value contains Jinja, which Airflow renders only in a config that a DAG passes to an operator, "
+    "not in a file: write a plain value here, and let the DAG set another one with overrides"
 )
 #: Longest text that a message repeats.
 LIMIT: Final = 60
@@ -28,7 +28,7 @@ _SEARCHED: Final = 10_000
 
 
 def names_secret(name: str) -> bool:
-    """Return whether a name says that its value is a secret, such as ``DB_PASSWORD``."""
+    """Return whether a name indicates that its value is a secret, such as ``DB_PASSWORD``."""
     return bool(_SECRET_NAME.search(name[:_SEARCHED]))
 
 
@@ -39,7 +39,7 @@ def may_be_secret(text: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message may repeat it: short, strings quoted, no secrets, no contents of maps."""
+    """Return a value for use in a message: short, strings quoted, no secrets, no contents of maps."""
     if isinstance(value, str):
         return _shown_text(value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,13 +1,13 @@
-"""A pool on a simulated clock: jobs arrive, a rule starts and stops them, and what came of it.
+"""Simulation of a pool on a simulated clock: jobs arrive, and a rule starts and stops them.
 
-No clock and no disk: the jobs of a trace come in, one :class:`Outcome` goes out. The rule is either the
-queue of this package (``simulation_queue``) or one of the ``baselines``.
+Uses no real clock and no disk. The input is the jobs of a trace, the result is one :class:`Outcome`. The rule is
+either the queue of this package (``simulation_queue``) or one of the ``baselines``.
 
-How a preemption is modelled. A job that is told to stop works no more from that second on, but holds its
-slots for half of ``cost_s`` while it writes its checkpoint and ends; then it waits again with its place
-in the order and its counters. The other half goes by after the next start, until the checkpoint is loaded.
-So a job holds its slots for exactly ``duration_s + cost_s * preemptions`` in all, and each preemption
-delays it by ``cost_s`` and the time that it waits again.
+Model of a preemption: A job that is asked to stop does no work from that second on, but holds its slots for
+half of ``cost_s`` while it writes its checkpoint and ends. Then it waits again with its place in the order and
+its counters. The other half passes after the next start, until the checkpoint is loaded. So a job holds its
+slots for exactly ``duration_s + cost_s * preemptions`` in all, and each preemption delays it by ``cost_s`` and
+the time that it waits again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_dtrain.core.board import Board
 from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions
 from airflow_provider_dtrain.core.shortage import could_ever
 
-#: Least seconds between two decisions that only the clock asks for: rounding never stops the clock.
+#: Minimum seconds between two decisions that only the clock causes, so that rounding never stops the clock.
 SHORTEST_STEP_S = 1.0
 #: Decisions between two calls of ``on_progress``.
 _PROGRESS_STEPS = 500
@@ -38,68 +38,68 @@ class Job:
     submit_s: float
     #: Slots of its gang, >= 0.
     slots: int
-    #: Seconds of work, >= 0; no rule but EASY backfill is told.
+    #: Seconds of work, >= 0. Only EASY backfill knows it in advance.
     duration_s: float
-    #: Whose jobs share the pool by weight; the experiment of a real trial.
+    #: Group that shares the pool by weight: the experiment of a real trial.
     group: str = ""
     #: 1 .. 99, smaller first.
     priority: int = 42
-    #: Bound on the seconds of one run that every rule is told; None = none.
+    #: Maximum seconds of one run, known to every rule; None = no limit.
     max_runtime_s: float | None = None
-    #: It can be stopped and continues from a checkpoint.
+    #: It can be stopped, and then continues from a checkpoint.
     is_preemptible: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What a rule decided at one moment."""
+    """Decision of a rule at one time."""
 
     #: (job id, its slots) that start now.
     starts: Sequence[tuple[str, Placement]] = ()
-    #: Ids of running jobs that are told to stop.
+    #: Ids of running jobs to stop.
     stops: Sequence[str] = ()
     #: Seconds until time alone may change the decision; None = never.
     due_s: float | None = None
 
 
 class Rule(Protocol):
-    """Whoever decides; it is told of everything that happens, then asked once per moment."""
+    """Scheduling rule under simulation. It receives every event, then decides once per point in time."""
 
     def submit(self, job: Job, sequence: int, now: float) -> None:
-        """A job has arrived."""
+        """Record that a job has arrived."""
 
     def finish(self, job_id: str, now: float) -> None:
-        """A job has done its work; its slots are free."""
+        """Record that a job has done its work and its slots are free."""
 
     def requeue(self, job_id: str, now: float) -> None:
-        """A job that was told to stop has stopped: its slots are free and it waits again."""
+        """Record that a preempted job has stopped: its slots are free and it waits again."""
 
     def decide(self, now: float) -> Orders:
-        """Return what starts and stops now."""
+        """Return the jobs to start and to stop now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What became of one job."""
+    """Result of one job."""
 
     job: Job
     #: Seconds since the trace began.
     first_start_s: float
     end_s: float
-    #: How often it was stopped and waited again.
+    #: Number of times it was stopped and waited again.
     preemptions: int
 
     @property
     def wait_s(self) -> float:
-        """Seconds from submission to the end that were not its work: waiting and what preemptions cost."""
+        """Seconds from submission to the end that were not its work: waiting, and the cost of preemptions."""
         return self.end_s - self.job.submit_s - self.job.duration_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a trace under one rule."""
+    """Result of a trace under one rule."""
 
-    #: In the order in which they ended.
+    #: In the order of their ends.
     completions: Sequence[Completion]
     slots: int
     largest_host: int
@@ -140,14 +140,14 @@ def simulate(
     cost_s: float = 60.0,
     on_progress: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Return what becomes of the jobs under a rule; the same arguments give the same outcome.
+    """Return the outcome of the jobs under a rule. The same arguments give the same outcome.
 
     :param jobs: in any order; each must fit the hosts (see :func:`split`)
     :param hosts: all free
     :param rule: fresh, used for this one call
     :param cost_s: seconds of work lost per preemption, >= 0
-    :param on_progress: called now and then with the number of jobs that have ended
-    :raises ValueError: the rule gave slots that are held, stopped what does not run, or starves jobs
+    :param on_progress: called every 500 decisions with the number of jobs that have ended
+    :raises ValueError: the rule gave slots that are held, stopped a job that does not run, or starves jobs
     """
     world = _World(jobs, hosts, rule, cost_s)
     steps = 0
@@ -160,10 +160,10 @@ def simulate(
 
 @dataclass(slots=True)
 class _State:
-    """One job that has arrived and not ended."""
+    """Job that has arrived and not ended."""
 
     job: Job
-    #: Seconds for which it still has to hold its slots, restarts included.
+    #: Seconds for which it still has to hold its slots, including restarts.
     left_s: float
     placement: Placement | None = None
     started_s: float = 0.0
@@ -175,7 +175,7 @@ class _State:
 
 
 class _Event(NamedTuple):
-    """The end of a run; sorted by time, then in the order in which they were foreseen."""
+    """End of a run. Events sort by time, then by the order in which they were scheduled."""
 
     at: float
     order: int
@@ -185,7 +185,7 @@ class _Event(NamedTuple):
 
 @dataclass(slots=True)
 class _Slots:
-    """Which slots are held; kept apart from the rule's own books, to check them."""
+    """Held slots, tracked separately from the rule's own state in order to check it."""
 
     held: dict[str, set[int]]
     free: int
@@ -207,7 +207,7 @@ class _Slots:
 
 
 class _World:
-    """The state of one simulation."""
+    """State of one simulation."""
 
     def __init__(self, jobs: Sequence[Job], hosts: Sequence[Host], rule: Rule, cost_s: float) -> None:
         self.rule, self.cost_s = rule, cost_s
@@ -226,7 +226,7 @@ class _World:
         self.held_slot_s = self.contended_s = self.idle_slot_s = 0.0
 
     def step(self) -> bool:
-        """Go to the next moment at which something happens; return False when all jobs have ended."""
+        """Advance to the next event, and return False when all jobs have ended."""
         moment = self._next()
         if moment is None:
             if self.states:
@@ -286,7 +286,7 @@ class _World:
 
     def _stop(self, state: _State) -> None:
         if state.placement is None or state.is_stopping:
-            raise ValueError(f"Job {state.job.job_id!r} was told to stop, but does not run.")
+            raise ValueError(f"Job {state.job.job_id!r} cannot be stopped, because it does not run.")
         state.is_stopping = True
         state.left_s += self.cost_s / 2 - (self.now - state.started_s)
         state.preemptions += 1

@@ -1,4 +1,4 @@
-"""The numbers by which outcomes of a simulation are compared."""
+"""Numbers for the comparison of simulated outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_dtrain.core.simulation import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One outcome in numbers; a wait is completion - submission - duration."""
+    """One outcome in numbers. A wait is completion - submission - duration."""
 
     jobs: int
     mean_wait_s: float

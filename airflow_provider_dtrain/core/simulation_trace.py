@@ -1,4 +1,4 @@
-"""Reads the jobs of a trace from the lines of a CSV file; every mistake is named with its line."""
+"""Reader for traces: jobs from the lines of a CSV file. Every error names its line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TypeVar
 from airflow_provider_dtrain.core.simulation import Job
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
-#: Columns that a trace must have; all others may be missing or empty.
+#: Columns that a trace must have. All other columns may be missing or empty.
 NEEDED = ("job_id", "submit_s", "gpus", "duration_s")
-#: All columns that mean something.
+#: All columns that are read.
 KNOWN = (*NEEDED, "group", "vc", "priority", "max_runtime_s")
 MOST_SLOTS = 1_000_000
 _MOST_PROBLEMS = 20
@@ -28,12 +28,12 @@ def read_jobs(
 ) -> list[Job]:
     """Return the jobs in the order of the lines.
 
-    The columns are job_id, submit_s, gpus and duration_s; group (or vc), priority and max_runtime_s may be
-    there as well, others are ignored.
+    The columns are job_id, submit_s, gpus and duration_s. The columns group (or vc), priority and max_runtime_s
+    are optional, and all other columns are ignored.
 
     :param lines: text with a header, e.g. an open file
     :param source: for messages: the path, or ``standard input``
-    :param on_ignored: told of the columns that mean nothing, where there are such
+    :param on_ignored: called with the ignored columns, if there are any
     :raises ConfigError: names every line that cannot be used, up to 20 of them
     """
     reader = csv.DictReader(lines, strict=True)
@@ -49,7 +49,7 @@ def read_jobs(
 
 
 def with_not_preemptible(jobs: Iterable[Job], share: float, seed: int) -> list[Job]:
-    """Return the jobs, about ``share`` of them such that nobody can stop them.
+    """Return the jobs, with about ``share`` of them not preemptible.
 
     :param share: 0 .. 1 of the jobs, chosen by a hash of seed and job id: the same for every other option
     """
@@ -61,11 +61,11 @@ def with_not_preemptible(jobs: Iterable[Job], share: float, seed: int) -> list[J
 
 
 def between(jobs: Iterable[Job], begin_s: float | None, end_s: float | None, limit: int | None) -> list[Job]:
-    """Return the jobs by submission that were submitted in a part of the trace.
+    """Return the jobs that were submitted in a part of the trace, by submission.
 
     :param begin_s: seconds since the trace began; None = from its start
     :param end_s: exclusive; None = to its end
-    :param limit: at most so many; None = all
+    :param limit: maximum number of jobs; None = all
     """
     low = -math.inf if begin_s is None else begin_s
     high = math.inf if end_s is None else end_s
@@ -77,7 +77,7 @@ def _header(reader: csv.DictReader[str], found: _Found) -> list[str]:
     try:
         names = [name.strip().removeprefix("\ufeff") for name in reader.fieldnames or ()]
     except csv.Error as error:
-        found.refuse(1, f"is no CSV: {error}")
+        found.refuse(1, f"is not valid CSV: {error}")
         raise found.error() from None
     reader.fieldnames = names
     return names
@@ -88,11 +88,11 @@ def _rows(reader: csv.DictReader[str], found: _Found) -> Iterator[tuple[int, _Ro
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        found.refuse(reader.reader.line_num, f"is no CSV: {error}")
+        found.refuse(reader.reader.line_num, f"is not valid CSV: {error}")
 
 
 class _Found:
-    """The jobs and mistakes of a trace."""
+    """Jobs and errors of a trace."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -148,7 +148,7 @@ class _Found:
 
 
 class _Cells:
-    """The values of one line."""
+    """Values of one line."""
 
     def __init__(self, row: _Row, problems: list[str]) -> None:
         self.row, self.problems = row, problems

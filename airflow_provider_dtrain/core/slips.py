@@ -1,4 +1,4 @@
-"""What a configuration of a search may say, and what still looks like a slip."""
+"""Lint rules for search configurations: settings that are valid, but probably a mistake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.search import Outline
 
 BATCH_SIZE = "hyperparameters.global_batch_size"
-#: Of every type of hyperparameter.
+#: Fields of all types of hyperparameters.
 _FIELDS = frozenset().union(*(names for fields in LEAF_FIELDS.values() for names in fields))
 
 
@@ -32,7 +32,7 @@ def slips(config: ExperimentConfig, shape: Outline) -> list[str]:
 
 
 def _exponents(path: str, leaf: Any) -> Iterator[str]:
-    """Yield the ends of a ``log`` that were given as values instead of exponents."""
+    """Yield a warning for a ``log`` whose ends look like values instead of exponents."""
     if not isinstance(leaf, Mapping) or leaf.get("type") != "log":
         return
     low, high, base = leaf["minval"], leaf["maxval"], leaf.get("base", LOG_BASE)
@@ -46,11 +46,11 @@ def _ranges_in_lists(path: str, leaf: Any) -> Iterator[str]:
         return
     for place, item in enumerate(leaf):
         if isinstance(item, Mapping) and item.get("type") in LEAF_FIELDS:
-            yield f"{path}: a list is one constant, and nothing is drawn for the {item['type']} at [{place}] of it"
+            yield f"{path}: a list is one constant, so the {item['type']} at [{place}] in it is not sampled"
 
 
 def _ranges_without_type(group: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yield the groups whose names are those of the fields of a range or a choice."""
+    """Yield a warning for each group whose names are the fields of a range or a choice."""
     if group.keys() & {"minval", "maxval", "vals"} and group.keys() <= _FIELDS:
         names = " and ".join(sorted(group))
         yield f"{path}: without a type this is a group with the constants {names}; type: {_type_of(group)} is missing"
@@ -78,6 +78,6 @@ def _equal_rungs(shape: Outline) -> Iterator[str]:
         if trials and any(low == high for low, high in pairwise(rungs)):
             units = ", ".join(map(str, rungs))
             yield (
-                f"searcher: rungs at {units} {shape.unit}: at equal ones a trial is judged twice by one validation; "
-                f"a longer max_length or fewer rungs part them"
+                f"searcher: rungs at {units} {shape.unit}: one validation judges a trial at every equal rung; "
+                f"raise max_length or lower the number of rungs"
             )

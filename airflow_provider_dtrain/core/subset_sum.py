@@ -15,7 +15,7 @@ def reachable(groups: Iterable[tuple[int, int]], limit: int) -> int:
     Takes one shift per group and power of two of its count.
 
     :param groups: (size of each item, > 0; number of items)
-    :param limit: largest sum that is of interest
+    :param limit: largest sum to consider
     """
     mask = (1 << (limit + 1)) - 1
     sums = 1
@@ -29,8 +29,8 @@ def cheapest_subset(
 ) -> tuple[int, ...] | None:
     """Return how many items to take from each group so that their sizes sum up to ``total``, else None.
 
-    Whether there is a solution is always exact. It is the one of least cost, then fewest items, then
-    largest sizes, unless the search takes more than ``max_steps``: then the best one found so far.
+    It is always exact whether there is a solution. The result has the least cost, then the fewest items, then
+    the largest sizes. When the search takes more than ``max_steps``, it is the best solution found so far.
 
     :param groups: (size, costs of its items ascending, each >= 0), largest size first
     :param total: sum wanted, > 0
@@ -68,13 +68,13 @@ class _Node(NamedTuple):
 
 
 class _Search:
-    """Depth first, many large items first; cut off by the best solution and by equal states."""
+    """Depth-first search, many large items first, pruned by the best solution and by equal states."""
 
     def __init__(self, groups: list[tuple[int, list[int]]], total: int) -> None:
         self.groups, self.total = groups, total
         self.best: _Node | None = None
         self.seen: dict[tuple[int, int], tuple[int, int]] = {}
-        # tails[i]: the sums that the groups from i on can make; no branch without a solution is entered.
+        # tails[i]: the sums that the groups from i on can form. The search enters no branch without a solution.
         self.tails = [1] * (len(groups) + 1)
         mask = (1 << (total + 1)) - 1
         for index in range(len(groups) - 1, -1, -1):

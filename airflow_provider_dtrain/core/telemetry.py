@@ -1,11 +1,11 @@
-"""Figures about a trial: which reports count after a restart, and what measurements come to."""
+"""Figures about a trial: reports that count after a restart, total timings, ranges of system metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-#: name -> unit, of what a host is measured for. Rates are per second.
+#: name -> unit of each system metric of a host. Rates are per second.
 SYSTEM_METRICS: Mapping[str, str] = {
     "cpu_util": "%",
     "memory_available": "bytes",
@@ -17,36 +17,36 @@ SYSTEM_METRICS: Mapping[str, str] = {
     "gpu_util": "%",
     "gpu_free_memory": "bytes",
 }
-#: Names of timings in the order of a batch; others follow.
+#: Names of timings in the order of a batch. Other names follow.
 TIMINGS = (
     "dataloader_next", "to_device", "train_batch", "backward", "gradient_exchange", "step_optimizer",
     "step_lr_schedulers", "from_device", "reduce_metrics", "checkpoint",
 )  # fmt: skip
 
-#: Timings of which a summary holds one value: they have a mean, but their sum says nothing.
+#: Timings of which a summary holds one value. They have a mean, but their sum has no meaning.
 SAMPLED_TIMINGS = frozenset({"gradient_exchange"})
 
 
 class Report(Protocol):
-    """What of a report decides whether it counts."""
+    """Fields of a report that decide whether it counts."""
 
     @property
     def step(self) -> int:
-        """Steps taken so far."""
+        """Return the number of steps taken so far."""
 
     @property
     def attempt(self) -> int:
-        """Number of the attempt that reported."""
+        """Return the number of the attempt that reported."""
 
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 
 
 def current_branch(reports: Sequence[AnyReport]) -> list[AnyReport]:
-    """Return the reports that lead to where the trial is, in their order.
+    """Return the reports that lead to the current state of the trial, in their order.
 
-    A restarted attempt takes up training at a checkpoint, so from its first report on it replaces everything that
-    earlier attempts reported: those steps were taken again.
+    A restarted attempt resumes training at a checkpoint. From its first report on, it replaces everything that
+    earlier attempts reported, because it took those steps again.
     """
     first: dict[int, int] = {}
     for report in reports:
@@ -60,7 +60,10 @@ def current_branch(reports: Sequence[AnyReport]) -> list[AnyReport]:
 
 
 def total_timings(summaries: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return count, total_s, mean_s and max_s per name over several ``timings`` events; malformed ones are left out."""
+    """Return count, total_s, mean_s and max_s per name over several ``timings`` events.
+
+    Malformed events are left out.
+    """
     sums: dict[str, dict[str, float]] = {}
     for summary in summaries:
         names = summary.get("names")
@@ -79,7 +82,10 @@ def total_timings(summaries: Iterable[Mapping[str, Any]]) -> dict[str, dict[str,
 
 
 def system_ranges(samples: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, float]]:
-    """Return (device, metric) -> min, mean, max, count; the device is a GPU's UUID, empty for the host itself."""
+    """Return (device, metric) -> min, mean, max, count.
+
+    The device is the UUID of a GPU, or empty for the host itself.
+    """
     found: dict[tuple[str, str], dict[str, float]] = {}
     for sample in samples:
         _take(found, "", sample)

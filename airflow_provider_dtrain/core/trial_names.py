@@ -1,4 +1,4 @@
-"""What a trial is called where many of them are listed: its number and what makes it differ."""
+"""Names of trials in lists: the number, and the hyperparameters that differ between trials."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PLAIN: Final = (1e-2, 1e5)
 
 
 def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Mapping[str, Any] | None = None) -> str:
-    """Return e.g. ``3 | lr=3e-4 bs=256``, or ``trial 3`` where nothing differs: at most 200 characters.
+    """Return a name such as ``3 | lr=3e-4 bs=256``, or ``trial 3`` when nothing differs. At most 200 characters.
 
     :param number: of the trial; None leaves it out
     :param hparams: its values, nested; None = not drawn yet
-    :param space: the values' space: what is the same in all trials is left out; None keeps everything
+    :param space: the space of the values; leaves out values that are the same in all trials. None keeps all values
     """
     if hparams is None:
         words = "not drawn yet"
@@ -41,7 +41,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _values(values: Mapping[str, Any], space: Mapping[str, Any] | None, above: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) of what differs between trials, names sorted at each level."""
+    """Yield (path, value) of the values that differ between trials, names sorted at each level."""
     for name in sorted(values):
         leaf = None if space is None else space.get(name)
         if isinstance(values[name], Mapping) and (space is None or not is_leaf(leaf)):
@@ -58,7 +58,7 @@ def _shown(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """Return three digits of a number, as ``3e-4`` where that is easier to read."""
+    """Return a number with three digits, such as ``3e-4`` where that is easier to read."""
     low, high = _PLAIN
     if value == 0 or low <= abs(value) < high:
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"

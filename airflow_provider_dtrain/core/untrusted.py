@@ -1,4 +1,4 @@
-"""JSON that a host sent: bounded in length, depth, number of values, and free of text that no database takes."""
+"""Parser for JSON from hosts: limits depth and number of values, and removes text that no database accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-#: An integer of more digits fits no column; int() of many digits costs quadratic time.
+#: An integer with more digits fits no column. int() of many digits costs quadratic time.
 MAX_DIGITS = 19
 _TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[{]|[\]}]")
@@ -17,18 +17,18 @@ _REPLACED = re.compile("[\x00\ud800-\udfff]")
 
 
 class UntrustedInputError(ValueError):
-    """Input of a host exceeds a limit or is malformed."""
+    """Input from a host exceeds a limit or is malformed."""
 
 
 def parse_object(text: bytes, *, depth: int, values: int) -> dict[str, Any]:
-    """Return the JSON object in ``text``; lone surrogates and NUL become U+FFFD.
+    """Return the JSON object in ``text``. Lone surrogates and NUL become U+FFFD.
 
     Depth and number of values are counted before anything is built: a MiB of ``{},{},`` takes 70 MiB as objects.
 
-    :param text: of a length that the caller has bounded
+    :param text: JSON; the caller has limited its length
     :param depth: most levels of nesting, the object itself included
     :param values: most values in all lists and objects together
-    :raises UntrustedInputError: a limit is exceeded, or it is no JSON object in UTF-8; NaN, infinities and integers
+    :raises UntrustedInputError: a limit is exceeded, or it is not a JSON object in UTF-8; NaN, infinities and integers
         of more than 19 digits are not accepted
     """
     _check_size(text, depth, values)
@@ -37,9 +37,9 @@ def parse_object(text: bytes, *, depth: int, values: int) -> dict[str, Any]:
     except UntrustedInputError:
         raise
     except (ValueError, RecursionError) as error:
-        raise UntrustedInputError(f"no JSON ({str(error)[:200]})") from None
+        raise UntrustedInputError(f"not valid JSON ({str(error)[:200]})") from None
     if not isinstance(document, dict):
-        raise UntrustedInputError("no JSON object")
+        raise UntrustedInputError("not a JSON object")
     return _storable(document) if _UNSTORABLE.search(text) else document
 
 
@@ -60,7 +60,7 @@ def _check_size(text: bytes, depth: int, values: int) -> None:
 
 
 def _refuse(name: str) -> None:
-    raise UntrustedInputError(f"{name} is no JSON number")
+    raise UntrustedInputError(f"{name} is not a JSON number")
 
 
 def _integer(digits: str) -> int:

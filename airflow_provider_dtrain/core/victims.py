@@ -1,4 +1,4 @@
-"""Which running gangs to end so that a waiting request fits: as little lost work as the rules allow."""
+"""Preemption: choice of the running gangs to end for a waiting request, with the least lost work."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from airflow_provider_dtrain.core.subset_sum import cheapest_subset
 
 @dataclass(frozen=True)
 class Choice:
-    """The gangs to end, and the slots that are the request's once they are gone."""
+    """Gangs to end, and the slots that the request gets after their end."""
 
     victims: tuple[Gang, ...]
     placement: Placement
 
 
-#: What a set of victims costs: slots ended, gangs ended, seconds run; then their ids, for a stable answer.
+#: Cost of a set of victims: slots ended, gangs ended, seconds run. Their ids follow, for a stable result.
 _Cost = tuple[int, int, float, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Search:
-    """One question: the request that found no free slots, and the state that it looks at."""
+    """Search for the victims of one request that found no free slots."""
 
     board: Board
     gangs: Gangs
@@ -37,11 +37,11 @@ class Search:
     rank: Rank
     options: PoolOptions
     now: float
-    #: Hosts that are excluded for it or kept for others.
+    #: Hosts that are excluded for it or reserved for other requests.
     banned: Set[str]
 
     def run(self) -> Choice | None:
-        """Return the victims of least cost, None where no legal set makes room."""
+        """Return the victims of least cost, or None when no allowed set makes room."""
         if self.options.preemption == "off" or self.request.slots == 0:
             return None
         found = self._on_one_host()
@@ -106,7 +106,7 @@ class Search:
         return [found[request_id] for request_id in sorted(found)]
 
     def _trimmed(self, victims: Sequence[Gang]) -> Choice | None:
-        """Drop every victim without which the request still fits, the largest first."""
+        """Drop every victim that the request does not need in order to fit, the largest first."""
         with_all = {gang.request_id: self._freed(gang) for gang in victims}
         for placement in with_all.values():
             self.board.give(placement)
@@ -123,7 +123,7 @@ class Search:
         return Choice(chosen, found) if found is not None and chosen else None
 
     def _freed(self, gang: Gang) -> Placement:
-        """Return the slots that its end makes grantable."""
+        """Return the slots that can be granted after its end."""
         hosts = self.board.hosts
         parts = {name: indices for name, indices in gang.placement.slots.items() if name in self.board.free}
         usable = {
@@ -151,7 +151,10 @@ def cheapest_cover(rows: Iterable[tuple[int, _Cost]], need: int) -> _Cost | None
 
 
 class _Emptying:
-    """Whole hosts by what it costs to empty them; a gang that is chosen once is paid for on all its hosts."""
+    """Whole hosts by the cost of emptying them.
+
+    A chosen gang is paid for once, for all of its hosts.
+    """
 
     def __init__(self, names: Sequence[str], search: Search) -> None:
         self.search = search
@@ -161,7 +164,7 @@ class _Emptying:
             self.on[name] = {gang.request_id: gang for gang in search.gangs.victims(name, search.rank)}
 
     def choose(self, wanted: int) -> list[Gang]:
-        """Return the gangs to end for so many hosts."""
+        """Return the gangs to end in order to empty this many hosts."""
         heap = [self._entry(name) for name in self.on]
         heapq.heapify(heap)
         chosen: dict[str, Gang] = {}

@@ -1,9 +1,10 @@
-"""Who holds up a gang: ranks that make no progress while others wait for them. Pure: reports in, verdict out.
+"""Detection of ranks that make no progress while other ranks of the gang wait for them. Pure functions.
 
-A process that is stopped is named whatever the others do. A rank that lives is named only while another one waits
-for it in an exchange: soon when it does nothing, later when it computes or loads data, because a slow step is no hang.
+A stopped process is reported regardless of the other ranks. A live rank is reported only while another rank waits
+for it in an exchange: soon when it is idle, later when it computes or loads data, because a slow step is not a hang.
 Declared waits (a checkpoint, the searcher's decision, a download by one rank) and everything before the first step
-are exempt. A host of which nothing is known makes no rank look behind: the caller leaves its reports out and says so.
+are exempt. A host without fresh reports must not make a rank seem behind: the caller omits its reports and passes
+``complete=False``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Literal
 
 from airflow_provider_dtrain.errors import Kind
 
-#: A process that has been stopped for this long is named.
+#: A process that has been stopped for this long is reported.
 STOPPED_S = 5.0
-#: So long a rank neither moved nor used its CPU, and so long another one waits for it, before it is named.
+#: A rank is reported after it neither moved nor used its CPU for STILL_S, and another one waited for WAITING_S.
 STILL_S, WAITING_S = 6.0, 4.0
-#: The same for a rank that computes or loads data, and for a gang in which nobody is behind.
+#: The same for a rank that computes or loads data, and for a gang in which no rank is behind.
 PATIENT_S = 60.0
 
 Why = Literal["stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together"]
@@ -27,9 +28,9 @@ _WORDS: dict[Why, str] = {
     "stopped": "stopped by a signal",
     "traced": "held by a debugger",
     "uninterruptible": "in an uninterruptible system call",
-    "unresponsive": "alive but no thread of it runs",
-    "idle": "alive, it uses no CPU",
-    "busy": "alive, it computes",
+    "unresponsive": "alive, but none of its threads runs",
+    "idle": "alive, uses no CPU",
+    "busy": "alive, computes",
     "loading": "alive",
     "together": "alive",
 }
@@ -37,24 +38,24 @@ _WORDS: dict[Why, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """One look at a rank; all spans end at the look."""
+    """State of a rank at one poll. All durations end at the poll."""
 
     rank: int
     host: str
     pid: int = 0
     #: Letter of the process state in /proc.
     state: str = "S"
-    #: How long it has been in that state.
+    #: Seconds in that state.
     state_s: float = 0.0
-    #: How long it has used less than a twentieth of a CPU.
+    #: Seconds for which it has used less than a twentieth of a CPU.
     idle_s: float = 0.0
-    #: How long its heartbeat has been away; None: it does not use the library.
+    #: Seconds since its last heartbeat; None: it does not use the library.
     silent_s: float | None = None
-    #: How long it has been at the same place.
+    #: Seconds at the same place.
     still_s: float = 0.0
     #: ``start``, ``compute``, ``data``, ``exchange``, ``wait``, ``ended``; empty without the library.
     phase: str = ""
-    #: That place in words.
+    #: That place as readable text.
     what: str = ""
     steps: int = 0
     #: The first step is done.
@@ -62,36 +63,36 @@ class RankReport:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal or a debugger holds the process."""
+        """Return whether a signal or a debugger holds the process."""
         return self.state in ("T", "t")
 
     @property
     def is_watched(self) -> bool:
-        """Whether the rank is expected to move."""
+        """Return whether the rank is expected to make progress."""
         return self.started and self.silent_s is not None and self.phase in ("compute", "data", "exchange")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Behind:
-    """A rank that holds up its gang."""
+    """Rank that holds up its gang."""
 
     report: RankReport
     why: Why
-    #: How long it has made no progress.
+    #: Seconds without progress.
     for_s: float
 
     @property
     def kind(self) -> Kind:
-        """Who is at fault: the host for a process that cannot run, the program for one that could.
+        """Kind of failure: ``infra`` for a process that cannot run, ``user`` for one that could.
 
-        A rank that lives in the user's code would hang again on another host, so it counts against ``max_restarts``;
-        one that is stopped, or stuck in the kernel, says nothing about the code.
+        A live rank that hangs in the user's code would hang again on another host, so it counts against
+        ``max_restarts``. A rank that is stopped, or stuck in the kernel, says nothing about the code.
         """
         return "infra" if self.why in ("stopped", "traced", "uninterruptible", "unresponsive") else "user"
 
     @property
     def words(self) -> str:
-        """Return rank, host, how long, how, and where."""
+        """Message with rank, host, duration, state and place."""
         report = self.report
         where = f", in {report.what}, step {report.steps}" if report.what else ""
         return (
@@ -102,30 +103,30 @@ class Behind:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What one look at a gang shows."""
+    """Result of one poll of a gang."""
 
     behind: tuple[Behind, ...] = ()
-    #: Ranks that wait for others, longest first.
+    #: Ranks that wait for other ranks, longest first.
     waiting: tuple[RankReport, ...] = ()
-    #: rank -> how long it has held up others by now, named or not
+    #: rank -> seconds for which it has held up other ranks, reported or not
     lagging: dict[int, float] = field(default_factory=dict)
 
     @property
     def waiting_words(self) -> str:
-        """Return how many ranks wait, where and since when; empty when nobody does."""
+        """Message with number, place and waiting time of the waiting ranks. Empty when no rank waits."""
         if not self.waiting:
             return ""
         first, count = self.waiting[0], len(self.waiting)
-        return f"{count} rank{'s wait' if count > 1 else ' waits'} for it in {first.what} since {first.still_s:.0f} s"
+        return f"{count} rank{'s wait' if count > 1 else ' waits'} for it in {first.what} (for {first.still_s:.0f} s)"
 
 
 def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: float = 0.0) -> Verdict:
-    """Return who is behind.
+    """Return the ranks that hold up their gang.
 
-    :param reports: of all running ranks of which something fresh is known, in any order
+    :param reports: fresh reports of running ranks, in any order
     :param complete: False: some ranks are missing, e.g. on a host that cannot be reached. Only stopped processes are
-        named then, because the others may wait for a rank that is not seen
-    :param longest_s: longest stand so far that ended by itself; twice as long is borne before a living rank is named
+        reported then, because the other ranks may wait for a rank without a report
+    :param longest_s: longest standstill so far that ended by itself. A live rank is reported only after twice that
     """
     stopped = [_stopped(one) for one in reports if one.is_stopped and one.state_s >= STOPPED_S]
     waiting = sorted((one for one in reports if _waits(one)), key=lambda one: (-one.still_s, one.rank))
@@ -153,13 +154,13 @@ def _stopped(report: RankReport) -> Behind:
 
 
 def _waits(report: RankReport) -> bool:
-    """Return whether a rank that lives has been in an exchange for a while."""
+    """Return whether a live rank has been in an exchange for at least ``WAITING_S``."""
     beats = report.silent_s is not None and report.silent_s < WAITING_S
     return report.is_watched and report.phase == "exchange" and beats and report.still_s >= WAITING_S
 
 
 def _is_waited_for(report: RankReport, waiting: Sequence[RankReport]) -> bool:
-    """Return whether others wait for a rank: in an exchange that it has not come to, or a step ahead of it."""
+    """Return whether ranks wait for this one in an exchange it has not reached, or a step ahead."""
     if not report.is_watched or report.still_s < WAITING_S:
         return False
     if report.phase == "exchange" and (report.silent_s or 0.0) < STILL_S:
@@ -168,7 +169,7 @@ def _is_waited_for(report: RankReport, waiting: Sequence[RankReport]) -> bool:
 
 
 def _alive(report: RankReport, longest_s: float) -> Behind | None:
-    """Return a rank that is waited for when it has stood too long for what it does."""
+    """Return a rank that other ranks wait for, when it has stood still too long for its phase."""
     silent = (report.silent_s or 0.0) >= STILL_S
     if report.state == "D" and min(report.state_s, report.still_s) >= STILL_S:
         return Behind(report=report, why="uninterruptible", for_s=report.still_s)
@@ -186,7 +187,7 @@ def _without_library(report: RankReport) -> Behind | None:
 
 
 def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
-    """Return all ranks when none of them moves and none is behind: lost messages, or exchanges in another order."""
+    """Return all ranks when none moves and none is behind: lost messages, or exchanges in different orders."""
     limit_s = max(PATIENT_S, 2 * longest_s)
     stands = all(one.is_watched and one.phase != "data" and one.still_s >= limit_s for one in reports)
     rests = all(one.idle_s >= STILL_S for one in reports)

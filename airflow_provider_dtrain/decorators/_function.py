@@ -1,4 +1,4 @@
-"""A function of a DAG file as text that runs elsewhere: nothing but its own lines and its arguments travel."""
+"""Extraction of a DAG file's function as text: only its own lines and its arguments are sent to hosts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from airflow_provider_dtrain.errors import FunctionError
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _STORES = frozenset({"STORE_GLOBAL", "STORE_NAME"})
-#: What a module has by itself.
+#: Names that every module defines.
 _OF_MODULES = frozenset({"__name__", "__file__", "__doc__", "__builtins__", "__module__", "__qualname__"})
 
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function's lines, at the numbers that they have in their file."""
+    """Source of a function, with the line numbers of its file."""
 
     name: str
-    #: Name of the file that they are from.
+    #: Name of the file that contains the function.
     file_name: str
     text: str
 
@@ -33,7 +33,7 @@ class FunctionSource:
 def read_function(function: Callable[..., Any]) -> FunctionSource:
     """Return a function's source.
 
-    :raises FunctionError: it cannot run elsewhere; names what it lacks there
+    :raises FunctionError: the function cannot run on a host; the message names the missing names
     """
     check_function(function)
     name = function.__name__
@@ -41,8 +41,8 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
         lines, first = inspect.getsourcelines(function)
         file_name = Path(inspect.getsourcefile(function) or "function.py").name
     except (OSError, TypeError) as error:
-        raise FunctionError(f"The source of {name}() cannot be read ({error}): define it with def in a file.") from None
-    # Not dedented: the lines of a text inside the function would change.
+        raise FunctionError(f"The source of {name}() cannot be read ({error}). Define it with def in a file.") from None
+    # The source is not dedented: that would change multi-line strings in the function.
     is_indented = lines[0][:1].isspace()
     tree = ast.parse("if True:\n" + "".join(lines) if is_indented else "\n" + "".join(lines))
     node = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -53,32 +53,37 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
 
 
 def check_function(function: Callable[..., Any]) -> None:
-    """Raise when a function cannot run by its own lines alone.
+    """Raise if a function cannot run from its own lines alone.
 
-    :raises FunctionError: it is no plain function, or uses a name from outside; all such names
+    :raises FunctionError: it is not a plain function, or uses names from outside; the message lists all of them
     """
     name = getattr(function, "__name__", repr(function))
     if not inspect.isfunction(function) or name == "<lambda>":
-        raise FunctionError(f"@task.dtrain takes a function that def makes, not {function!r}.")
+        raise FunctionError(f"@task.dtrain expects a function defined with def, got {function!r}.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise FunctionError(f"{name}() is async; the ranks of a gang run plain functions. Write def, not async def.")
+        raise FunctionError(f"{name}() is async, but ranks run plain functions. Use def instead of async def.")
     if inspect.isgeneratorfunction(function):
-        raise FunctionError(f"{name}() yields; the ranks of a gang run plain functions that return.")
+        raise FunctionError(f"{name}() yields, but ranks run plain functions. Use return instead of yield.")
     if hasattr(function, "__wrapped__"):
-        raise FunctionError(f"{name}() has another decorator below @task.dtrain, which cannot travel. Remove it.")
+        raise FunctionError(
+            f"{name}() has another decorator below @task.dtrain, which cannot be sent to the hosts. Remove it."
+        )
     if enclosed := sorted(function.__code__.co_freevars):
-        raise FunctionError(f"{name}() uses {_names(enclosed)} of the function around it. {_PUT_INSIDE}")
+        raise FunctionError(f"{name}() uses {_names(enclosed)} of the enclosing function. {_PUT_INSIDE}")
     if foreign := sorted(set(_foreign(function))):
-        raise FunctionError(f"{name}() uses {_names(foreign)} from outside of it. {_PUT_INSIDE}")
+        raise FunctionError(f"{name}() uses {_names(foreign)} from outside the function. {_PUT_INSIDE}")
 
 
-_PUT_INSIDE = "Only its own lines travel to the hosts: import and define inside, or pass it as an argument."
+_PUT_INSIDE = (
+    "Only the function's own lines are sent to the hosts: import and define these names inside it, or pass the values "
+    "as arguments."
+)
 
 
 def bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call as plain JSON: ``name``, ``args``, ``kwargs`` and the values of the parameters' ``defaults``.
 
-    :raises FunctionError: an argument is missing, unknown, or no JSON; names it
+    :raises FunctionError: an argument is missing, unknown, or not JSON; the message names it
     """
     from airflow_provider_dtrain.train.function import plain_json
 
@@ -86,7 +91,7 @@ def bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise FunctionError(f"{name}() cannot be called so: {error}.") from None
+        raise FunctionError(f"{name}() cannot be called with these arguments: {error}.") from None
     bound.apply_defaults()
     try:
         for argument, value in bound.arguments.items():
@@ -108,7 +113,10 @@ def _kept(parameter: inspect.Parameter, value: Any) -> Any:
 
 
 def _defaults(signature: inspect.Signature) -> Iterator[tuple[str, Any]]:
-    """Yield the defaults that can travel; the call itself needs none of them."""
+    """Yield the defaults of the parameters, with None for those that are not JSON.
+
+    The call itself does not need them.
+    """
     from airflow_provider_dtrain.train.function import plain_json
 
     for name, parameter in signature.parameters.items():
@@ -120,7 +128,7 @@ def _defaults(signature: inspect.Signature) -> Iterator[tuple[str, Any]]:
 
 
 def _foreign(function: Any) -> Iterator[str]:
-    """Yield the names that the function's code looks up outside of itself and of Python's own."""
+    """Yield the names that the function's code uses but that neither it nor Python itself defines."""
     codes = list(_codes(function.__code__))
     stored = {name for code in codes for name in _operands(code, _STORES)}
     for code in codes:

@@ -31,15 +31,15 @@ FOLDER = "dtrain_function"
 
 
 class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
-    """Runs a function once per slot of a gang; what it returns on rank 0 is the task's XCom.
+    """Runs a function once per slot of a gang. The return value of rank 0 is the task's XCom.
 
-    :param python_callable: the function; its source travels
+    :param python_callable: the function; its source is sent to the hosts
     :param op_args: positional arguments, as JSON (templated)
-    :param op_kwargs: named arguments, as JSON (templated)
+    :param op_kwargs: keyword arguments, as JSON (templated)
     :param config: experiment configuration without an entrypoint: a path, YAML text or a dict (templated)
-    :param slots: of the gang; wins over ``config`` (templated)
-    :param gang_pool: pool of hosts; wins over ``config`` (templated)
-    :param environment: ``python`` and ``variables`` of the ranks; wins over ``config`` (templated)
+    :param slots: number of slots of the gang; overrides ``config`` (templated)
+    :param gang_pool: pool of hosts; overrides ``config`` (templated)
+    :param environment: ``python`` and ``variables`` of the ranks; overrides ``config`` (templated)
     """
 
     custom_operator_name = "@task.dtrain"
@@ -77,7 +77,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         self._context: Context | None = None
 
     def execute(self, context: Context) -> Any:
-        """Run the function on every rank; return what it returned on rank 0. Raises as a ``TrialOperator`` does."""
+        """Run the function on every rank and return the value of rank 0. Raises like a ``TrialOperator``."""
         self._context = context
         return super().execute(context)
 
@@ -101,7 +101,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             return submit(hook, stored, key=key, folder=Path(root), trial=self._planned(key), gang=gang)
 
     def _call(self) -> dict[str, Any]:
-        """Return the call; parameters that have the name of a part of Airflow's context get it."""
+        """Return the call, with values of Airflow's context for parameters that have the name of a context key."""
         from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
         kwargs, context = dict(self.op_kwargs), self._context or {}
@@ -114,7 +114,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> dict[str, Any]:
         """Return the configuration with the function as its entrypoint.
 
-        :param slots: of the held gang; taken when nobody else says how many
+        :param slots: number of slots of the held gang; used if neither the operator nor the configuration states one
         """
         from airflow_provider_dtrain.engine.submission import read_document
 
@@ -123,7 +123,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         if document.get("entrypoint") is not None:
             raise FunctionError(
                 f"config has the entrypoint {document['entrypoint']!r}, but @task.dtrain runs the function "
-                f"{self.python_callable.__name__}(). Remove it, or use a TrialOperator."
+                f"{self.python_callable.__name__}(). Remove the entrypoint, or use a TrialOperator."
             )
         document["entrypoint"] = ["python", "-m", "airflow_provider_dtrain.train.function", f"{FOLDER}/{file_name}"]
         if self.template is None and "template" not in document:
@@ -143,7 +143,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         return None if ended is None else self._returned(int(ended["trial_id"]))
 
     def _returned(self, trial_id: int) -> Any:
-        """Return what rank 0's function returned; None when it left the interpreter itself."""
+        """Return the value that rank 0's function returned, or None if the function exited the interpreter."""
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
         from airflow_provider_dtrain.train.function import RETURNED, joined
 
@@ -153,21 +153,21 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         try:
             return json.loads(text) if text is not None else None
         except (ValueError, RecursionError):
-            raise FunctionError(f"Rank 0 of trial {trial_id} sent a result that is no JSON.") from None
+            raise FunctionError(f"Rank 0 of trial {trial_id} sent a result that is not JSON.") from None
 
 
-#: Defaults of the operator that Airflow asks for before a mapped task has one.
+#: Defaults of the operator that Airflow needs before a mapped task has an operator.
 _OF_MAPPED = {name: inspect.signature(TrialOperator).parameters[name].default for name in ("retries", "retry_delay")}
 
 
 class _DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
-    """Gives mapped tasks the defaults that a single one has; Airflow's own asks the operator's class for none."""
+    """Decorator that gives mapped tasks the operator's defaults, which Airflow's own decorator ignores."""
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
         mapped = super()._expand(expand_input, strict=strict)
         given: dict[str, Any] = mapped.operator.partial_kwargs  # type: ignore[attr-defined]
         for name, default in _OF_MAPPED.items():
-            # The DAG's default_args are among what was given.
+            # The given arguments include the DAG's default_args.
             given.setdefault(name, default)
         return mapped
 
@@ -187,18 +187,19 @@ def dtrain_task(
 ) -> TaskDecorator:
     """Make a task of a function that runs as the ranks of a gang.
 
-    The function's own lines travel: imports belong inside. Its arguments and what it returns on rank 0 are JSON.
+    Only the function's own lines are sent to the hosts, so put imports inside it. Its arguments and the value that it
+    returns on rank 0 must be JSON.
 
     :param pool: pool of hosts
     :param airflow_pool: Airflow's pool of the task
-    :param kwargs: ``config``, ``template``, ``slots``, ``environment``, ``allocation``, and what every task takes
+    :param kwargs: ``config``, ``template``, ``slots``, ``environment``, ``allocation``, and the arguments of every task
     """
     if pool is not None:
         kwargs["gang_pool"] = pool
     if airflow_pool is not None:
         kwargs["pool"] = airflow_pool
     if python_callable is not None and not callable(python_callable):
-        raise TypeError("@task.dtrain takes named arguments only, e.g. @task.dtrain(slots=2).")
+        raise TypeError("@task.dtrain accepts keyword arguments only, e.g. @task.dtrain(slots=2).")
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:
         more: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}

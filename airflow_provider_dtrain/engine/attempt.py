@@ -1,7 +1,7 @@
-"""The one coroutine that carries a trial through wait, launch, follow and finish.
+"""Coroutine that takes a trial through wait, launch, follow and finish.
 
-The trigger and, when it does not defer, the operator run it. It keeps no state of its own: a process
-that takes over reads the attempt from the store and goes on in the same place.
+The trigger runs it, or the operator when it does not defer. It keeps no state of its own: a process that takes over
+reads the attempt from the store and resumes at the same place.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView
 
 RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
-#: How much earlier a host may end a run than we expect.
+#: Seconds by which a host may end a run earlier than its follower expects.
 CLOCK_SLACK_S = 5.0
 
 
@@ -57,7 +57,7 @@ class Superseded(Exception):
 
 
 class AttemptRunner(Restarting):
-    """Carries one trial to its end.
+    """Runner that takes one trial to its end.
 
     :param rt: store, hosts and log of this follower
     :param deadline: Unix time when the trial must have ended; None = never
@@ -68,14 +68,14 @@ class AttemptRunner(Restarting):
         self.rt, self.deadline, self.patient = rt, deadline, patient
         rt.deadline = deadline
         self._noting: asyncio.Future[None] | None = None
-        #: The trial's attempt as it was first seen, and one whose run the store has lost.
+        #: The trial's attempt as first read, and an attempt whose run the store has lost.
         self._known: AttemptView | None = None
         self._lost: AttemptView | None = None
 
     async def run(self) -> Outcome | None:
-        """Return how the trial ended; None when it was handed over and goes on.
+        """Return the outcome of the trial, or None when it was handed over and continues.
 
-        :raises Superseded: another process follows it; nothing more may be done here
+        :raises Superseded: another process follows the trial, and this one must not act on it
         """
         Recovery(self.rt.hook).once()
         try:
@@ -105,7 +105,7 @@ class AttemptRunner(Restarting):
         view = self._known = await self.rt.view()
         self.rt.logs.look_back(view)
         if restart_of(view):
-            # Somebody ended it by the rules for a follower that had died; its restarts are not used up.
+            # Another process ended it by the rules for a dead follower. It has restarts left.
             await self._restart_ended(view)
         while True:
             view = await self.rt.view()
@@ -120,21 +120,23 @@ class AttemptRunner(Restarting):
         await self.rt.follow_attempt(ticket.attempt_id)
 
     async def _look_anew(self, error: StoreSetBackError | NotFoundError) -> None:
-        """Follow what the store still knows of the trial, and end the run that it has lost.
+        """Follow the attempt that the store still has, and end the run that it has lost.
 
-        :param error: by what the loss shows
+        :param error: the error that showed the loss
         :raises NotFoundError: something else is missing
         :raises StoreError: the store has lost the trial
         """
         known, lost, view = self._known, self._lost, None
         if known is None or (isinstance(error, NotFoundError) and await self._is_stored()):
             raise error
-        self.rt.log.warning("%s Was the store set back, or did a replica take over?", error)
+        self.rt.log.warning(
+            "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
+        )
         with contextlib.suppress(NotFoundError):
             latest = (await self.rt.db(self.rt.store.trial, known.trial_id)).attempt_id
             view = await self.rt.db(self.rt.store.attempt, latest)
         if lost is not None and (view is None or (view.run, view.created_at) != (lost.run, lost.created_at)):
-            # Its token may be given out again, and with it the name of the run.
+            # The store may issue its token again, and with it the name of the run.
             await self.rt.db(self.rt.store.raise_token, lost.token or 0)
             await finishing.fence_forgotten(self.rt, lost)
         if view is None or view.key != known.key:
@@ -152,7 +154,7 @@ class AttemptRunner(Restarting):
         return False
 
     async def _retake(self) -> bool:
-        """Take the trial back from a recoverer once that is done with it; False when a follower has it."""
+        """Take the trial back once recovery is done with it, and return False when a follower has it."""
         give_up_at = time.monotonic() + RETAKE_MOST_S
         while True:
             mine = await self.rt.view()
@@ -165,12 +167,15 @@ class AttemptRunner(Restarting):
         latest = (await self.rt.db(self.rt.store.trial, mine.trial_id)).attempt_id
         if latest != mine.attempt_id and (await self.rt.db(self.rt.store.attempt, latest)).watcher is not None:
             return False
-        self.rt.log.info("Taking the trial back: it was looked after while this process was silent")
+        self.rt.log.info("Taking the trial back: recovery took it over while this process was silent")
         await self.rt.retake(latest)
         return True
 
     async def _step(self, view: AttemptView) -> Outcome | None:
-        """Do what the attempt's state or somebody's wish asks for; None = look at the state again."""
+        """Do the next step for the attempt's state and control requests.
+
+        Return the outcome of the trial, or None to read the state again.
+        """
         try:
             return await self._advance(view)
         except Killed:
@@ -207,7 +212,7 @@ class AttemptRunner(Restarting):
             return await self._ended_by_searcher(view) or await self._host_failed(view, error)
         except DtrainError as error:
             if error.kind == "platform":
-                # Nothing is wrong with the gang: it goes on, and the next process takes over.
+                # The gang is healthy. It keeps running, and the next process takes over.
                 raise
             return await self._finish(await self.rt.view(), "errored", error)
         return None
@@ -215,7 +220,7 @@ class AttemptRunner(Restarting):
     async def kill(self, because: DtrainError | None = None) -> Outcome:
         """End the gang on every host and the trial with it.
 
-        :param because: None = a person killed the trial, or Airflow ended its task
+        :param because: None = a user killed the trial, or Airflow ended its task
         """
         view = await self.rt.view()
         if view.ended_at is not None:
@@ -227,19 +232,23 @@ class AttemptRunner(Restarting):
         return await self._finish(view, "killed", because or TaskEndedError(by_airflow))
 
     async def stop(self) -> Outcome:
-        """End a trial that a person stopped, and whose ranks do not run, with what it has."""
+        """End a trial that a user stopped while its ranks do not run. It keeps its results."""
         return await self._stopped(await self.rt.view())
 
     async def _stopped(self, view: AttemptView) -> Outcome:
         if view.ended_at is not None:
             return _ended(view)
-        self.rt.log.warning("The trial was stopped by %s. Its checkpoints stay.", self.rt.wishes.stop_by or "a person")
+        self.rt.log.warning(
+            "The trial was stopped by %s. Its checkpoints are kept.", self.rt.wishes.stop_by or "a user"
+        )
         return await self._finish(view, "stopped", None)
 
     async def _ended_by_searcher(self, view: AttemptView, error: DtrainError | None = None) -> Outcome | None:
-        """End a trial that the searcher has ended: nothing is launched for it any more. None = it goes on.
+        """End a trial that the searcher has ended, or return None when the trial continues.
 
-        :param error: how its ranks ended, when not by themselves; no failure
+        Nothing is launched for a trial that the searcher has ended.
+
+        :param error: why its ranks ended, when not by themselves; not a failure of the trial
         """
         decision = await decided(self.rt, view)
         if decision is None:
@@ -249,9 +258,9 @@ class AttemptRunner(Restarting):
         return await self._finish(view, "stopped" if decision == "stop" else "completed", None)
 
     async def _with_hparams(self, view: AttemptView) -> AttemptView:
-        """Return an attempt with the hyperparameters of its trial, which may be drawn only now.
+        """Return the attempt with its trial's hyperparameters, which may be sampled only now.
 
-        All that ended before is known then.
+        The searcher then knows the results of all trials that ended before.
         """
         if view.is_drawn:
             return view
@@ -262,14 +271,14 @@ class AttemptRunner(Restarting):
 
     # -- running -------------------------------------------------------------------------------
     async def salvage(self, lost: Mapping[str, HostError]) -> Outcome | None:
-        """End an attempt whose follower has died for good, by the usual rules; nothing new begins.
+        """End an attempt whose follower has died, by the usual rules. No new attempt starts.
 
-        :param lost: hosts that have nothing of it any more
+        :param lost: hosts that no longer have anything of it
         """
         self.salvaging = True
         view = await self.rt.view()
         try:
-            # Its task log gets nothing from here: the next follower of the trial reads the rest of the log.
+            # This process does not write the trial's task log. The trial's next follower reads the rest of the log.
             await self.rt.logs.keep_tail(view, [host for host in view.placement if host not in lost])
             return await self._follow(view, lost)
         except Killed:
@@ -282,13 +291,13 @@ class AttemptRunner(Restarting):
             return await self._finish(await self.rt.view(), "errored", error)
 
     async def end_unread(self, error: Exception) -> Outcome:
-        """End an attempt whose events cannot be read: fenced, with what is in the store.
+        """Fence an attempt whose events cannot be read, and end it with the data in the store.
 
-        :param error: why they cannot
+        :param error: why they cannot be read
         """
         view = await self.rt.view()
         host = next(iter(view.placement), "")
-        words = f"What the hosts have of this attempt cannot be read, so it was fenced and ended: {error!r:.500}"
+        words = f"The hosts' data of this attempt cannot be read, so the attempt was fenced and ended: {error!r:.500}"
         return await self._finish(view, "errored", HostProtocolError(host, words))
 
     async def _follow(self, view: AttemptView, lost: Mapping[str, HostError] | None = None) -> Outcome | None:
@@ -307,7 +316,7 @@ class AttemptRunner(Restarting):
         copier = CheckpointCopier(self.rt, view, job.config)
         keeper = OutputKeeper(self.rt, view)
         copying = asyncio.gather(copier.run(), keeper.run())
-        # Its end is retrieved also where nothing waits for it: asyncio would log a traceback into the task's log.
+        # Retrieve the exception even if nothing awaits the task: asyncio would log a traceback into the task log.
         copying.add_done_callback(lambda found: found.cancelled() or found.exception())
         try:
             gang = GangFollower(
@@ -317,21 +326,21 @@ class AttemptRunner(Restarting):
             )  # fmt: skip
             await gang.run()
             self.rt.logs.end(view)
-            # No supervisor beats for it any more, and the last copies may take long.
+            # No supervisor sends heartbeats for it now, and the last copies may take long.
             async with self.rt.renewing():
                 copier.noticed()
                 copier.close()
                 keeper.close()
                 await copying
                 if gang.end.failed or gang.end.is_unfinished:
-                    # It may go on elsewhere. After a whole run the slots are freed first.
+                    # The trial may resume on other hosts. After a complete run, the slots are released first.
                     await keeper.copy_last()
                 return await self._after(job, gang)
         finally:
             copying.cancel()
 
     async def _after(self, job: Job, gang: GangFollower) -> Outcome | None:
-        """Decide what follows from the end of a gang."""
+        """Handle the end of a gang: return the trial's outcome, or None when the trial continues."""
         if self._noting is not None:
             await self._noting
         view, end = await self.rt.view(), gang.end
@@ -354,7 +363,7 @@ class AttemptRunner(Restarting):
         return await self._attempt_failed(view, error)
 
     def _first_step(self) -> None:
-        """Store what the last stop and this start cost together, once the ranks have computed something."""
+        """Store the total cost of the last stop and this start, once the ranks have finished a step."""
         since, self.rt.taken_up_at = self.rt.taken_up_at, None
         if since is None or self.stop_took_s is None:
             return
@@ -386,9 +395,9 @@ class AttemptRunner(Restarting):
     async def _finish(
         self, view: AttemptView, state: State, error: DtrainError | None, *, is_final: bool = True
     ) -> Outcome:
-        """Free the slots where every process is confirmed gone, and end the trial.
+        """Release the slots where every process is confirmed gone, and end the trial.
 
-        :param is_final: False: the trial goes on from its latest checkpoint when its task is tried again
+        :param is_final: False: the trial resumes from its latest checkpoint when Airflow retries its task
         """
         await finishing.release(self.rt, view)
         if state != "killed":
@@ -408,7 +417,7 @@ class AttemptRunner(Restarting):
         if unkept is not None:
             await remove_in_time(self.rt, unkept)
         if state == "killed":
-            # Airflow may end this process within seconds: the end is in the store first.
+            # Airflow may end this process within seconds, so the end was written to the store first.
             await copy_in_time(self.rt, view)
         return Outcome(state=state, result=result, failure=failure)
 
@@ -417,7 +426,7 @@ async def end_older(rt: Runtime) -> None:
     """End every live attempt that an earlier clear left behind, and wait for the hosts to confirm."""
     view = await rt.view()
     for older in await rt.db(rt.store.older_attempts, view.key):
-        rt.log.info("Ending attempt %s of a cleared task first", older.run or older.attempt_id)
+        rt.log.info("Ending %s of a cleared task first", older.label)
         watch = await rt.db(rt.store.watch, older.attempt_id, watcher=rt.watcher)
         previous = Runtime(rt.hook, rt.store, older.attempt_id, watch, rt.log, watcher=rt.watcher)
         await AttemptRunner(previous).kill()
@@ -428,9 +437,9 @@ def _lease(rt: Runtime, view: AttemptView) -> contextlib.AbstractContextManager[
 
 
 def _max_runtime(view: AttemptView, job: Job) -> tuple[float, float] | None:
-    """Return ``max_runtime`` and time.monotonic() when it is over; None = no limit.
+    """Return ``max_runtime`` and time.monotonic() when it is over, or None without a limit.
 
-    It counts from the grant: restarts on the same gang do not lengthen it.
+    It counts from the grant, so restarts on the same gang do not extend it.
     """
     limit_s, since = job.config.max_runtime, view.created_at if view.is_held_gang else view.granted_at
     if limit_s is None or since is None:
@@ -439,13 +448,13 @@ def _max_runtime(view: AttemptView, job: Job) -> tuple[float, float] | None:
 
 
 def _timed_out(view: AttemptView, job: Job) -> DtrainError | None:
-    """Return the error of a run that its host ended in time, when ``max_runtime`` was the limit."""
+    """Return the error of a run that its host ended because of ``max_runtime``, or None."""
     limit = _max_runtime(view, job)
     return max_runtime_over(limit[0]) if limit is not None and limit[1] < time.monotonic() + CLOCK_SLACK_S else None
 
 
 def _ended(view: AttemptView) -> Outcome:
-    """Return how a trial ended that ended before."""
+    """Return the outcome of a trial that has already ended."""
     failure = Failure(**view.failure) if view.failure else None
     states: dict[str, State] = {"completed": "completed", "stopped": "stopped", "killed": "killed"}
     state = states.get(view.trial_state, "errored")

@@ -1,4 +1,4 @@
-"""A coroutine that waits for its gang sleeps until something concerns it."""
+"""Wake-up of a coroutine that waits for its gang."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.store.records import AttemptView
 
-#: A request is renewed this often while nothing happens; the queue skips one that was silent for 60 s.
+#: Seconds between two renewals of an idle request. The queue skips a request that was silent for 60 s.
 RENEW_S = 20.0
 
 
 async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = RENEW_S) -> None:
-    """Wait until something may have changed for a waiting request; raises as :meth:`Runtime.check` does.
+    """Wait until something may have changed for a waiting request, then raise as :meth:`Runtime.check` does.
 
-    Of all coroutines of this process that wait in the pool, one is woken for the next scheduling pass.
+    One of the coroutines of this process that wait in the pool is woken to run the next scheduling pass.
 
-    :param timeout_s: at most so long; the caller renews its request then
+    :param timeout_s: longest wait in seconds; the caller then renews its request
     """
     from airflow_provider_dtrain.store.changes import Waiter
 
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:
-        # Called by the thread that looks; a loop that is closed meanwhile has nobody to wake.
+        # Called by the watcher thread. A loop that was closed meanwhile has no coroutine to wake.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(woken.set)
 

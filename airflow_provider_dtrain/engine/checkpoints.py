@@ -1,4 +1,4 @@
-"""Copies of checkpoints on the control side, so that a lost host loses nothing that was kept."""
+"""Copies of kept checkpoints on the control side, which outlive the loss of a host."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, CheckpointView
 
 
-#: Begins the name of a copy that is not whole yet.
+#: Prefix in the name of a copy that is not complete yet.
 PARTIAL = ".copy-"
 #: Most files of one checkpoint.
 FILES_LIMIT = 10_000
 
 
 class CheckpointCopier:
-    """Copies what the policy keeps while the trial runs; one copy at a time, newest state first."""
+    """Copier of the checkpoints that the policy keeps while the trial runs.
+
+    It makes one copy at a time, the newest checkpoint first.
+    """
 
     def __init__(self, rt: Runtime, view: AttemptView, config: ExperimentConfig) -> None:
         self.rt, self.view = rt, view
@@ -46,12 +49,12 @@ class CheckpointCopier:
         storage = config.checkpoint_storage.model_dump(mode="json")
         self.places = CheckpointPlaces.of(storage, view.experiment_id, view.trial_id)
         self._wake, self._closing = asyncio.Event(), False
-        #: Ids of checkpoints that no limit lets through: they are not tried again.
+        #: Ids of checkpoints that exceed a limit. They are not tried again.
         self._said_too_large: set[int] = set()
         self._swept = False
 
     def reported(self, event: Mapping[str, Any]) -> None:
-        """Take note of a checkpoint event that is in the store, and log it."""
+        """Log a checkpoint event that is in the store, and wake the copier."""
         step, path = event.get("step"), event.get("path")
         try:
             self.rt.log.info("Checkpoint at step %s: %s", step, self.places.find(path).path)
@@ -67,27 +70,27 @@ class CheckpointCopier:
         self.noticed()
 
     def noticed(self) -> None:
-        """Take note that a checkpoint event is in the store."""
+        """Wake the copier for a checkpoint event that is in the store."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Copy until :meth:`close`; then return once everything kept is copied."""
+        """Copy until :meth:`close`, then return once every kept checkpoint is copied."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            # Before the look: what came while it lasted needs another one.
+            # Read before the round: an event that arrives during it needs another round.
             last = self._closing
             await self.copy_kept()
             if last:
                 return
 
     def close(self) -> None:
-        """Let :meth:`run` end after a last look."""
+        """Let :meth:`run` end after a last round."""
         self._closing = True
         self._wake.set()
 
     async def copy_kept(self) -> None:
-        """Copy every kept checkpoint that has no copy yet, and remove copies that are kept no more."""
+        """Copy every kept checkpoint that has no copy yet, and remove the copies of all the rest."""
         checkpoints = await self.rt.db(self.rt.store.checkpoints, self.view.trial_id)
         kept = self.kept(checkpoints)
         if not self._swept:
@@ -125,7 +128,7 @@ class CheckpointCopier:
         return [one for one in checkpoints if one.checkpoint_id not in gone]
 
     async def _copy(self, checkpoint: CheckpointView) -> bool:
-        """Copy a checkpoint; return False when the limit of the whole trial left too little room for it."""
+        """Copy a checkpoint, and return False when the trial's copy limit leaves too little room for it."""
         target, settings = self._target(checkpoint), self.rt.settings
         taken = await in_thread(tree_bytes, target.parent)
         limit = min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - taken)
@@ -135,7 +138,7 @@ class CheckpointCopier:
             link = await self.rt.link(checkpoint.host)
             size = await in_thread(fetch_copy, link, checkpoint, target, limit_bytes=limit)
         except HostRefusedError:
-            # The library removes what the policy does not keep, also while it is being fetched.
+            # The library removes checkpoints that the policy does not keep, even while they are being fetched.
             self.rt.log.debug("Checkpoint of step %d was replaced by a newer one before it was copied", checkpoint.step)
             return True
         except ArchiveLimitError as error:
@@ -154,7 +157,7 @@ class CheckpointCopier:
             return
         self._said_too_large.add(checkpoint.checkpoint_id)
         self.rt.log.warning(
-            "Checkpoint of step %d stays on host '%s' alone: %s. checkpoint_copy_limit is %d, trial_copy_limit %d. "
+            "Checkpoint of step %d stays only on host '%s': %s. checkpoint_copy_limit is %d, trial_copy_limit %d. "
             "Set checkpoint_storage to shared storage, or raise the limits.",
             checkpoint.step,
             checkpoint.host,
@@ -195,7 +198,7 @@ def while_running(kept: Kept) -> Kept:
 
 
 def as_saved(checkpoint: CheckpointView, metric: str | None) -> Saved:
-    """Return what decides whether a checkpoint is kept."""
+    """Return the values that decide whether a checkpoint is kept."""
     value = checkpoint.metrics.get(metric) if metric else None
     return Saved(
         checkpoint_id=checkpoint.checkpoint_id,
@@ -207,14 +210,14 @@ def as_saved(checkpoint: CheckpointView, metric: str | None) -> Saved:
 
 
 def is_in_run_folder(checkpoint: CheckpointView) -> bool:
-    """Return whether a checkpoint lies in the folder of its run, on one host alone."""
+    """Return whether a checkpoint lies only in the folder of its run, on one host."""
     return checkpoint.place is not None and checkpoint.place.kind is StorageKind.RUN
 
 
 def trusted(checkpoint: CheckpointView) -> CheckpointPlace:
     """Return the place of a checkpoint, derived from its trial's configuration.
 
-    :raises UntrustedPathError: what was reported is none of the trial's places
+    :raises UntrustedPathError: the reported path is none of the trial's places
     """
     if checkpoint.place is None:
         raise UntrustedPathError(f"the checkpoint of step {checkpoint.step} was refused: {checkpoint.refused}")
@@ -222,31 +225,31 @@ def trusted(checkpoint: CheckpointView) -> CheckpointPlace:
 
 
 def trial_folder(checkpoint_dir: Path, experiment_id: int, trial_id: int) -> Path:
-    """Return where copies of one trial's files lie on this machine."""
+    """Return the folder of this machine that holds the copies of one trial's files."""
     return checkpoint_dir / f"experiment-{experiment_id}" / f"trial-{trial_id}"
 
 
 def copy_path(checkpoint_dir: Path, experiment_id: int, checkpoint: CheckpointView) -> Path:
-    """Return where the copy of a checkpoint lies on this machine."""
+    """Return the path of a checkpoint's copy on this machine."""
     folder = trial_folder(checkpoint_dir, experiment_id, checkpoint.trial_id)
     return folder / f"{checkpoint.run}-step{checkpoint.step}"
 
 
 def remove_copy(checkpoint_dir: Path, checkpoint: CheckpointView, experiment_id: int) -> None:
-    """Remove a checkpoint's copy where this provider would have made it, and nowhere else. Blocks."""
+    """Remove a checkpoint's copy, but only from the path that this provider gives it. Blocks."""
     path = copy_path(checkpoint_dir, experiment_id, checkpoint)
     if checkpoint.copy_url == str(path):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep_partial(folder: Path) -> None:
-    """Remove what a process that was killed in the middle of a copy left of it. Blocks."""
+    """Remove the partial copies of processes that were killed while they copied. Blocks."""
     for path in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def best_checkpoint(checkpoints: list[CheckpointView], metric: str | None, smaller_is_better: bool) -> CheckpointView:
-    """Return the checkpoint with the best metric; the latest one when none has it.
+    """Return the checkpoint with the best metric, or the latest one when none has the metric.
 
     :param checkpoints: at least one
     """
@@ -263,14 +266,14 @@ def _age(checkpoint: CheckpointView) -> tuple[int, int, int]:
 
 
 def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limit_bytes: int) -> int:
-    """Copy a checkpoint from its host; it appears under its name once it is whole. Blocks.
+    """Copy a checkpoint from its host. The copy gets its name once it is complete. Blocks.
 
-    :param limit_bytes: most that its files may have together, counted while they come
+    :param limit_bytes: most bytes that its files may have together, counted while they arrive
     :return: bytes of its files
     :raises ArchiveLimitError: it is larger
-    :raises DamagedCopyError: a file differs from what its metadata, or the store, say
-    :raises tarfile.TarError: the archive is damaged or leads outside
-    :raises UntrustedPathError: it is none of its trial's places
+    :raises DamagedCopyError: a file differs from its metadata or from the store's record
+    :raises tarfile.TarError: the archive is damaged or leads outside its folder
+    :raises UntrustedPathError: the checkpoint is at none of its trial's places
     """
     place = trusted(checkpoint)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -287,7 +290,7 @@ def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limi
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the names in a folder are on the disk. Blocks."""
+    """Write the names in a folder to the disk. Blocks."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -298,9 +301,9 @@ def sync_folder(folder: Path) -> None:
 def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
     """Check metadata and files of a copy against their sha256.
 
-    What a program without the library wrote has neither and is taken as it is.
+    A checkpoint that a program wrote without the library has neither, and is accepted as it is.
 
-    :raises DamagedCopyError: something differs
+    :raises DamagedCopyError: metadata or files differ
     """
     from airflow_provider_dtrain.train.checkpoint import METADATA, whole
     from airflow_provider_dtrain.train.errors import CheckpointError
@@ -312,10 +315,10 @@ def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
     except CheckpointError as error:
         raise DamagedCopyError(str(error)) from error
     if checkpoint.sha256 is not None and found.sha256 != checkpoint.sha256:
-        raise DamagedCopyError(f"{METADATA} is not the one that the event of step {checkpoint.step} tells of")
+        raise DamagedCopyError(f"{METADATA} differs from the one that the event of step {checkpoint.step} reported")
 
 
 def send(link: HostLink, run: str, relpath: str, folder: Path, name: str) -> None:
-    """Put a folder of this machine below a path in a run's folder, under a name. Blocks."""
+    """Send a folder of this machine to a path in a run's folder, under a name. Blocks."""
     with link.putting(run, relpath) as outgoing:
         pack_tree(folder, cast("IO[bytes]", outgoing), name)

@@ -1,4 +1,7 @@
-"""Folders of ended runs and unused archives on hosts: the host says what is old, the store what is not needed."""
+"""Cleanup of hosts: removes the folders of ended runs, and unused archives.
+
+The host reports which of them are old. The store decides which of them are not needed.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 300.0
 #: Names in one command.
 PIECE = 500
-#: What ended within the last hour stays, whatever age is asked for: its follower may still read it.
+#: Seconds for which an ended run stays, whatever age is requested: its follower may still read it.
 YOUNGEST_S = 3600.0
 
 
 @dataclass(kw_only=True)
 class Collected:
-    """What was, or would be, removed on one host."""
+    """Runs and archives that were, or would be, removed on one host."""
 
     host: str
     #: run or ``kind/digest`` -> bytes
@@ -38,10 +41,12 @@ class Collected:
 def collect_host(
     hook: DtrainHook, record: HostRecord, cutoff: datetime, *, dry_run: bool, with_checkpoints: bool = False
 ) -> Collected:
-    """Remove what is old and not needed on a host; a host that is away is skipped. Blocks.
+    """Remove old and unneeded runs and archives on a host. Blocks.
+
+    A host that is disabled, unreachable or lost is skipped.
 
     :param cutoff: trials that ended before it are old
-    :param with_checkpoints: also runs that hold the only copy of a checkpoint
+    :param with_checkpoints: also remove runs that hold the only copy of a checkpoint
     """
     found = Collected(host=record.name)
     if record.state in ("disabled", "unreachable", "lost"):
@@ -60,7 +65,7 @@ def _collect(
     age_s = max(YOUNGEST_S, (datetime.now(UTC) - cutoff).total_seconds())
     old = _call(link, older_than_s=age_s, dry_run=True)
     sizes, archives = _sizes(link.host, old, "sizes"), _sizes(link.host, old, "archives")
-    # Asked after the host has answered: whatever began since then is younger than what is old there.
+    # Read after the host has answered: a run that began since then is too young to be in its answer.
     needed = hook.store.needed_archives(cutoff)
     runs, kept = hook.store.collectable(sizes, cutoff, with_checkpoints=with_checkpoints)
     found.kept = tuple(kept)
@@ -83,7 +88,7 @@ def _call(link: HostLink, **arguments: Any) -> dict[str, Any]:
 
 
 def _sizes(host: str, answer: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return names and bytes of an answer; the host is not ours."""
+    """Return the names and sizes in an answer, and check them because hosts are not trusted."""
     value = answer.get(name)
     if not isinstance(value, dict) or not all(_is_size(size) for size in value.values()):
         raise HostProtocolError(
@@ -97,7 +102,7 @@ def _is_size(value: object) -> bool:
 
 
 def total(found: Sequence[Collected], what: str) -> tuple[int, int]:
-    """Return number and bytes over all hosts.
+    """Return the number and the total bytes over all hosts.
 
     :param what: ``runs`` or ``archives``
     """

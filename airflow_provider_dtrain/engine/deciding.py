@@ -1,7 +1,7 @@
-"""From a question at a rung to the ranks that asked: what the store decided is told until rank 0's host has it.
+"""Delivery of the searcher's decisions at rungs to the ranks that asked for them.
 
-The question is an event, so it is in the store exactly once, and its decision with it. The answer may be told any
-number of times: the host keeps the first.
+The question is an event, so the store has it exactly once, and its decision with it. The decision is sent until rank
+0's host has confirmed it. It may be sent any number of times: the host keeps the first.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView
     from airflow_provider_dtrain.store.search_records import RungEntry
 
-#: Between two tries to tell a host that did not answer.
+#: Seconds between two attempts to notify a host that did not answer.
 TELL_AGAIN_S = 2.0
 TELL_TIMEOUT_S = 10.0
 
 
 def final(entries: Sequence[RungEntry]) -> Decision | None:
-    """Return how the searcher ended a trial: ``stop`` or ``complete``; None while it goes on.
+    """Return the decision that ended a trial, ``stop`` or ``complete``, or None while it continues.
 
-    :param entries: what the trial was told
+    :param entries: the trial's decisions
     """
     return next((entry.decision for entry in entries if entry.decision in ("stop", "complete")), None)
 
 
 async def decided(rt: Runtime, view: AttemptView) -> Decision | None:
-    """Return how the searcher has ended an attempt's trial; None while it goes on, or without a search."""
+    """Return the decision that ended an attempt's trial, or None while it continues or without a search."""
     if view.search_id is None:
         return None
     return final(await rt.db(rt.store.decisions, view.trial_id))
 
 
 class Deciding:
-    """Tells the ranks of a gang what the searcher decides.
+    """Sender of the searcher's decisions to the ranks of a gang.
 
-    :param timeout_s: how long they may take to end once they are told to
+    :param timeout_s: seconds that the ranks may take to end once they are notified
     """
 
     def __init__(self, gang: GangFollower, timeout_s: float) -> None:
@@ -52,7 +52,7 @@ class Deciding:
         master = (gang.view.plan or {}).get("master") or {}
         #: Host of rank 0; None without a search.
         self.host: str | None = master.get("host") if gang.view.search_id is not None else None
-        #: time.monotonic() when rank 0's host had been told that the trial ends.
+        #: time.monotonic() when rank 0's host had been notified that the trial ends.
         self.ended_at: float | None = None
         self._acked: set[int] = set()
         self._said: set[int] = set()
@@ -60,7 +60,7 @@ class Deciding:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Tell what is known already, and from now on whatever is asked."""
+        """Send the decisions that are known already, and from now on every new one."""
         if self.host is not None:
             self._news.set()
             self._task = asyncio.ensure_future(self._run())
@@ -70,26 +70,26 @@ class Deciding:
         self._news.set()
 
     def linked(self, host: str) -> None:
-        """Note that there is a new channel to a host: what was told on the old one is told again."""
+        """Note a new channel to a host, on which the decisions are sent again."""
         if host == self.host:
             self._acked.clear()
             self._news.set()
 
     def check(self) -> None:
-        """Raise what has ended the telling.
+        """Raise the error that has ended the sending, if there is one.
 
-        :raises DtrainError: the store is away
+        :raises DtrainError: the store is unavailable
         """
         if self._task is not None and self._task.done():
             self._task.result()
 
     @property
     def is_overdue(self) -> bool:
-        """True when the ranks were told to end and have had the time for it."""
+        """True when the ranks were told to end and their time for it is over."""
         return self.ended_at is not None and time.monotonic() - self.ended_at > self.timeout_s
 
     def close(self) -> None:
-        """Tell no more; the gang has ended or somebody else follows it."""
+        """Stop sending, because the gang has ended or another process follows it."""
         if self._task is not None:
             self._task.cancel()
 
@@ -104,7 +104,7 @@ class Deciding:
                 self._news.clear()
 
     async def _tell(self) -> bool:
-        """Tell the host what it has not confirmed; return whether nothing is left to tell."""
+        """Send the decisions that the host has not confirmed, and return whether it has confirmed all."""
         assert self.host is not None
         view = self.gang.view
         entries = await self.rt.db(self.rt.store.decisions, view.trial_id)
@@ -118,7 +118,7 @@ class Deciding:
                 self.host, "decide", timeout_s=TELL_TIMEOUT_S, run=view.run, token=view.token, decisions=decisions
             )
         except HostError as error:
-            self.rt.log.debug("Host '%s' was not told the searcher's decision, trying again: %s", self.host, error)
+            self.rt.log.debug("Host '%s' did not receive the searcher's decision, retrying: %s", self.host, error)
             return False
         self._acked |= told.keys()
         if self.ended_at is None and final(entries) is not None:
@@ -132,4 +132,4 @@ class Deciding:
             self._said.add(entry.rung)
             metric = "no finite metric" if entry.metric is None else f"metric {entry.metric:.6g}"
             words = (entry.rung, entry.units, metric, entry.decision)
-            self.rt.log.info("Rung %d at %d units, %s: the searcher says %s", *words)
+            self.rt.log.info("Rung %d at %d units, %s: the searcher decided %s", *words)

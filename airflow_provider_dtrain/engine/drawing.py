@@ -1,4 +1,4 @@
-"""Hyperparameters that a trial of a search gets only once it runs: the first ones of ``optuna``, and further draws."""
+"""Sampling of hyperparameters when a trial starts: the first ones of ``optuna``, and further samples."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.repository import Store
     from airflow_provider_dtrain.store.search_records import SearchView
 
-#: How often the samples of one trial may be refused by the training code before it fails.
+#: Samples of one trial that the training code may reject before the trial fails.
 MOST_DRAWS = 20
 #: Searchers whose trials are as good with other hyperparameters.
 _DRAWN = ("random", "async_halving", "adaptive_asha", "optuna")
 
 
 def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
-    """Return the hyperparameters of a trial; None where its searcher draws none. Blocks.
+    """Return the hyperparameters of a trial, or None when its searcher samples none. Blocks.
 
-    :param draw: which sample of its number, from 0
-    :raises ConfigError: the stored space is not valid for this version, or a package for drawing is missing here
+    :param draw: index of the sample for the trial's number, from 0
+    :raises ConfigError: the stored space is not valid for this version, or a package for sampling is missing here
     """
     from airflow_provider_dtrain.core.search_space import sample
 
@@ -41,7 +41,7 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
         sampler=document["searcher"].get("sampler", "tpe"),
         seed=search.seed,
         trial=view.trial_number,
-        # What follows refused samples is drawn by chance.
+        # Samples that follow rejected ones are random.
         history=() if draw else _others(store, search, view.trial_id),
         smaller_is_better=search.smaller_is_better,
         draw=draw,
@@ -49,16 +49,16 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
 
 
 def redrawn(store: Store, view: AttemptView, most: int = MOST_DRAWS) -> tuple[int, dict[str, Any]] | None:
-    """Return number and hyperparameters of the next sample that the training code has not refused yet. Blocks.
+    """Return number and hyperparameters of the next sample that was not rejected yet, or None. Blocks.
 
-    None where there is none up to number ``most``, or the searcher draws none. It follows from the trial's row alone,
-    so that whoever takes over draws the same.
+    None means that there is none up to number ``most``, or that the searcher samples none. The sample follows from the
+    trial's row alone, so a process that takes over gets the same one.
 
     :raises ConfigError: the stored space is not valid for this version
     """
     refused = {_text(view.hparams)}
     search = store.search(view.search_id) if view.search_id is not None else None
-    # What optuna drew first depends on the other trials of that time.
+    # The first sample of optuna depends on the other trials at that time.
     for number in range(1 if search is not None and search.method == "optuna" else 0, most + 1):
         hparams = drawn(store, view, number)
         if hparams is None:
@@ -74,7 +74,7 @@ def _text(hparams: Mapping[str, Any]) -> str:
 
 
 def first_attempt(store: Store, view: AttemptView) -> int:
-    """Return the number of a trial's first attempt with the hyperparameters that it has now. Blocks."""
+    """Return the number of a trial's first attempt with its present hyperparameters. Blocks."""
     if not view.draw:
         return 1
     refused = [
@@ -85,9 +85,9 @@ def first_attempt(store: Store, view: AttemptView) -> int:
 
 
 def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
-    """Return what is known of a search's other trials that have hyperparameters."""
+    """Return the observations of a search's other trials that have hyperparameters."""
     return [
-        # Whoever waits for another gang will be judged as one that runs.
+        # A trial that waits for another gang counts as one that runs.
         (row.hparams, row.metric, "running" if row.state == "queued" else row.state)
         for row in store.history(search.search_id)
         if row.is_drawn and row.trial_id != trial_id

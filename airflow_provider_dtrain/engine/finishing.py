@@ -1,4 +1,4 @@
-"""The end of a gang: every process confirmed gone on every host, then the slots are free."""
+"""Teardown of a gang: its slots are released once every process is confirmed gone on every host."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, Proof
 
 FENCE_WAIT_S = 10.0
-#: Most that is shown of processes that a host names.
+#: Most characters of a text about processes that a host names.
 SHOWN_CHARS = 1000
-#: Last line of a traceback that the training library ended on purpose; see train/errors.py.
+#: Last line of the traceback of an error that the training library raises on purpose; see train/errors.py.
 _REFUSED = re.compile(
     r"^airflow_provider_dtrain\.train\.errors\."
     r"(SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError): ",
@@ -39,9 +39,9 @@ _REFUSED = re.compile(
 
 
 async def fence(rt: Runtime, view: AttemptView) -> list[str]:
-    """End everything of the attempt on its hosts; return the hosts that answered ``clear``.
+    """End every process of the attempt on its hosts, and return the hosts that answered ``clear``.
 
-    A host that does not answer keeps its slots in the store: nobody else gets them.
+    The slots of a host that does not answer stay taken in the store.
 
     :raises StaleWatchError: another process follows the trial; nothing was sent
     """
@@ -61,10 +61,10 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             await _show_foreign(rt, host, found.get("foreign"))
         else:
             words = survivors_words(found)
-            rt.log.warning("Host '%s' could not end everything of %s. Left: %s", host, view.run, words)
+            rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, words)
             await _show_stuck(rt, view, host, words)
     if clear:
-        rt.log.info("Nothing of %s runs any more on %s", view.run, ", ".join(clear))
+        rt.log.info("No process of %s is left on %s", view.label, ", ".join(clear))
     return clear
 
 
@@ -76,7 +76,9 @@ async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
 
 
 async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
-    """End a run that its store has lost, on all its hosts; a host that does not answer is left to recovery.
+    """End a run that its store has lost, on all its hosts.
+
+    A host that does not answer is left to recovery.
 
     :param view: the attempt as it was before the store lost it
     """
@@ -85,24 +87,24 @@ async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
         if isinstance(found, BaseException) and not isinstance(found, HostError):
             raise found
         words = "is gone" if isinstance(found, dict) and found.get("clear") else f"may be left: {found}"
-        rt.log.warning("Run %s, which the store does not know, %s on host '%s'", view.run, words, host)
+        rt.log.warning("%s, which the store has lost, %s on host '%s'", view.label.capitalize(), words, host)
 
 
 def launch_of(view: AttemptView, host: str) -> str | None:
-    """Return what tells this launch on a host from another one of the same name; None when it is not known."""
+    """Return the id that distinguishes launches of one run on a host, or None when it is not known."""
     plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
     return plan.get("launch")
 
 
 async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> None:
-    """Show the slots of processes that are not gone; recovery shows them as ready again once they are."""
+    """Mark the slots of surviving processes as stuck. Recovery marks them as ready once the processes are gone."""
     for slot in view.placement.get(host, ()):
         with contextlib.suppress(NotFoundError):
             await rt.db(rt.store.mark_slot, host, slot, "stuck", words)
 
 
 async def _show_foreign(rt: Runtime, host: str, foreign: object) -> None:
-    """Show the slots on whose devices processes outside all runs are left, which belong to other accounts."""
+    """Mark the slots whose devices are in use by processes of other accounts, outside all runs."""
     for user in _mappings(foreign):
         slot, words = user.get("slot"), f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
         if isinstance(slot, int):
@@ -112,7 +114,7 @@ async def _show_foreign(rt: Runtime, host: str, foreign: object) -> None:
 
 
 def survivors_words(found: Mapping[str, Any]) -> str:
-    """Return in words which processes a fence has found alive, and which slots they keep."""
+    """Return a text that names the processes that a fence found alive, or the slots that are still locked."""
     words = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
     words += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not words else []
     return plain(", ".join(words[:20]) or "nothing that it can name", SHOWN_CHARS)
@@ -123,9 +125,9 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 async def release(rt: Runtime, view: AttemptView) -> list[str]:
-    """Free the attempt's slots where nothing of it can run; return those hosts.
+    """Release the attempt's slots where none of its processes can run, and return those hosts.
 
-    Without a plan no host was ever told to prepare; else each host has to answer ``clear``.
+    Without a plan, no host was ever asked to prepare. With a plan, each host has to answer ``clear``.
     """
     proof: Proof = "clear" if view.plan is not None else "untaken"
     clear = await fence(rt, view) if proof == "clear" else list(view.held_hosts)
@@ -135,11 +137,11 @@ async def release(rt: Runtime, view: AttemptView) -> list[str]:
 
 
 def cause(end: GangEnd) -> DtrainError:
-    """Return why the gang failed: the first failure by corrected time, not the noise that follows it."""
+    """Return the error of a failed gang: its first failure by corrected time, not the failures that follow."""
     if end.over is not None:
         return end.over
     found = first_failure(end.exits)
-    # A rank that we sent a signal has not failed, and one that only lost a peer had a reason to.
+    # A rank that the follower sent a signal has not failed, and one that only lost a peer failed because of the peer.
     if found is not None and not found.sent_signal and not (end.lost and is_aftermath(found)):
         return _exit_error(found)
     for lost in end.lost.values():
@@ -147,7 +149,7 @@ def cause(end: GangEnd) -> DtrainError:
     for host, reason in end.ended.items():
         if reason != "completed":
             return _ended_error(host, reason)
-    return _exit_error(found) if found is not None else RunEndedError("The run ended, and no host says why.")
+    return _exit_error(found) if found is not None else RunEndedError("The run ended, and no host reported a reason.")
 
 
 def _ended_error(host: str, reason: str) -> DtrainError:
@@ -156,13 +158,15 @@ def _ended_error(host: str, reason: str) -> DtrainError:
         case "timeout":
             return ExecutionTimeoutError(f"Host '{host}' ended the run: the task's execution_timeout has passed.")
         case "stopped":
-            return HostLostError(host, f"The run was stopped on host '{host}', not by us: the host may be going down.")
+            return HostLostError(
+                host, f"The run was stopped on host '{host}' from outside. The host may be going down."
+            )
         case "orphaned":
             return RunEndedError(
-                f"The run on host '{host}' ended itself: nobody had renewed its lease for orphan_timeout."
+                f"The run on host '{host}' ended itself: its lease had not been renewed for orphan_timeout."
             )
         case "prepare_timeout":
-            return RunEndedError(f"The run on host '{host}' was prepared and never got its go.")
+            return RunEndedError(f"The run on host '{host}' was prepared but never started.")
         case "fenced":
             return RunEndedError(f"The run on host '{host}' was ended by another follower of this trial.")
         case _:

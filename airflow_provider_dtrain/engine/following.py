@@ -1,4 +1,4 @@
-"""From running ranks to their end: one follower per host, and the end of all when a part fails."""
+"""Follower of a running gang: one task per host, and the end of all hosts when a part fails."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.remote import HostLink
     from airflow_provider_dtrain.store.records import AttemptView
 
-#: How often a follower looks at wishes and shows that it lives.
+#: Seconds between two ticks, in which a follower checks for control requests and shows that it is alive.
 TICK_S = 1.0
-#: How often one that writes nothing looks whether it is still the one that may act.
+#: Seconds between two checks of the watch: a follower that writes nothing would not notice that it was replaced.
 CHECK_WATCH_S = 10.0
-#: Events that tell how a gang stands.
+#: Kinds of events that tell the state of a gang.
 TOLD_KINDS = ("init", "first_step", "stopped", "exit", "ended")
 
 
 @dataclass
 class GangEnd:
-    """What is known of a gang's processes."""
+    """State of a gang's processes, as far as it is known."""
 
     exits: list[RankExit] = field(default_factory=list)
     #: ranks that use the training library
     joined: set[int] = field(default_factory=set)
     #: ranks that finished a step
     stepping: set[int] = field(default_factory=set)
-    #: The ranks were asked to stop: whoever ends by our signal then has not failed.
+    #: The ranks were asked to stop: a rank that then ends by the follower's signal has not failed.
     asked: bool = False
-    #: Rank 0 left its loop because it was asked to: training is not done.
+    #: Rank 0 left its loop because it was asked to: training is not complete.
     left_early: bool = False
     #: host -> reason of its ``ended`` event
     ended: dict[str, str] = field(default_factory=dict)
     #: host -> why it was given up
     lost: dict[str, HostError] = field(default_factory=dict)
-    #: Why the control side ended it, whatever its ranks say.
+    #: Error for which the control side ended the gang, whatever its ranks report.
     over: DtrainError | None = None
 
     @property
     def failed(self) -> bool:
-        """True once the gang cannot complete any more."""
+        """True once the gang can no longer complete."""
         return (
             self.over is not None
             or bool(self.lost)
@@ -63,14 +63,14 @@ class GangEnd:
 
     @property
     def is_unfinished(self) -> bool:
-        """True when a rank did not come to the end of its program, whatever the reason."""
+        """True when a rank did not reach the end of its program, for any reason."""
         ways = self.ended.values()
         return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
 
     def note(self, host: str, event: Mapping[str, Any], offset_s: float) -> None:
-        """Take an event of a host.
+        """Record an event of a host.
 
-        :param offset_s: how far the host's clock is ahead of ours
+        :param offset_s: seconds by which the host's clock is ahead of this process's clock
         """
         match event["kind"]:
             case "init":
@@ -108,13 +108,13 @@ def _lost(host: str, cause: Any) -> HostLostError:
 
 
 class GangFollower:
-    """Follows every host of one attempt and stops all of it when a part fails.
+    """Follower of every host of one attempt, which stops all hosts when a part fails.
 
     :param on_event: called with (host, event) after the event is in the store
-    :param preemption_timeout_s: how long ranks may take to give their slots back
-    :param hang_timeout_s: how long a rank may hold up the others before the gang is ended
+    :param preemption_timeout_s: seconds that ranks may take to release their slots
+    :param hang_timeout_s: seconds that a rank may block the other ranks before the gang is ended
     :param max_runtime: seconds of ``max_runtime``, and time.monotonic() when it is over; None = no limit
-    :param lost: hosts that are known to have nothing of the run any more
+    :param lost: hosts that are known to no longer have anything of the run
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class GangFollower:
     async def run(self) -> GangEnd:
         """Return when every host has ended or is lost.
 
-        :raises Killed: a person killed the trial; the ranks still run
+        :raises Killed: the trial was killed; the ranks still run
         :raises HandedOver: another process follows from here; everything received is committed
         """
         for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=TOLD_KINDS):
@@ -193,7 +193,7 @@ class GangFollower:
             task.result()
 
     async def _look(self, running: Sequence[str]) -> None:
-        """Look at what may end a gang that is well: others who want its slots, and limits.
+        """Check the conditions that may end a healthy gang: requests for its slots, hangs, and limits.
 
         :param running: hosts whose part has not ended
         """
@@ -207,21 +207,23 @@ class GangFollower:
             self.end.over = max_runtime_over(self.max_runtime[0])
 
     def _must_stop(self) -> bool:
-        """Return whether what still runs has to end now."""
+        """Return whether the ranks that still run must end now."""
         if self.give_way.is_overdue:
-            self.rt.log.warning("preemption_timeout has passed: the ranks are stopped; their latest checkpoint stays.")
+            self.rt.log.warning(
+                "preemption_timeout has passed: the ranks are stopped. Their latest checkpoint is kept."
+            )
             return True
         if self.deciding.is_overdue:
             self.rt.log.warning(
-                "The searcher has ended the trial, and its ranks go on after preemption_timeout: they are stopped; "
-                "their latest checkpoint stays. Leave the loop when report_validation returns 'stop'."
+                "The searcher has ended the trial, and its ranks still run after preemption_timeout: they are stopped. "
+                "Their latest checkpoint is kept. Leave the loop when report_validation returns 'stop'."
             )
             return True
-        # After our SIGTERM its victims end with a signal one by one: that is no failure.
+        # After the follower's SIGTERM, the ranks end with a signal one by one. That is no failure.
         return self.end.failed and (not self.give_way.by_signal or self.end.over is not None)
 
     async def _tick(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
-        """Wait until something happened, somebody wishes something, or a second has passed."""
+        """Wait for an event, a kill or a handover, but for a second at most."""
         self.changed.clear()
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self.changed.wait()),
@@ -235,7 +237,9 @@ class GangFollower:
                 wait.cancel()
 
     async def stop(self, hosts: list[str]) -> None:
-        """Ask the hosts to end their ranks; a host that does not answer is left to the fence.
+        """Ask the hosts to end their ranks.
+
+        A host that does not answer is left to the fence.
 
         :raises StaleWatchError: another process follows the gang
         """
@@ -243,18 +247,18 @@ class GangFollower:
         calls = [self.rt.call(host, "stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s) for host in hosts]
         for host, found in zip(hosts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(found, HostError):
-                self.rt.log.warning("Host '%s' did not take the stop: %s", host, found)
+                self.rt.log.warning("Host '%s' did not accept the stop command: %s", host, found)
             elif isinstance(found, BaseException):
                 raise found
 
     def _stop_at_once(self) -> None:
-        """Send the stop where a channel is open, and wait for no answer: the fence follows."""
+        """Send the stop command on open channels, without waiting for answers: the fence follows."""
         for host, link in self.links.items():
             if host not in self.end.ended and link.alive:
                 link.call("stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s)
 
     async def take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
-        """Act on an event that is in the store."""
+        """Handle an event that is in the store."""
         self.end.note(host, event, offset_s)
         if event["kind"] == "rung":
             self.deciding.asked()

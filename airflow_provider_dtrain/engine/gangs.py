@@ -1,4 +1,4 @@
-"""Gangs that are held for several tasks: waiting for one, using it, and its end on the hosts."""
+"""Held gangs, which several tasks use: the wait for one, its use, and its end on the hosts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long the follower of a trial has to end it by itself when its gang ends.
+#: Seconds that the follower of a trial has to end the trial by itself when its gang ends.
 FOLLOWER_GRACE_S = 30.0
-#: A follower that was silent for so long does nothing any more.
+#: Seconds of silence after which a follower no longer acts.
 FOLLOWER_SILENT_S = 60.0
 
 
@@ -37,7 +37,7 @@ class GangTimeout(Exception):
 
 @dataclass(frozen=True)
 class HeldGang:
-    """What a task was given to use a gang by: the XCom of the task that asked for it."""
+    """Reference to a held gang, parsed from the XCom of the task that requested it."""
 
     allocation_id: int
     token: int
@@ -47,7 +47,7 @@ class HeldGang:
         """Return the gang that an XCom names.
 
         :param value: ``{"allocation_id", "token", "slots"}``
-        :raises UserError: it is something else
+        :raises UserError: the value is something else
         """
         from airflow_provider_dtrain.errors import UserError
 
@@ -55,22 +55,22 @@ class HeldGang:
             return cls(int(value["allocation_id"]), int(value["token"]))
         except (TypeError, KeyError, ValueError):
             raise UserError(
-                f"allocation is {value!r}, not the XCom of a GangSensor with allocation_id, token and slots. "
-                "Give allocation=sensor.output."
+                "allocation must be the XCom of a GangSensor, with allocation_id, token and slots, "
+                f"got {value!r}. Set allocation=sensor.output."
             ) from None
 
 
 def as_xcom(view: GangView) -> dict[str, Any]:
-    """Return what later tasks need to use a gang, as plain JSON."""
+    """Return the data that later tasks need to use a gang, as plain JSON."""
     slots = {host: list(indices) for host, indices in sorted(view.placement.items())}
     return {"allocation_id": view.allocation_id, "token": view.token, "slots": slots}
 
 
 class GangWaiter:
-    """Waits in the queue for one gang, under a watch of its own.
+    """Waiter in the queue for one gang, under a watch of its own.
 
-    :param watcher: who waits, in words
-    :param deadline: Unix time from which it waits no more; None = never
+    :param watcher: readable name of the waiting process
+    :param deadline: Unix time at which the wait times out; None = never
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GangWaiter:
         Any waiter runs the scheduling pass, so no daemon is needed.
 
         :param patient: False: return None after the first pass that does not grant
-        :raises UnplaceableError: no set of the pool's hosts can serve it any more
+        :raises UnplaceableError: no set of the pool's hosts can serve it now or later
         :raises GangEndedError: it was withdrawn
         :raises StaleWatchError: another process waits for it now
         :raises GangTimeout: the deadline has passed
@@ -102,23 +102,28 @@ class GangWaiter:
         return view
 
     async def _look_again(self) -> GangView | None:
-        """Look under the present watch, or under a new one: at first, and when the store has lost the last."""
+        """Check the request under the present watch, or under a new one.
+
+        A new watch is taken at first, and when the store has lost the last one.
+        """
         if self.watch is not None:
             try:
                 return await self._look(self.watch)
             except StoreSetBackError as error:
-                self.log.warning("%s Was it set back, or did a replica take over?", error)
+                self.log.warning(
+                    "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
+                )
         self.watch = await self._db(self.store.watch_gang, self.allocation_id, watcher=self.watcher)
         return await self._look(self.watch)
 
     async def _changed(self) -> None:
-        """Wait until something may have changed for the request, but not longer than it may be silent."""
+        """Wait until something may have changed for the request, or until its renewal is due."""
         from airflow_provider_dtrain.store.changes import Waiter
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            # A loop that is closed meanwhile has nobody to wake.
+            # A loop that was closed meanwhile has no coroutine to wake.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
@@ -133,7 +138,7 @@ class GangWaiter:
             changes.remove(waiter)
 
     async def withdraw(self, because: str) -> None:
-        """Leave the queue, or give up the gang that was granted.
+        """Withdraw the request, or release the gang that was granted.
 
         :raises StaleWatchError: another process waits for it now
         """
@@ -159,12 +164,12 @@ class GangWaiter:
         return None
 
     async def _db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a method of the store returns, called in a thread; waits for a store that is away."""
+        """Return the result of a store method, called in a thread. Retries while the store is unavailable."""
         return await patiently(self.log, method, *args, **kwargs)
 
 
 def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:
-    """Write the request for a gang; repeatable by its key. Blocks.
+    """Store the request for a gang, and return the gang. Repeatable by its key. Blocks.
 
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     """
@@ -173,14 +178,14 @@ def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:
 
 
 async def wait_to_use(rt: Runtime, *, patient: bool = True) -> None:
-    """Return when this attempt is the one that uses its held gang.
+    """Wait until this attempt may use its held gang.
 
     :param patient: False: hand over when another task uses it
     :raises GangEndedError: the gang has ended
     """
     said, recovery = "", Recovery(rt.hook)
     try:
-        while (run := await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch)) is None:
+        while await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch) is None:
             view = await rt.view()
             if view.reason != said:
                 rt.log.info("Waiting: %s", view.reason)
@@ -193,15 +198,16 @@ async def wait_to_use(rt: Runtime, *, patient: bool = True) -> None:
     finally:
         await recovery.close()
     rt.taken_up_at = time.monotonic()
-    rt.log.info("Using a held gang: %s", run)
+    view = await rt.view()
+    rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
 
 
 async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log: TaskLog, *, watcher: str) -> GangView:
-    """End a held gang everywhere; return what is left of it. Repeatable.
+    """End a held gang on all its hosts, and return its state. Repeatable.
 
-    Slots of hosts that do not answer stay taken, and recovery asks again.
+    Slots of hosts that do not answer stay taken, and recovery retries.
 
-    :param because: why, in words
+    :param because: reason, as text
     :raises GangEndedError: there is no such gang
     """
     store = await in_thread(lambda: hook.store)
@@ -223,7 +229,10 @@ async def end_older_gangs(hook: DtrainHook, key: TrialKey, log: TaskLog, *, watc
 
 
 async def _left_alone(hook: DtrainHook, attempt_id: int) -> AttemptView | None:
-    """Return the attempt once nobody cares for it; None when its follower ended it and every host confirmed."""
+    """Wait for the follower to end the attempt, and return the attempt if something is left to do.
+
+    Return None when the follower ended it and every host confirmed.
+    """
     give_up_at = time.monotonic() + FOLLOWER_GRACE_S
     while True:
         attempt = await in_thread(hook.store.attempt, attempt_id)

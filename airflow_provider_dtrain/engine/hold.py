@@ -1,4 +1,4 @@
-"""Hosts are told at once how long their live runs may go without a renewal."""
+"""Lease extension: hosts are notified at once how long their live runs may go without a renewal."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LIVE = ("starting", "running", "stopping")
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What one host made of it."""
+    """Result of notifying one host."""
 
     host: str
     runs: tuple[str, ...]
-    #: Why it could not be told; None: it was.
+    #: Why the host could not be notified; None = it was.
     problem: str | None = None
 
 
 def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:
-    """Return host -> runs whose lease counts there."""
+    """Return the runs whose lease counts, by host."""
     found: dict[str, list[str]] = {}
     for task in hook.store.tasks():
         # A gang that is held between two tasks has no run.
@@ -41,7 +41,7 @@ def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:
 
 
 def tell_hosts(hook: DtrainHook, runs: Mapping[str, tuple[str, ...]], lease_s: float) -> list[Told]:
-    """Give the runs of every host a lease from now on; return what became of it, by host.
+    """Give the runs of every host a new lease, and return the result for each host.
 
     :param lease_s: seconds without a renewal after which a run ends itself; 0 = never
     """

@@ -1,4 +1,7 @@
-"""The events of one host on their way into the store: what it may not send becomes a gap, with its place and reason."""
+"""Intake of one host's events into the store.
+
+Lines that the host may not send become gaps, with their place and reason.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ class Reading(NamedTuple):
 
 
 class AttemptQuota:
-    """The quota that the hosts of one attempt share; read from the store with the first frame."""
+    """Quota that the hosts of one attempt share, read from the store with the first frame."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt, self._lock = rt, asyncio.Lock()
         self._quota: Quota | None = None
 
     async def get(self) -> Quota:
-        """Return the quota; what earlier followers stored counts."""
+        """Return the quota, which counts what earlier followers stored."""
         async with self._lock:
             if self._quota is None:
                 usage = await self._rt.db(self._rt.store.usage, self._rt.attempt_id)
@@ -56,15 +59,15 @@ def limits_of(settings: Settings) -> Limits:
 
 
 class Intake:
-    """Reads the events frames of one host and commits them.
+    """Reader of the event frames of one host, which commits them.
 
-    :param ranks: that the attempt has on the host
+    :param ranks: ranks that the attempt has on the host
     """
 
     def __init__(self, rt: Runtime, host: str, ranks: frozenset[int], quota: AttemptQuota) -> None:
         self._rt, self._host, self._ranks, self._quota = rt, host, ranks, quota
         self._told: set[tuple[str, str]] = set()
-        #: stream -> what is committed of it, and how often it began anew since we subscribed
+        #: stream -> bytes that are committed of it, and how often it began again since the subscription
         self._places: dict[str, tuple[int, int]] = {}
 
     @property
@@ -74,16 +77,16 @@ class Intake:
         return frozenset({SUPERVISOR, *ranks})
 
     def begin(self, offsets: Mapping[str, int]) -> None:
-        """Take note of a new subscription.
+        """Record a new subscription.
 
-        :param offsets: stream -> what is committed of it
+        :param offsets: stream -> bytes that are committed of it
         """
         self._places = {stream: (offset, 0) for stream, offset in offsets.items()}
 
     def check_anew(self, frame: Frame) -> None:
-        """Take note that a stream begins anew.
+        """Record that a stream begins again.
 
-        :raises HostProtocolError: it is not where the host says, or not for the next time
+        :raises HostProtocolError: the offset is not the expected one, or the epoch is not the next one
         """
         self._check(frame, epochs=1)
         self._places[str(frame.stream)] = (0, frame.epoch)
@@ -95,20 +98,20 @@ class Intake:
             raise HostProtocolError(
                 self._host,
                 f"Host '{self._host}' sent {frame.stream} from byte {frame.offset} of epoch {frame.epoch}, "
-                f"byte {offset} of epoch {epoch + epochs} was expected.",
+                f"expected byte {offset} of epoch {epoch + epochs}.",
             )
 
     async def commit(self, frame: Frame, epoch: int, clock_offset_s: float) -> list[Mapping[str, Any]]:
-        """Store a frame of events, or a gap that the host sent; return the events that are new.
+        """Store a frame of events, or a gap that the host sent, and return the new events.
 
-        :raises HostProtocolError: it does not continue its stream
+        :raises HostProtocolError: the frame does not continue its stream
         """
         stream = str(frame.stream)
         self._check(frame)
         if frame.t == "gap":
             reading = _gap_of(frame)
         else:
-            # A frame of 1 MiB takes 0.1 s: not in the event loop.
+            # Parsing a frame of 1 MiB takes 0.1 s, which is too long for the event loop.
             reading = await in_thread(read, frame, self._source(stream), await self._quota.get())
         self._warn(stream, frame.offset, reading.problems)
         place = (self._rt.attempt_id, self._rt.watch, self._host, stream, frame.offset, frame.end)
@@ -123,7 +126,7 @@ class Intake:
         return Source(rank, self._ranks)
 
     def _warn(self, stream: str, offset: int, problems: Mapping[str, str]) -> None:
-        """Log the first gap of each sort; all of them are in the store."""
+        """Log the first gap of each kind. The store has all of them."""
         for code, reason in problems.items():
             if (stream, code) not in self._told:
                 self._told.add((stream, code))
@@ -150,7 +153,7 @@ def read(frame: Frame, source: Source, quota: Quota) -> Reading:
 
 
 def _add_gap(batch: list[dict[str, Any]], base: int, line: Line, code: str, reason: str, *, is_left_out: bool) -> None:
-    """Append a gap, or make the last one longer."""
+    """Append a gap, or extend the last one."""
     offset, size = base + line.start, line.size if is_left_out else 0
     last = batch[-1] if batch else None
     if last is not None and last["kind"] == "gap" and last["code"] == code:
@@ -173,6 +176,6 @@ def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> dict[
 
 
 def _gap_of(frame: Frame) -> Reading:
-    reason = frame.reason or "the host gives no reason"
+    reason = frame.reason or "the host gave no reason"
     mark = gap(frame.offset, frame.skip_bytes, "missing", reason[:500], lines=0)
     return Reading([mark], {"missing": f"{frame.skip_bytes} bytes are missing: {reason[:500]}"})

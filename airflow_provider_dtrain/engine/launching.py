@@ -1,4 +1,4 @@
-"""From a granted gang to running ranks: preflight, payload, two-phase start."""
+"""Launch of a granted gang: preflight, payload, two-phase start."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 async def on_all(hosts: Mapping[str, T], action: Callable[[str, T], Awaitable[Any]]) -> dict[str, Any]:
-    """Return each host's answer; all hosts act at the same time.
+    """Return each host's answer to an action that runs on all hosts at the same time.
 
-    Waits for every host, so that nothing acts any more when the first error is raised.
+    It waits for every host, so that no action still runs when the first error is raised.
     """
     answers = await asyncio.gather(*(action(host, value) for host, value in hosts.items()), return_exceptions=True)
     for found in answers:
@@ -48,7 +48,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     Repeatable: a follower that takes over in the middle starts the same plan again and attaches.
 
     :param view: attempt that holds its slots
-    :raises HostError: a host cannot be reached, refuses, or has no way to another
+    :raises HostError: a host cannot be reached, refuses, or has no network path to another host
     :raises EnvironmentMissingError: a host lacks python or a module
     """
     job = replace(job, secrets=await with_connection(job.config, job.secrets))
@@ -74,7 +74,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
 
 
 async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:
-    """Send what the hosts miss, look whether they can run this, and find the network between them."""
+    """Send missing archives, check that the hosts can run the job, and return the network between them."""
     nonce = secrets.token_hex(16)
     several = len(links) > 1
 
@@ -105,7 +105,7 @@ async def _listen(link: HostLink, job: Job, nonce: str) -> dict[str, Any]:
 
 
 async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], nonce: str) -> dict[str, Any]:
-    """Return what each host found when it connected to the others."""
+    """Return the result of each host's connections to the other hosts."""
     targets = connect_targets(list(links), listening)
 
     async def one(host: str, link: HostLink) -> Any:
@@ -150,7 +150,7 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
 
 
 async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) -> None:
-    """Raise unless every host of the gang reads in the checkpoint storage what every other host writes there."""
+    """Raise unless every host of the gang sees the files that the other hosts write to checkpoint storage."""
     asked: dict[str, Any] = {"python": None, "modules": [], "slots": [], "shared_paths": [path], "nonce": nonce}
 
     async def one(host: str, link: HostLink) -> Any:
@@ -160,7 +160,7 @@ async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) ->
     for host, found in written.items():
         if not found["shared"][path]["writable"]:
             raise HostError(host, f"Host '{host}': checkpoint_storage: " + "; ".join(found["problems"]))
-    # The second look comes after every host has left its mark.
+    # Check again after every host has written its mark.
     seen = {host: set(found["shared"][path]["seen"]) for host, found in (await on_all(links, one)).items()}
     for reader in links:
         for writer in links:
@@ -176,7 +176,7 @@ async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, 
     if (job.checkpoint_source is not None or job.weights_source is not None) and plan["master_local"]:
         await in_thread(job.send_checkpoint, link, plan["run"])
     if job.carried is not None:
-        # To every host: a script may load its snapshot on each rank.
+        # Send them to every host, because a script may load its snapshot on each rank.
         await in_thread(send_outputs, link, plan["run"], job.carried.name, job.carried.generation)
         plan = {**plan, "carried": job.carried.name}
     return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)

@@ -1,4 +1,4 @@
-"""Bytes of a rank's log between their host and the task log: bounded, in order, each gap marked."""
+"""Buffer for a rank's log between its host and the task log: bounded, in order, each gap marked."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-#: A longer line is broken here; Airflow's log view shows such lines badly.
+#: Longest line. A longer line is split, because Airflow's log view shows such lines badly.
 MAX_LINE_BYTES = 8192
-#: Bytes that may wait; what comes beyond them is left out and marked.
+#: Bytes that may wait. Further bytes are left out and marked.
 MOST_WAITING_BYTES = 1 << 20
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-#: What torch puts before the lines of a failed rank, and before warnings of its own.
+#: Prefix that torch puts before the lines of a failed rank, and before its own warnings.
 _TORCH_PREFIX = re.compile(r"^\[rank0\]: ?")
 PREFIX = "[rank 0] "
 
 
 def clean(line: str) -> str:
-    """Return a line without terminal escapes and control characters; a carriage return keeps its last part."""
+    """Return a line without terminal escapes and control characters, from its last carriage return on."""
     return _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
 
 
 @dataclass(frozen=True)
 class LogPlace:
-    """Which log this is."""
+    """Identity of a log: its trial and attempt."""
 
     trial_id: int
     #: Number of the attempt within the trial, from 1.
     attempt: int
 
     def begins(self, offset: int) -> str:
-        """Return the line that begins a block: whatever was logged before, this is byte ``offset``."""
+        """Return the line that begins a block of log at byte ``offset``."""
         return f"{PREFIX}--- trial {self.trial_id}, attempt {self.attempt}: the log from byte {offset} on ---"
 
     def missing(self, start: int, end: int | None, reason: str) -> str:
         """Return the line that stands for bytes that are not in the task log.
 
-        :param end: None = up to its end, which is not known
+        :param end: None = up to the end of the log, which is not known
         """
         command = f"airflow dtrain trial logs {self.trial_id} --attempt {self.attempt} --from {start}"
         what = f"bytes {start} to {end} ({end - start})" if end is not None else f"everything from byte {start} on"
@@ -67,7 +67,7 @@ class _Gap:
 
 
 class LogBuffer:
-    """Takes bytes and gaps in one thread, gives records of whole lines in another one.
+    """Buffer that takes bytes and gaps in one thread, and returns whole lines in another one.
 
     :param begin: offset of the first byte
     :param most_bytes: bytes that may wait
@@ -75,7 +75,7 @@ class LogBuffer:
 
     def __init__(self, place: LogPlace, begin: int, *, most_bytes: int = MOST_WAITING_BYTES) -> None:
         self.place, self._most = place, most_bytes
-        #: Everything before it was given out, or marked as missing.
+        #: Offset before which everything was returned, or marked as missing.
         self.position = begin
         self._begins: int | None = begin
         self._pieces: deque[_Bytes | _Gap] = deque()
@@ -83,7 +83,7 @@ class LogBuffer:
         self._lock = threading.Lock()
 
     def add(self, offset: int, data: bytes) -> None:
-        """Take bytes; leave them out while too many wait."""
+        """Add bytes, or leave them out while too many wait."""
         if not data:
             return
         with self._lock:
@@ -99,7 +99,7 @@ class LogBuffer:
                 self._waiting += len(data)
 
     def skip(self, start: int, end: int | None, reason: str) -> None:
-        """Take note that bytes will not come.
+        """Record that bytes will not arrive.
 
         :param end: None = everything from ``start`` on
         """
@@ -107,7 +107,7 @@ class LogBuffer:
             self._add_gap(start, end, reason)
 
     def begin_anew(self, offset: int) -> None:
-        """Take note that the next bytes begin at ``offset`` again."""
+        """Record that the next bytes begin at ``offset`` again."""
         with self._lock:
             self._pieces.append(_Gap(offset, offset, ""))
 
@@ -119,11 +119,11 @@ class LogBuffer:
             self._pieces.append(_Gap(start, end, reason))
 
     def finish(self) -> None:
-        """Let an unfinished last line count as a line: nothing follows it."""
+        """Count an unfinished last line as a line, because nothing follows it."""
         self._is_finished = True
 
     def leave_out(self, reason: str) -> None:
-        """Replace everything that waits by one mark."""
+        """Replace all bytes and gaps that wait by one mark."""
         with self._lock:
             if not self._pieces:
                 return
@@ -147,13 +147,13 @@ class LogBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """True when nothing waits, an unfinished line neither."""
+        """True when nothing waits, not even an unfinished line."""
         return not self._pieces
 
     def record(self, most_bytes: int) -> list[str]:
-        """Return the next lines, at most ``most_bytes`` or one line; nothing when no line is whole.
+        """Return the next lines, at most ``most_bytes`` or one line.
 
-        Then :attr:`position` is behind them.
+        Return none when no line is complete. Afterwards, :attr:`position` is behind the lines.
         """
         lines: list[str] = []
         with self._lock:
@@ -210,7 +210,7 @@ class LogBuffer:
 
 
 def _broken(line: str) -> list[str]:
-    """Return a line in parts that are not too long."""
+    """Return a line in parts of at most :data:`MAX_LINE_BYTES`."""
     if len(line) <= MAX_LINE_BYTES:
         return [line]
     return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)]

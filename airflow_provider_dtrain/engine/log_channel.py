@@ -1,4 +1,4 @@
-"""The pipe on which Airflow's parent process reads the log records of this process."""
+"""Channel on which Airflow's parent process reads the log records of this process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class LogChannel:
     knows how much the parent has not read. The parent has one thread, so its next answer to any request proves that it
     has written what it has read.
 
-    :param fd: the socket; None = records do not travel, each one is written when it is logged
-    :param ask: sends a request to the parent and returns once it has answered; None = it need not be asked
+    :param fd: the socket; None = there is none, and each record is written when it is logged
+    :param ask: sends a request to the parent and returns once it has answered; None = no request is needed
     """
 
     def __init__(self, fd: int | None, ask: Callable[[], object] | None = None) -> None:
         self._fd, self._ask = fd, ask
 
     def is_read(self) -> bool:
-        """Return whether the parent has read every record; True where the kernel cannot say."""
+        """Return whether the parent has read every record, or True when the kernel cannot tell."""
         if self._fd is None or sys.platform != "linux":
             return True
         import fcntl
@@ -40,7 +40,7 @@ class LogChannel:
             return True
 
     def confirm(self) -> bool:
-        """Return True once the parent has dealt with all that it had read. Blocks until it answers."""
+        """Return whether the parent has written all that it had read. Blocks until the parent answers."""
         if self._ask is None:
             return True
         try:

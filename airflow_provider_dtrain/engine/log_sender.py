@@ -1,4 +1,7 @@
-"""One thread per process hands records of rank 0's logs to Airflow, as fast as Airflow's parent process reads them."""
+"""Log sender: one thread per process that hands rank 0's logs to Airflow.
+
+It sends records as fast as Airflow's parent process reads them.
+"""
 
 from __future__ import annotations
 
@@ -12,43 +15,43 @@ from airflow_provider_dtrain.engine.log_channel import LogChannel, airflow_chann
 
 log = logging.getLogger(__name__)
 
-#: Airflow's cost is per record and per 4 KiB, which its parent reads at a time.
+#: Largest record. Airflow's cost is per record, and per 4 KiB that its parent reads at a time.
 MOST_RECORD_BYTES = 64 * 1024
-#: Between two records of one trial: lines that come meanwhile travel together.
+#: Seconds between two records of one trial. Lines that arrive meanwhile share a record.
 RECORD_EVERY_S = 0.25
-#: Between two requests that confirm what the parent has written.
+#: Seconds between two requests that confirm what the parent has written.
 CONFIRM_EVERY_S = 1.0
-#: How often the kernel is asked whether the parent has read a record, at first and at most.
+#: First and longest pause, in seconds, between two polls of the kernel until the parent has read a record.
 READ_LOOK_S, READ_LOOK_MOST_S = 0.002, 0.05
-#: Nothing wakes the thread when a pause is over.
+#: Longest wait of the thread, in seconds: nothing wakes it when a pause is over.
 IDLE_S = 5.0
 
 
 class LogSource(Protocol):
-    """One log that is sent."""
+    """A log that is sent."""
 
     def due_in(self, now: float) -> float | None:
-        """Return seconds until the next record may be sent; None: there is none."""
+        """Return the seconds until the next record may be sent, or None when there is none."""
 
     def send(self) -> bool:
-        """Hand the next record to Airflow's logger; return False when there was none."""
+        """Hand the next record to Airflow's logger, and return whether there was one."""
 
     def unconfirmed(self) -> int | None:
-        """Return how many records were handed over, when not all of them are confirmed."""
+        """Return how many records were handed over, or None when all of them are confirmed."""
 
     @property
     def is_urgent(self) -> bool:
         """True when a coroutine waits for the confirmation."""
 
     def confirmed(self, records: int) -> None:
-        """Take note that Airflow has written so many records."""
+        """Record that Airflow has written this many records."""
 
 
 class LogSender:
-    """Sends one record at a time, of one trial after the other.
+    """Sender of one record at a time, of one trial after the other.
 
-    Airflow's socket never fills up, because a record is sent only when the one before it was read: so no logger of
-    this process blocks. A parent that is slow gets fewer, longer records.
+    A record is sent only when the one before it was read. So Airflow's socket never fills up, and no logger of this
+    process blocks. A slow parent gets fewer, longer records.
 
     :param records_per_s: for all trials of this process together
     """
@@ -71,13 +74,13 @@ class LogSender:
             self._news.notify()
 
     def remove(self, source: LogSource) -> None:
-        """Send nothing of this log from now on."""
+        """Stop sending this log."""
         with self._news:
             if source in self._sources:
                 self._sources.remove(source)
 
     def wake(self) -> None:
-        """Take note that a log has news."""
+        """Wake the thread, because a log has something to send."""
         with self._news:
             self._news.notify()
 
@@ -86,7 +89,7 @@ class LogSender:
             try:
                 self._turn()
             except Exception:
-                log.exception("Lines of a rank's log were not handed over")
+                log.exception("Lines of a rank's log could not be handed to Airflow")
                 time.sleep(1.0)
 
     def _turn(self) -> None:
@@ -99,7 +102,7 @@ class LogSender:
             if source is None:
                 self._news.wait(wait_s)
                 return
-            # The others come first next time.
+            # The other logs come first next time.
             self._sources.remove(source)
             self._sources.append(source)
         begun = time.monotonic()
@@ -110,7 +113,7 @@ class LogSender:
             self._not_before = time.monotonic() + pause_s
 
     def _next(self, now: float) -> tuple[LogSource | None, float]:
-        """Return the log whose turn it is, or None and how long there will be none."""
+        """Return the log whose turn it is, or None and the seconds to wait."""
         wait_s = IDLE_S
         for source in self._sources:
             due_s = source.due_in(now)
@@ -131,7 +134,7 @@ class LogSender:
             look_s = min(2 * look_s, READ_LOOK_MOST_S)
 
     def _confirm(self, channel: LogChannel) -> bool:
-        """Confirm what was handed over, if that is due; return whether it was."""
+        """Confirm the records that were handed over, if that is due, and return whether it was."""
         with self._news:
             sources = list(self._sources)
         found = [(source, records) for source in sources if (records := source.unconfirmed()) is not None]

@@ -1,4 +1,4 @@
-"""Which modules a command needs on the hosts, read from the user's code without running it."""
+"""Modules that a command needs on the hosts, read from the user's code without running it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import PurePosixPath
 
 from airflow_provider_dtrain.core.config.types import is_trial_class
 
-#: Top-level names whose absence should be said before anything starts.
+#: Top-level modules, each with the module whose absence is reported before the launch.
 LOOKED_FOR = {"torch": "torch", "airflow_provider_dtrain": "torch"}
-#: Runs the file that is named behind it, without PyTorch if that needs none.
+#: Module that runs the file named after it, without PyTorch if that file needs none.
 RUNS_FUNCTIONS = "airflow_provider_dtrain.train.function"
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
-# Python 3.11 counts the depth of its parser once for all threads: two at a time end in a SystemError (seen).
+# Python 3.11 counts the depth of its parser once for all threads: two parsers at a time raise SystemError (seen).
 _PARSING = threading.Lock()
 
 
 def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     """Return the modules that the command's script imports, directly or through files of the payload.
 
-    :param command: words of the entrypoint; nothing is found for anything but a Python script or ``-m``
+    :param command: words of the entrypoint; only Python scripts, trial classes and ``-m`` are analyzed
     :param payload: tar.gz of the user's code
     """
     sources = _sources(payload)
@@ -43,7 +43,10 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
 
 
 def _run_modules(command: Sequence[str]) -> Iterator[str]:
-    """Yield the top-level name of each module that is run with ``-m``; what runs a function needs what that needs."""
+    """Yield the top-level name of each module that is run with ``-m``.
+
+    :data:`RUNS_FUNCTIONS` is left out: it needs only what its function needs.
+    """
     for word, following in pairwise(command):
         if word == "-m" and following != RUNS_FUNCTIONS:
             yield following.partition(".")[0]

@@ -1,4 +1,4 @@
-"""How an attempt ended, in a form that travels through an Airflow trigger event."""
+"""Outcome of an attempt, in a form that fits into an Airflow trigger event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = Literal["completed", "stopped", "errored", "killed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why an attempt failed."""
+    """Reason why an attempt failed."""
 
     #: Name of the class in :mod:`airflow_provider_dtrain.errors`.
     error: str
@@ -25,7 +25,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: DtrainError) -> Failure:
-        """Return the failure that an exception stands for."""
+        """Return the failure that an exception describes."""
         return cls(
             error=type(error).__name__,
             kind=error.kind,
@@ -59,7 +59,7 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Outcome:
-        """Return what :meth:`to_dict` was made from."""
+        """Return the outcome from the result of :meth:`to_dict`."""
         failure = value.get("failure")
         return cls(state=value["state"], result=value.get("result"), failure=Failure(**failure) if failure else None)
 

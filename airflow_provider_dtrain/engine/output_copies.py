@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 #: Folders of a run whose files are outputs; names of other members are refused.
 FOLDERS = ("checkpoints", "work")
-#: Most files of one generation, and longest path of one; the supervisor has the same.
+#: Most files of one generation, and longest path of a file. The supervisor has the same limits.
 FILES_LIMIT, PATH_LIMIT = 10_000, 1024
-#: Largest last member of what a host sends: a line of some hundred bytes for each file.
+#: Most bytes of the last member that a host sends: some hundred bytes for each file.
 END_LIMIT_BYTES = 32 << 20
-#: What the supervisor sends at most, whatever the options say.
+#: Most bytes that the supervisor sends, whatever the options say.
 MOST_BYTES = 16 << 30
 PARTIAL = ".outputs-"
 _GENERATION = re.compile(r"outputs-(\d{1,9})-(\d{1,9})", re.ASCII)
@@ -33,7 +33,7 @@ _MANIFEST, _END = "manifest.json", "end.json"
 
 
 class BrokenOutputsError(Exception):
-    """Outputs that a host sent do not fit together."""
+    """Outputs that a host sent are inconsistent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Manifest:
     host: str
     #: Unix time at which the host was asked.
     at: float
-    #: True: the ranks had ended, so nothing newer can come of this run.
+    #: True: the ranks had ended, so this run has no newer outputs.
     is_final: bool
     files: Mapping[str, OutputFile] = field(default_factory=dict)
     #: Files that were being written; an older copy of them is kept where there is one.
@@ -65,7 +65,7 @@ class Manifest:
     left_out_files: int = 0
     left_out_bytes: int = 0
     left_out: tuple[str, ...] = ()
-    #: Links, sockets and names that are no text.
+    #: Number of links, sockets and files whose names are not text.
     others: int = 0
 
     @property
@@ -76,20 +76,21 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """A whole copy."""
+    """A complete copy."""
 
     folder: Path
     manifest: Manifest
 
     def path(self, name: str) -> Path:
-        """Return where a file of the manifest lies."""
+        """Return the path of a file of the manifest."""
         return self.folder / name
 
 
 class OutputCopies:
     """The generations of one trial.
 
-    A generation appears under its name once it is whole and on the disk. It is never changed; older ones go then.
+    A generation gets its name once it is complete and on the disk. It is never changed. Older generations are then
+    removed.
 
     :param folder: the trial's folder below ``checkpoint_dir``
     """
@@ -98,7 +99,7 @@ class OutputCopies:
         self.folder = folder
 
     def newest(self, *, first_attempt: int = 0) -> Generation | None:
-        """Return the newest generation; None when there is none.
+        """Return the newest generation, or None when there is none.
 
         :param first_attempt: attempts before it do not count
         """
@@ -109,13 +110,13 @@ class OutputCopies:
         return None
 
     def take(self, link: HostLink, manifest: Manifest, *, limit_bytes: int, first_attempt: int = 0) -> Generation:
-        """Copy what the ranks of a run wrote or changed since the newest generation. Blocks.
+        """Copy the files that the ranks of a run wrote or changed since the newest generation. Blocks.
 
         :param manifest: run, attempt, host and time of the new generation
         :param first_attempt: attempts before it do not count
-        :raises ArchiveLimitError: more came than the limit allows
+        :raises ArchiveLimitError: the host sent more than the limit allows
         :raises BrokenOutputsError: the host contradicts itself
-        :raises tarfile.TarError: the archive is damaged or leads outside
+        :raises tarfile.TarError: the archive is damaged or leads outside its folder
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         before, limit_bytes = self.newest(first_attempt=first_attempt), min(limit_bytes, MOST_BYTES)
@@ -148,7 +149,7 @@ class OutputCopies:
         return Generation(folder=target, manifest=manifest)
 
     def sweep(self) -> None:
-        """Remove what a process that was killed in the middle of a copy left of it."""
+        """Remove the partial copies of processes that were killed while they copied."""
         for path in self.folder.glob(f"{PARTIAL}*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -161,15 +162,15 @@ class OutputCopies:
 
 
 def _completed(folder: Path, manifest: Manifest, before: Generation | None) -> Manifest:
-    """Return the manifest of what a host sent, after what it left out as known was linked from the copy before.
+    """Return the manifest of a new copy, after linking unchanged files from the copy before.
 
-    A file that was being written stays as the copy before has it, also when that is of an earlier attempt.
+    A file that was being written stays as the copy before has it, even if that is of an earlier attempt.
     """
     end = _read_end(folder / _END)
     files = _files_of(end)
     unsettled = tuple(path for path in _texts(end.get("unsettled")) if path not in files)
     for path in unsettled:
-        # Half of it may have come.
+        # A part of it may have arrived.
         with contextlib.suppress(OSError):
             (folder / path).unlink()
         if before is not None and path in before.manifest.files:
@@ -179,7 +180,7 @@ def _completed(folder: Path, manifest: Manifest, before: Generation | None) -> M
         if path not in sent:
             _link(folder, path, file, before)
         elif (folder / path).lstat().st_size != file.size_bytes:
-            raise BrokenOutputsError(f"{path} came with another size than announced")
+            raise BrokenOutputsError(f"{path} has another size than announced")
     for path in sent - set(files):
         (folder / path).unlink()
     found = end.get("left_out")
@@ -198,7 +199,7 @@ def _completed(folder: Path, manifest: Manifest, before: Generation | None) -> M
 def _link(folder: Path, path: str, file: OutputFile, before: Generation | None) -> None:
     known = before.manifest.files.get(path) if before is not None else None
     if before is None or known is None or known.version != file.version:
-        raise BrokenOutputsError(f"{path} did not come and is not known")
+        raise BrokenOutputsError(f"{path} was not sent, and the copy before does not have it")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     os.link(before.path(path), folder / path)
 
@@ -226,7 +227,7 @@ def _file_of(path: str, entry: object) -> OutputFile:
     parts = path.split("/")
     is_plain = len(path) <= PATH_LIMIT and path.isprintable() and not {"", ".", ".."} & set(parts)
     if not is_plain or parts[0] not in FOLDERS or len(parts) < 2:
-        raise BrokenOutputsError(f"{path[:100]!r} is no path of an output")
+        raise BrokenOutputsError(f"{path[:100]!r} is not the path of an output")
     match entry:
         case [int(size), int() | float() as at, str(version)] if size >= 0 and 0 <= at < 2**40 and len(version) < 200:
             return OutputFile(size_bytes=size, modified_at=float(at), version=version)
@@ -261,9 +262,9 @@ def _read_manifest(folder: Path) -> Manifest | None:
 
 
 def send_outputs(link: HostLink, run: str, name: str, generation: Generation) -> None:
-    """Put the files of a generation into a run's folder, where the start moves them to their places. Blocks.
+    """Send the files of a generation to a run's folder, from where the start moves them into place. Blocks.
 
-    :param name: drawn for this start alone
+    :param name: random name of this start
     """
     for folder in FOLDERS:
         if (generation.folder / folder).is_dir():

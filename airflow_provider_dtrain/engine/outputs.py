@@ -1,4 +1,7 @@
-"""Outputs of plain scripts: copied from rank 0's host while they run and at their end, and into the next attempt."""
+"""Outputs of plain scripts: copied from rank 0's host, and into the next attempt.
+
+They are copied while the script runs and at its end.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.store.records import AttemptView
 
-#: How long the copy of one attempt may take; then it has failed.
+#: Seconds after which the copy of one attempt has failed.
 COPY_MOST_S = 3600.0
-#: How long a start waits for what a host that may be away still has of the attempt before.
+#: Seconds that a start waits for the outputs of the attempt before, whose host may be unreachable.
 CATCH_UP_S = 300.0
-#: How long the end of a trial waits for a copy that was not made while it was followed.
+#: Seconds that the end of a trial waits for a copy that was not made while it was followed.
 PATIENCE_S = 3.0
-#: The loop holds tasks weakly.
+#: Strong references to tasks: the event loop itself keeps only weak ones.
 _BACKGROUND: set[asyncio.Task[None]] = set()
-#: What goes wrong in a copy without any fault of the trial.
+#: Errors of a copy that are not the trial's fault.
 _FAILURES = (HostError, OSError, tarfile.TarError, BrokenOutputsError, TimeoutError)
 
 
@@ -41,7 +44,7 @@ class Carried:
     """Outputs that are put into an attempt's folders before its ranks start."""
 
     generation: Generation
-    #: Drawn for one start: half of what another process sends is never taken for this.
+    #: Random name for one start, so that a partial transfer of another process is never used.
     name: str
 
     @classmethod
@@ -51,9 +54,9 @@ class Carried:
 
 
 class OutputKeeper:
-    """Copies the outputs of one attempt, while its ranks run and when they have ended.
+    """Copier of the outputs of one attempt, while its ranks run and when they have ended.
 
-    Programs that join the training library are left alone: they go on from their checkpoints.
+    Programs that join the training library are left alone, because they resume from their checkpoints.
     """
 
     def __init__(self, rt: Runtime, view: AttemptView) -> None:
@@ -79,14 +82,17 @@ class OutputKeeper:
         self._closing.set()
 
     async def copy_last(self) -> None:
-        """Copy what the ranks left behind, unless that was done already."""
+        """Copy the outputs after the ranks have ended, unless that was done already."""
         newest = await in_thread(self.copies.newest)
         if newest is None or newest.manifest.run != self.view.run or not newest.manifest.is_final:
             async with self.rt.renewing():
                 await self.copy(is_final=True)
 
     async def copy(self, *, is_final: bool) -> Generation | None:
-        """Copy what is new; return None when there is nothing to copy, or it failed, which is logged."""
+        """Copy new outputs, and return the generation, or None.
+
+        None means that there is nothing to copy, or that the copy failed, which is logged.
+        """
         view = self.view
         if view.run is None or view.plan is None or await uses_library(self.rt, view):
             return None
@@ -125,18 +131,18 @@ class OutputKeeper:
         if manifest.left_out_files:
             self._warn(
                 f"{manifest.left_out_files} output file(s) with {manifest.left_out_bytes} bytes are not copied: they "
-                f"are beyond checkpoint_copy_limit, trial_copy_limit or 10,000 files. The largest: "
-                f"{', '.join(manifest.left_out)}. They stay on host '{manifest.host}' alone."
+                f"exceed checkpoint_copy_limit, trial_copy_limit or 10,000 files. The largest: "
+                f"{', '.join(manifest.left_out)}. They stay only on host '{manifest.host}'."
             )
         if manifest.others:
             self._warn(f"{manifest.others} output(s) are links, sockets or have no plain name: they are not copied.")
 
     def _warn_lost(self, error: BaseException, *, is_final: bool) -> None:
         if not is_final:
-            self._warn(f"Outputs could not be copied from host '{chief_of(self.view)}', trying again: {_words(error)}")
+            self._warn(f"Outputs could not be copied from host '{chief_of(self.view)}', retrying: {_words(error)}")
             return
         self.rt.log.warning(
-            "What rank 0 wrote on host '%s' since the last copy (%s) is not carried on: %s",
+            "Outputs that rank 0 wrote on host '%s' since the last copy (%s) do not reach the next attempt: %s",
             chief_of(self.view), last_words(self.copies.newest()), _words(error),
         )  # fmt: skip
 
@@ -148,12 +154,12 @@ class OutputKeeper:
 
 
 def is_absent(error: BaseException) -> bool:
-    """Return whether a host says that it has nothing of a run."""
+    """Return whether a host reports that it has nothing of a run."""
     return isinstance(error, HostRefusedError) and error.code == "not_found"
 
 
 async def copy_in_time(rt: Runtime, view: AttemptView) -> None:
-    """Copy the outputs of an attempt that was ended from outside; what takes long goes on in the background."""
+    """Copy the outputs of an attempt that was ended from outside. A long copy continues in the background."""
 
     async def copy() -> None:
         with contextlib.suppress(DtrainError):
@@ -166,9 +172,9 @@ async def copy_in_time(rt: Runtime, view: AttemptView) -> None:
 
 
 async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
-    """Return the outputs that an attempt begins with, None without any.
+    """Return the outputs that an attempt begins with, or None.
 
-    What an earlier follower did not copy at the end of its attempt is copied now, if the host still has it.
+    Outputs that an earlier follower did not copy at the end of its attempt are copied now, if the host still has them.
     """
     first = await rt.db(first_attempt, rt.store, view)
     attempts = await rt.db(rt.store.trial_attempts, view.trial_id)
@@ -185,17 +191,17 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
                 newest = await OutputKeeper(rt, last).copy(is_final=True) or newest
     if newest is None or not newest.manifest.files or await uses_library(rt, last):
         return None
-    rt.log.info("The attempt begins with what rank 0 of attempt %d wrote: %s", newest.manifest.attempt,
+    rt.log.info("The attempt begins with the outputs of rank 0 of attempt %d: %s", newest.manifest.attempt,
                 size_words(newest.manifest))  # fmt: skip
     return Carried.of(newest)
 
 
 async def beginning(rt: Runtime, view: AttemptView) -> str:
-    """Return where a trial without a checkpoint begins again, in words."""
+    """Return a text that names where a trial without a checkpoint restarts."""
     newest = await in_thread(copies_of(rt, view).newest)
     if newest is None or not newest.manifest.files:
         return "the beginning: there is no checkpoint yet"
-    return f"what its program has written: {size_words(newest.manifest)}"
+    return f"the outputs of its program: {size_words(newest.manifest)}"
 
 
 async def uses_library(rt: Runtime, view: AttemptView) -> bool:
@@ -223,7 +229,7 @@ def chief_of(view: AttemptView) -> str:
 
 
 def last_words(newest: Generation | None) -> str:
-    """Return when outputs were last copied, in words."""
+    """Return a text that names the time of the last copy."""
     if newest is None:
         return "there was none"
     at = datetime.fromtimestamp(newest.manifest.at, UTC)
@@ -231,7 +237,7 @@ def last_words(newest: Generation | None) -> str:
 
 
 def size_words(manifest: Manifest) -> str:
-    """Return number and size of the files in words."""
+    """Return number and size of the files as text."""
     return f"{len(manifest.files)} file(s), {manifest.size_bytes / 2**20:.1f} MiB"
 
 

@@ -1,4 +1,4 @@
-"""Calls of the store that wait for a store that is away."""
+"""Store calls that retry while the store is unavailable."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long a store that does not answer is waited for; ranks go on meanwhile.
+#: Seconds of retries while the store does not answer. Ranks keep running meanwhile.
 STORE_PATIENCE_S = 300.0
 
 
 async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a method of the store returns, called in a thread; waits for a store that is away.
+    """Return the result of a store method, called in a thread. Retries while the store is unavailable.
 
-    :param log: told once that the store is away
-    :raises StoreUnavailableError: it stayed away for ``STORE_PATIENCE_S``
+    :param log: gets one line when the store is unavailable
+    :raises StoreUnavailableError: the store stayed unavailable for ``STORE_PATIENCE_S``
     """
     give_up_at, pause_s, said = time.monotonic() + STORE_PATIENCE_S, 0.5, False
     while True:
@@ -34,6 +34,6 @@ async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kw
             if time.monotonic() + pause_s > give_up_at:
                 raise
             if not said:
-                log.warning("%s Trying again for %.0f s.", error, STORE_PATIENCE_S)
+                log.warning("%s Retrying for up to %.0f s.", error, STORE_PATIENCE_S)
             said, pause_s = True, min(pause_s * 2, 15.0)
             await asyncio.sleep(pause_s)

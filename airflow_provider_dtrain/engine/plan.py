@@ -1,4 +1,4 @@
-"""Everything that a launch needs, put together from the store alone."""
+"""Job of an attempt: all that a launch needs, read from the store alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import AttemptView, CheckpointView
     from airflow_provider_dtrain.store.repository import Store
 
-#: Folder of a run that holds the checkpoint to go on from, and one for the weights to start from.
+#: Folders of a run: one for the checkpoint to resume from, one for the weights to start from.
 RESTORED, SOURCE = "checkpoints", "source"
 
 
@@ -56,9 +56,9 @@ class Job:
     settings: Settings
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint_source: CheckpointView | None = None
-    #: Whose weights a trial without a checkpoint of its own starts from.
+    #: Checkpoint whose weights a trial without a checkpoint of its own starts from.
     weights_source: SourceCheckpoint | None = None
-    #: What a plain script wrote in earlier attempts.
+    #: Outputs of a plain script from earlier attempts.
     carried: Carried | None = None
     #: Units of training at which the searcher decides on the trial.
     rungs: tuple[int, ...] = ()
@@ -67,12 +67,12 @@ class Job:
 
     @property
     def python(self) -> str | None:
-        """Interpreter of the ranks; None = the supervisor's."""
+        """Interpreter of the ranks, or None for the supervisor's."""
         return self.config.environment.python
 
     @property
     def network_interface(self) -> str | None:
-        """Interface that the configuration names; None = found by real connections."""
+        """Network interface that the configuration names, or None to find it by real connections."""
         return None if self.config.network_interface == "auto" else self.config.network_interface
 
     @property
@@ -82,14 +82,14 @@ class Job:
 
     @property
     def shared_path(self) -> str | None:
-        """Folder of the checkpoint storage that all hosts must share; None = a bucket, or the chief's run folder."""
+        """Checkpoint folder that all hosts must share, or None for a bucket or the chief's run folder."""
         return shared_root(self.config)
 
     def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the store keeps of a launch: the hosts' plans, the rendezvous, the boot ids.
+        """Return the stored record of a launch: the hosts' plans, the rendezvous, the boot ids.
 
         :param network: address of rank 0 and the hosts' interfaces
-        :param boots: host -> boot id at the start; another one later means that the host was restarted
+        :param boots: host -> boot id at the start; a different one later means that the host was restarted
         """
         placement = Placement(view.placement)
         plans = build_plans(placement, self._facts(view, network))
@@ -127,17 +127,20 @@ class Job:
         )
 
     def _checkpoint_dir(self, view: AttemptView) -> str | None:
-        """Return the trial's folder on shared storage; None = the chief's run folder."""
+        """Return the trial's folder on shared storage, or None for the chief's run folder."""
         root = shared_root(self.config)
         return f"{root.rstrip('/')}/{_own_folder(view)}" if root else None
 
     def _checkpoint_url(self, view: AttemptView) -> str | None:
-        """Return the trial's URL in the bucket; None where checkpoints go to a folder."""
+        """Return the trial's URL in the bucket, or None when checkpoints go to a folder."""
         root = bucket_url(self.config)
         return f"{root}/{_own_folder(view)}" if root else None
 
     def send_checkpoint(self, link: HostLink, run: str) -> None:
-        """Put what the trial starts from into the run's folder on the chief's host, where it must be sent. Blocks."""
+        """Send the checkpoint that the trial starts from to the run's folder on the chief's host. Blocks.
+
+        A checkpoint that the host can read where it lies is not sent.
+        """
         from airflow_provider_dtrain.engine.checkpoints import send
 
         own, weights = self.checkpoint_source, self.weights_source
@@ -147,7 +150,7 @@ class Job:
             send(link, run, SOURCE, Path(weights.where), weights.name)
 
     def _restored_path(self) -> str | None:
-        """Return where the ranks find it: they start in the work folder of their run."""
+        """Return the checkpoint's path as seen from the work folder of the run, where the ranks start."""
         source = self.checkpoint_source
         if source is None:
             return None
@@ -178,19 +181,19 @@ class Job:
 
 
 def _own_folder(view: AttemptView) -> str:
-    """Return where a trial's checkpoints lie below a root; with other hyperparameters it begins anew."""
+    """Return the folder of a trial's checkpoints below a root, a new one for each set of hyperparameters."""
     draw = f"-draw-{view.draw}" if view.draw else ""
     return f"experiment-{view.experiment_id}/trial-{view.trial_id}{draw}"
 
 
 def shared_root(config: ExperimentConfig) -> str | None:
-    """Return the folder for checkpoints that all hosts share; None = each run has its own."""
+    """Return the checkpoint folder that all hosts share, or None when each run has its own."""
     root = storage_root(config.checkpoint_storage.model_dump(mode="json"))
     return root if root is not None and "://" not in root else None
 
 
 def bucket_url(config: ExperimentConfig) -> str | None:
-    """Return the URL below which checkpoints go; None = they go to a folder."""
+    """Return the URL below which checkpoints go, or None when they go to a folder."""
     root = storage_root(config.checkpoint_storage.model_dump(mode="json"))
     return root if root is not None and "://" in root else None
 
@@ -251,10 +254,10 @@ def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:
 
 
 def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> SourceCheckpoint | None:
-    """Return the source checkpoint that a configuration names; None without one. Blocks.
+    """Return the source checkpoint that a configuration names, or None. Blocks.
 
     :param sealed: the configuration's secrets
-    :raises ConfigError: there is no such checkpoint
+    :raises ConfigError: the checkpoint does not exist
     """
     from airflow_provider_dtrain.engine.sources import resolve
 
@@ -265,7 +268,7 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
         try:
             return bool(file_system(url, storage_config_now(config, sealed)).exists(f"{url}/metadata.json"))
         except Exception as error:
-            message = f"the checkpoint at {url} cannot be looked at from here: {error}"
+            message = f"the checkpoint at {url} cannot be read from this machine: {error}"
             raise ConfigError([Problem(path="searcher.source_checkpoint", message=message)]) from error
 
     return resolve(store, config, shared=shared_root(config), look_up=look_up)
@@ -277,7 +280,7 @@ def _devices(store: Store, host: str) -> dict[int, str | None]:
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
     """Return the latest checkpoint of earlier attempts that the next chief can read."""
-    # Those of refused hyperparameters fit no others.
+    # Checkpoints of rejected hyperparameters do not fit the present ones.
     first = first_attempt(store, view)
     found = [c for c in store.checkpoints(view.trial_id) if first <= c.attempt < view.number]
     usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or not is_in_run_folder(c)]

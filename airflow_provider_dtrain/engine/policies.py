@@ -1,4 +1,4 @@
-"""Log policies: what lines in the ranks' logs say about a failed attempt."""
+"""Log policies: the handling of a failed attempt by lines in its ranks' logs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MATCH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyMatch:
-    """A line of a rank's log that a policy is about."""
+    """A line of a rank's log that matches a policy."""
 
     name: str
-    #: None: it is only said that there is such a line.
+    #: None: the match is only logged.
     action: str | None
     host: str
     rank: int
@@ -31,14 +31,14 @@ class PolicyMatch:
 
     def __str__(self) -> str:
         policy = f"Log policy '{self.name}' ({self.action or 'no action'})"
-        return f"{policy} fits a line of rank {self.rank} on '{self.host}': {self.line}"
+        return f"{policy} matches a line of rank {self.rank} on '{self.host}': {self.line}"
 
 
 async def find_matches(rt: Runtime, view: AttemptView, policies: Sequence[LogPolicy]) -> list[PolicyMatch]:
     """Return the first matching line per policy and host, in the order of the policies.
 
     The hosts search the logs themselves, all ranks to the last byte that ``log_limit`` kept, after the attempt has
-    failed: while it runs, policies cost nothing. What a host cannot answer is a warning.
+    failed: while it runs, policies cost nothing. If a host cannot answer, a warning is logged.
     """
     active = [policy for policy in policies if policy.pattern]
     if not active or view.run is None:
@@ -59,9 +59,9 @@ async def find_matches(rt: Runtime, view: AttemptView, policies: Sequence[LogPol
 async def apply_policies(
     rt: Runtime, view: AttemptView, policies: Sequence[LogPolicy], error: DtrainError
 ) -> DtrainError:
-    """Return what the failure is in the light of the policies; ``error`` itself when none is about it.
+    """Return the failure after the policies were applied, or ``error`` when none of them matches.
 
-    ``cancel_retries`` before ``exclude_host``: a trial that must not start again does not need another host.
+    ``cancel_retries`` comes before ``exclude_host``: a trial that must not start again does not need another host.
     """
     matches = await find_matches(rt, view, policies)
     for match in matches:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RANK0_LOG = "rank0.log"
 TAIL_BYTES = 64 * 1024
 COMMIT_EVERY_S = 1.0
-#: After the end of an attempt: how long its lines may take to be handed over, and then to be confirmed.
+#: Seconds after the end of an attempt in which its lines must be handed over, and then be confirmed.
 DELIVER_MOST_S, CONFIRM_MOST_S = 4.0, 4.0
 
 
@@ -35,12 +35,14 @@ class Shown:
 
 
 class RankLog:
-    """Receives in the event loop, is sent by the process's log sender, and commits what Airflow has written.
+    """Log of rank 0 on its way from the host to the task log.
 
-    :param host: of rank 0
-    :param begin: first byte that will come
+    The event loop receives it, the process's log sender sends it, and the follower commits what Airflow has written.
+
+    :param host: host of rank 0
+    :param begin: first byte that will arrive
     :param committed: position in the store
-    :param watch: of the attempt; None = that of ``rt``
+    :param watch: watch of the attempt; None = that of ``rt``
     """
 
     def __init__(
@@ -49,20 +51,20 @@ class RankLog:
         self.rt, self.attempt_id, self.host = rt, view.attempt_id, host
         self.watch = rt.watch if watch is None else watch
         self.buffer = LogBuffer(LogPlace(view.trial_id, view.number), begin)
-        #: What the task log's file shows of it.
+        #: Part of the log that the task log's file shows.
         self.shown = Shown(view.attempt_id, self.buffer.place, begin, begin)
-        #: All that the rank wrote has come.
+        #: True when all that the rank wrote has arrived.
         self.is_complete = False
         #: Offset of the byte that comes next.
         self.received = begin
-        #: Airflow has written everything before it, or a mark that it is missing.
+        #: Offset before which Airflow has written everything, or a mark that it is missing.
         self.written = begin
         self.committed, self._committed_at = committed, time.monotonic()
         self._tail, self._is_tail_new = bytearray(), False
-        #: Bytes that were taken before the host lost the file's end: they come once more.
+        #: Offset of the bytes that were received before the host lost the file's end. They arrive again.
         self._again = 0
         self._handed, self._due_at, self.is_urgent = begin, 0.0, False
-        #: Records that were handed over and confirmed. A mark without an end moves no position, yet needs its receipt.
+        #: Numbers of records handed over and confirmed. A mark without an end moves no position, but must be confirmed.
         self._records_handed = self._records_confirmed = 0
         self._context = contextvars.copy_context()
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
@@ -71,7 +73,7 @@ class RankLog:
 
     # -- from the host -------------------------------------------------------------------------
     def take(self, offset: int, data: bytes) -> None:
-        """Take bytes of the log; those that came before are dropped."""
+        """Receive bytes of the log, and drop those that arrived before."""
         self.received = offset + len(data)
         data, offset = data[max(0, self._again - offset) :], max(offset, self._again)
         if data:
@@ -83,15 +85,15 @@ class RankLog:
             self._sender.wake()
 
     def skip(self, start: int, end: int | None, reason: str) -> None:
-        """Take note that bytes will not come."""
+        """Record that bytes will not arrive."""
         self.received = max(self.received, end or 0)
         self.buffer.skip(start, end, reason)
         self._sender.wake()
 
     def begin_anew(self, *, is_known: bool) -> None:
-        """Take note that the file is read from its start again.
+        """Record that the file is read from its start again.
 
-        :param is_known: it holds what came before, and its rank has ended
+        :param is_known: the file holds the bytes that arrived before, and its rank has ended
         """
         self._again = max(self._again, self.received) if is_known else 0
         if not is_known:
@@ -100,13 +102,13 @@ class RankLog:
 
     # -- to Airflow, in the sender's thread ----------------------------------------------------
     def due_in(self, now: float) -> float | None:
-        """Return seconds until the next record may be sent; None: there is none."""
+        """Return the seconds until the next record may be sent, or None when there is none."""
         return max(0.0, self._due_at - now) if self.buffer.has_record else None
 
     def send(self) -> bool:
-        """Hand the next record to Airflow's logger; return False when there was none."""
+        """Hand the next record to Airflow's logger, and return whether there was one."""
         rate, before = max(1, self.rt.log.rate_bytes_per_s or 1), self.buffer.position
-        # Counted before it is taken out of the buffer: who looks in between must not think that all is written.
+        # Count before the buffer gives it out: a reader in between must not conclude that all is written.
         self._records_handed += 1
         lines = self.buffer.record(min(MOST_RECORD_BYTES, max(MAX_LINE_BYTES, rate // 2)))
         self._handed = self.shown.end = self.buffer.position
@@ -119,11 +121,14 @@ class RankLog:
         return bool(lines)
 
     def unconfirmed(self) -> int | None:
-        """Return how many records were handed over, when not all of them are confirmed."""
+        """Return how many records were handed over, or None when all of them are confirmed."""
         return self._records_handed if self._records_handed != self._records_confirmed else None
 
     def confirmed(self, records: int) -> None:
-        """Take note that Airflow has written so many records; nothing was handed over since they were counted."""
+        """Record that Airflow has written this many records.
+
+        No record was handed over since they were counted.
+        """
         self._records_confirmed, self.written = records, self._handed
         self._notify()
 
@@ -134,7 +139,7 @@ class RankLog:
 
     # -- in the store --------------------------------------------------------------------------
     async def commit(self, *, at_once: bool = False, closed: bool = False) -> None:
-        """Store how much Airflow has written, and the end of the log; at most once a second.
+        """Store how much Airflow has written, and the end of the log, at most once a second.
 
         :param closed: the task log has everything, or marks that say what is missing
         :raises StaleWatchError: another process follows the attempt
@@ -150,9 +155,9 @@ class RankLog:
 
     # -- the end -------------------------------------------------------------------------------
     async def close(self, *, is_over: bool = True) -> bool:
-        """Let what waits be written, within seconds; return whether nothing is missing without a mark.
+        """Send the waiting lines within seconds, and return whether all of them are written or marked.
 
-        :param is_over: nothing comes after it, so what does not pass in time is left out by one mark
+        :param is_over: nothing follows, so lines that are not sent in time are replaced by one mark
         """
         self.is_urgent = True
         if is_over:
@@ -183,5 +188,5 @@ class RankLog:
                     await self._news.wait()
 
     def abandon(self) -> None:
-        """Send nothing of it from now on."""
+        """Stop sending the log."""
         self._sender.remove(self)

@@ -1,8 +1,8 @@
-"""What nobody cares for any more: slots of ended gangs, attempts whose follower died, hosts that did not answer.
+"""Background recovery: slots of ended gangs, attempts whose follower died, unreachable hosts.
 
-No daemon does it: every process that follows a trial looks once when it begins, and again and again while it waits for
-slots. Of the commands, ``hosts probe`` looks at its hosts, and ``hosts enable`` at one that was away; the others leave
-it to those who wait. See docs/decisions/0013.
+No daemon runs it. Every process that follows a trial runs one round when it begins, and further rounds while it waits
+for slots. The command ``hosts probe`` recovers its hosts, and ``hosts enable`` a host that was unreachable. Other
+commands leave recovery to the waiting processes. See docs/decisions/0013.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Between two looks of one process; the second one while something is left to do.
+#: Seconds between two rounds of one process; the second value applies while something is left to do.
 EVERY_S, BUSY_EVERY_S = 10.0, 5.0
-#: How long a claim lasts that is not renewed, and when a look is given up.
+#: Seconds after which a claim that is not renewed expires, and after which the work on an attempt or host times out.
 CLAIM_S, LOOK_MOST_S = 60.0, 600.0
-#: Hosts that are looked at are away more often than not.
+#: Seconds for a connection. It is short, because most hosts that recovery contacts are unreachable.
 CONNECT_S = 8.0
-#: From this silence on somebody else may look after an attempt; the hosts say whether it goes on.
+#: Seconds of a follower's silence after which another process may recover its attempt. The hosts report whether the
+#: attempt is alive.
 LEASE_TTL_S = 60.0
-#: What was not seen for so long has changed.
+#: Seconds after which a state that was not seen again has changed.
 FORGET_S = 2 * LOOK_MOST_S
-#: At the same time.
+#: Attempts and hosts that are recovered at the same time.
 MOST_LOOKS = 8
 
-#: A watcher of this name ends the attempt or gives it back; it tells Airflow nothing.
+#: A watcher of this name ends the attempt or gives it back. It reports nothing to Airflow.
 RECOVERY = "recovery"
 RECOVERY_DONE = "recovery: done"
-#: States of a run in which no process of it can be there, or ever be again.
+#: States of a run that has no processes and never will have any again.
 _OVER, _ABSENT = ("ended", "lost"), ("gone",)
 
 
 async def recover(hook: DtrainHook, *, host: str | None = None) -> list[str]:
-    """Look after what nobody cares for; return the hosts where slots became free.
+    """Run one recovery round, and return the hosts where slots became free.
 
     :param host: only gangs that hold slots there, and no probes; None = everything
     """
@@ -61,19 +62,22 @@ async def recover(hook: DtrainHook, *, host: str | None = None) -> list[str]:
 
 
 class Look:
-    """Looks of one process; remembers for how long it has seen a silent attempt unchanged."""
+    """Recovery rounds of one process.
+
+    It remembers for how long each silent attempt has been unchanged.
+    """
 
     def __init__(self, hook: DtrainHook) -> None:
         self.hook = hook
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        #: True when the last look left something to do.
+        #: True when the last round left something to do.
         self.is_busy = False
         #: (attempt, watch, renewal) -> time.monotonic() when it was first and last seen so
         self._seen: dict[tuple[int, int, Any], tuple[float, float]] = {}
         self._limit = asyncio.Semaphore(MOST_LOOKS)
 
     async def run(self, host: str | None = None) -> list[str]:
-        """Look once; return the hosts where slots became free."""
+        """Run one round, and return the hosts where slots became free."""
         store = await in_thread(lambda: self.hook.store)
         views = await in_thread(store.recoverable)
         wanted = [view for view in views if host is None or host in view.held_hosts]
@@ -88,7 +92,10 @@ class Look:
         return sorted({name for names in found for name in names})
 
     def _note(self, views: Sequence[AttemptView]) -> None:
-        """Note since when these attempts were seen as they are; one that others look at now is seen again later."""
+        """Record since when each of these attempts has been unchanged.
+
+        An attempt that another process recovers now is seen again later.
+        """
         now = time.monotonic()
         for view in views:
             first, _ = self._seen.get(_sighting(view), (now, now))
@@ -96,7 +103,7 @@ class Look:
         self._seen = {key: times for key, times in self._seen.items() if now - times[1] < FORGET_S}
 
     async def _doubtful(self, store: Store, host: str | None) -> list[str]:
-        """Return the hosts whose own view is to be asked for."""
+        """Return the hosts whose own status must be requested."""
         return [host] if host is not None else await in_thread(store.hosts_with_blocked_slots)
 
     async def _bounded(self, work: Any) -> list[str]:
@@ -105,11 +112,11 @@ class Look:
                 async with asyncio.timeout(LOOK_MOST_S):
                     return list(await work)
             except (DtrainError, TimeoutError) as error:
-                log.info("Recovery goes on later: %s", error or "no time left")
+                log.info("Recovery is retried later: %s", error or "it timed out")
                 return []
             except Exception:
-                # One attempt or host that fails in a new way must not keep the slots of all others.
-                log.exception("Recovery of one attempt or host failed, it is tried again later")
+                # An unexpected error of one attempt or host must not block the slots of all the rest.
+                log.exception("Recovery of one attempt or host failed and is retried later")
                 return []
 
     async def _look_at(self, store: Store, host: str) -> list[str]:
@@ -117,7 +124,7 @@ class Look:
         return []
 
     async def _probe(self, store: Store, host: str) -> list[str]:
-        """Show a host as ready again when it answers."""
+        """Mark a host as ready again when it answers."""
         rt = runtime_of(self.hook, store)
         link = await rt.link(host)
         facts = await rt.call(host, "probe")
@@ -135,20 +142,20 @@ class Look:
         if not await in_thread(store.claim_recovery, view.allocation_id, self.name, CLAIM_S):
             return []
         async with self._claiming(store, view.allocation_id):
-            # What it was before the claim may be over by now.
+            # The attempt may have ended before the claim.
             view = await in_thread(store.attempt, view.attempt_id)
             if view.ended_at is not None:
                 freed = await finishing.release(await self._take(store, view), view)
             else:
                 freed = await self._look_after(store, view)
         for host in freed:
-            # It answered: its slots are of use again at once.
+            # The host answered, so its slots are usable again at once.
             await runtime_of(self.hook, store).note_host(host, "ready")
         return freed
 
     @contextlib.asynccontextmanager
     async def _claiming(self, store: Store, allocation_id: int) -> AsyncIterator[None]:
-        """Keep the claim while the block runs."""
+        """Renew the claim while the block runs."""
 
         async def renew() -> None:
             while True:
@@ -170,7 +177,10 @@ class Look:
         return runtime_of(self.hook, store, view.attempt_id, watch, trial_id=view.trial_id)
 
     async def _look_after(self, store: Store, view: AttemptView) -> list[str]:
-        """Look at a silent attempt; what lives goes on, and its host ends it after orphan_timeout."""
+        """Recover a silent attempt, unless it still has live ranks.
+
+        Live ranks keep running, and their host ends them after ``orphan_timeout``.
+        """
         if view.plan is None:
             return await self._put_back(store, view)
         hosts = await asyncio.gather(*(self._state_of(store, view, host) for host in view.placement))
@@ -188,7 +198,10 @@ class Look:
         return await self._salvage(store, view, lost)
 
     async def _state_of(self, store: Store, view: AttemptView, host: str) -> str | HostError:
-        """Return ``alive``, ``started`` (and over), ``over`` (before a rank started), ``absent``, or why not known."""
+        """Return the state of the attempt's run on a host, or the error when the host does not answer.
+
+        The states are ``alive``, ``started`` (and over), ``over`` (before a rank started) and ``absent``.
+        """
         try:
             told = await runtime_of(self.hook, store).call(host, "status")
         except HostError as error:
@@ -202,12 +215,12 @@ class Look:
         return "started" if has_ranks else "over"
 
     def _lost(self, view: AttemptView, states: Mapping[str, str | HostError]) -> dict[str, HostError] | None:
-        """Return the hosts from which nothing comes any more; None while one may still have live ranks."""
+        """Return the hosts that will send nothing further, or None while one may still have live ranks."""
         lost: dict[str, HostError] = {}
         limit_s = runtime_of(self.hook, self.hook.store).gone_after_s
         for host, state in states.items():
             if state == "absent":
-                lost[host] = HostLostError(host, f"Host '{host}' has no trace of run {view.run} any more.")
+                lost[host] = HostLostError(host, f"Host '{host}' no longer has any trace of run {view.run}.")
             elif isinstance(state, HostError):
                 now = time.monotonic()
                 silent_s = now - self._seen.get(_sighting(view), (now, now))[0]
@@ -217,9 +230,9 @@ class Look:
         return lost
 
     async def _put_back(self, store: Store, view: AttemptView) -> list[str]:
-        """Let an attempt wait again whose follower died before a rank was started."""
+        """Return an attempt to the queue when its follower died before a rank was started."""
         rt = await self._take(store, view)
-        # Until the watch was taken its follower could write a plan and tell hosts of it.
+        # Until this process took the watch, the follower could still write a plan and send it to hosts.
         view = await rt.view()
         clear = await finishing.release(rt, view)
         if set(clear) == set(view.held_hosts):
@@ -228,7 +241,7 @@ class Look:
         return clear
 
     async def _salvage(self, store: Store, view: AttemptView, lost: Mapping[str, HostError]) -> list[str]:
-        """Commit what the hosts still have of an attempt, and end it by the usual rules."""
+        """Commit the data that the hosts still have of an attempt, and end it by the usual rules."""
         from airflow_provider_dtrain.engine.attempt import AttemptRunner
 
         rt = await self._take(store, view)
@@ -241,30 +254,30 @@ class Look:
         finally:
             await self._give_back(rt)
         if outcome is not None:
-            rt.log.info("It had no follower any more and has ended: %s", outcome.state)
+            rt.log.info("Recovery ended the trial, which no longer had a follower: %s", outcome.state)
         left = (await in_thread(store.attempt, view.attempt_id)).held_hosts
         return [host for host in view.held_hosts if host not in left]
 
     @staticmethod
     async def _outcome(runner: AttemptRunner, lost: Mapping[str, HostError]) -> Outcome | None:
-        """End an attempt by what its hosts have of it, or without that when it cannot be read."""
+        """End an attempt with its hosts' data, or without the data when they cannot be read."""
         try:
             return await runner.salvage(lost)
         except DtrainError:
             raise
         except Exception as error:
-            log.exception("What the hosts have of attempt %d cannot be read, it is ended without", runner.rt.attempt_id)
+            log.exception("Attempt %d is ended without its hosts' data, which cannot be read", runner.rt.attempt_id)
             return await runner.end_unread(error)
 
     async def _give_back(self, rt: Runtime) -> None:
-        """Let a follower that comes back take the attempt again."""
+        """Let a returning follower take the attempt back."""
         view = await rt.view()
         if view.watch == rt.watch and view.ended_at is None:
             await rt.db(rt.store.watch, rt.attempt_id, watcher=RECOVERY_DONE)
 
 
 def _is_namesake(view: AttemptView, host: str, run: Mapping[str, Any]) -> bool:
-    """Return whether a run on a host bears the attempt's name and is another launch."""
+    """Return whether a run on a host has the attempt's name but is another launch."""
     mine, there = finishing.launch_of(view, host), run.get("launch")
     return mine is not None and there is not None and mine != there
 
@@ -276,10 +289,10 @@ def _sighting(view: AttemptView) -> tuple[int, int, Any]:
 def runtime_of(
     hook: DtrainHook, store: Store, attempt_id: int = 0, watch: int = 0, *, trial_id: int | None = None
 ) -> Runtime:
-    """Return what carries an attempt on in place of its follower.
+    """Return a runtime that acts in place of an attempt's follower.
 
-    :param watch: that was taken under the name of recovery
-    :param trial_id: whose lines are logged; None = of no trial
+    :param watch: watch that was taken under the name of recovery
+    :param trial_id: trial that the log lines name; None = no trial
     """
     named = log if trial_id is None else OfTrial(log, {"trial_id": trial_id})
     rt = Runtime(hook, store, attempt_id, watch, TaskLog(named, None), watcher=RECOVERY)
@@ -289,10 +302,10 @@ def runtime_of(
 
 # -- hosts ---------------------------------------------------------------------------------------
 async def look_at_host(rt: Runtime, host: str) -> list[str]:
-    """Bring tokens, forgotten runs and slots of store and host together; return live runs that the store forgot.
+    """Reconcile the store with a host, and return the host's live runs that the store has forgotten.
 
-    After a restore from a backup a host knows of grants that the store does not. Such a run is fenced once nobody
-    has renewed it for a minute, by the host's own clock.
+    It covers tokens, forgotten runs and slots. After a restore from a backup, a host knows of grants that the store
+    does not. Such a run is fenced once it was not renewed for a minute, by the host's own clock.
 
     :raises HostError: the host does not answer
     """
@@ -309,14 +322,16 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
             continue
         token, wait_s = int(name.rpartition(".")[2]), finishing.FENCE_WAIT_S
         found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
-        words = "It is gone." if found.get("clear") else f"Left of it: {finishing.survivors_words(found)}"
-        rt.log.warning("Run %s on host '%s' is unknown to the store, restored from a backup? %s", name, host, words)
+        words = "It is gone." if found.get("clear") else f"Still there: {finishing.survivors_words(found)}"
+        rt.log.warning(
+            "Run %s on host '%s' is unknown to the store. Was the store restored from a backup? %s", name, host, words
+        )
     await free_slots(rt, host)
     return unknown
 
 
 async def free_slots(rt: Runtime, host: str) -> None:
-    """Make slots ready again that were stuck or somebody else's and that nobody has any more."""
+    """Mark slots as ready again that were stuck or in use elsewhere, once no process holds them."""
     record = await rt.db(rt.store.get_host, host)
     doubtful = [slot for slot in record.slots if slot.state != "ready"]
     if not doubtful:
@@ -331,7 +346,7 @@ async def free_slots(rt: Runtime, host: str) -> None:
 
 # -- while a process waits -------------------------------------------------------------------------
 class _Shared:
-    """The one that looks for all coroutines of an event loop that wait."""
+    """Recovery rounds that all waiting coroutines of an event loop share."""
 
     def __init__(self, hook: DtrainHook) -> None:
         self.look, self.users, self.wanted_once = Look(hook), 0, False
@@ -347,9 +362,9 @@ class _Shared:
             try:
                 await self.look.run()
             except DtrainError as error:
-                log.info("Recovery goes on later: %s", error)
+                log.info("Recovery is retried later: %s", error)
             except Exception:
-                log.exception("Recovery goes on later")
+                log.exception("Recovery is retried later")
             if self.users > 0:
                 await asyncio.sleep(BUSY_EVERY_S if self.look.is_busy else EVERY_S)
 
@@ -358,7 +373,7 @@ _looks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]]
 
 
 class Recovery:
-    """Looks in the background from the first :meth:`tick` to :meth:`close`, once for all of a process."""
+    """Background recovery from the first :meth:`tick` to :meth:`close`, shared within an event loop."""
 
     def __init__(self, hook: DtrainHook) -> None:
         of_loop = _looks.setdefault(asyncio.get_running_loop(), {})
@@ -366,19 +381,19 @@ class Recovery:
         self._is_user = False
 
     def once(self) -> None:
-        """Look once."""
+        """Run one round in the background."""
         self._shared.wanted_once = True
         self._shared.start()
 
     def tick(self) -> None:
-        """Look from now on."""
+        """Run rounds in the background from now on."""
         if not self._is_user:
             self._is_user = True
             self._shared.users += 1
         self._shared.start()
 
     async def close(self) -> None:
-        """Look no more, unless others wait as well."""
+        """Stop the rounds, unless other coroutines still wait."""
         if self._is_user:
             self._is_user = False
             self._shared.users -= 1

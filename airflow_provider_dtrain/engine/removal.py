@@ -1,4 +1,4 @@
-"""Removing the checkpoints that an experiment does not keep, after one of its trials has ended."""
+"""Removal of the checkpoints that an experiment does not keep, after one of its trials has ended."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.store.records import AttemptView, CheckpointView
 
-#: States after which a trial writes no more checkpoints and does not go on from one.
+#: States after which a trial writes no further checkpoints and does not resume from one.
 DONE = ("completed", "stopped", "killed")
 REMOVE_TIMEOUT_S = 60.0
-#: How long the end of a trial waits for a removal, and when the removal is given up.
+#: Seconds that the end of a trial waits for a removal, and seconds after which the removal times out.
 REMOVAL_PATIENCE_S, REMOVAL_MOST_S = 3.0, 300.0
 
-#: The loop holds tasks weakly.
+#: Strong references to tasks: the event loop itself keeps only weak ones.
 _BACKGROUND: set[asyncio.Task[None]] = set()
 
 
@@ -42,15 +42,17 @@ class Unkept:
 
     @property
     def ids(self) -> frozenset[int]:
-        """Their ids."""
+        """Ids of the checkpoints."""
         return frozenset(one.checkpoint_id for one in self.checkpoints)
 
 
 async def find_unkept(rt: Runtime, view: AttemptView, state: State, error: DtrainError | None) -> Unkept | None:
-    """Return what the whole experiment does not keep of its trials that are done, this one included.
+    """Return the checkpoints of finished trials that the experiment does not keep, or None.
+
+    This trial counts as one of the finished trials.
 
     :param state: how this trial ends
-    :param error: why; an Airflow retry goes on from the latest checkpoint unless the user's code is at fault
+    :param error: why; an Airflow retry resumes from the latest checkpoint unless the user's code is at fault
     """
     from airflow_provider_dtrain.core.config import ExperimentConfig
 
@@ -72,10 +74,10 @@ async def find_unkept(rt: Runtime, view: AttemptView, state: State, error: Dtrai
 
 
 async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
-    """Remove checkpoints; what takes long goes on in the background.
+    """Remove checkpoints. A long removal continues in the background.
 
-    Nothing here fails or holds up a trial: what cannot be removed is said, stays in the store and is tried again when
-    the next trial of the experiment ends.
+    Best effort: it never fails or blocks a trial. A checkpoint that cannot be removed is logged, stays in the store,
+    and is retried when the next trial of the experiment ends.
     """
 
     async def remove() -> None:
@@ -83,7 +85,7 @@ async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
             async with asyncio.timeout(REMOVAL_MOST_S):
                 await _remove(rt, unkept)
         except (TimeoutError, DtrainError) as error:
-            rt.log.warning("Checkpoints that the experiment does not keep stay for now: %s", error or "no time left")
+            rt.log.warning("Checkpoints that the experiment does not keep stay for now: %s", error or "it timed out")
 
     task = asyncio.ensure_future(remove())
     _BACKGROUND.add(task)
@@ -128,7 +130,9 @@ async def _remove(rt: Runtime, unkept: Unkept) -> None:
 
 
 def removable(checkpoint: CheckpointView, root: str) -> CheckpointPlace | None:
-    """Return the place that may be removed, None when it is refused or below another root.
+    """Return the place of a checkpoint that may be removed, or None.
+
+    None means that the checkpoint was refused or lies below another root.
 
     :param root: folder or URL that the configuration of the ending trial names; "" = none
     """
@@ -139,7 +143,7 @@ def removable(checkpoint: CheckpointView, root: str) -> CheckpointPlace | None:
 
 
 async def _from_host(rt: Runtime, where: _Folder, found: Sequence[CheckpointView]) -> list[CheckpointView]:
-    """Return those that are gone from the host."""
+    """Remove checkpoints from a host, and return those that are gone."""
     names = [one.place.name if one.place else "" for one in found]
     asked: dict[str, Any] = {"folder": where.folder, "names": names}
     asked |= {"run": where.run} if where.run is not None else {"root": where.root}
@@ -160,7 +164,7 @@ async def _from_host(rt: Runtime, where: _Folder, found: Sequence[CheckpointView
 async def _from_bucket(
     rt: Runtime, config: ExperimentConfig, sealed: bytes | None, found: list[CheckpointView]
 ) -> list[CheckpointView]:
-    """Return those that are gone from the bucket."""
+    """Remove checkpoints from the bucket, and return those that are gone."""
     from airflow_provider_dtrain.hooks.secrets import storage_config
 
     try:

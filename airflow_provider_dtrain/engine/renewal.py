@@ -1,4 +1,4 @@
-"""Leases are renewed by one thread per process, one store transaction per beat of its hosts."""
+"""Lease renewal: one thread per process, one store transaction per heartbeat of its hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A coroutine that did nothing for this long renews nothing: its lease may run out.
+#: Seconds without progress after which a coroutine's lease is not renewed, and may run out.
 PROGRESS_LIMIT_S = 60.0
 
 
@@ -35,11 +35,11 @@ class Follower:
 
 
 class Renewer:
-    """Commits renewals in the store, then tells the hosts: never the other way round."""
+    """Renewer that commits renewals in the store first, and then notifies the hosts."""
 
     def __init__(self) -> None:
         self._followers: dict[str, Follower] = {}
-        #: Latest beat of each host: a flood of them takes no memory.
+        #: Only the latest heartbeat of each host, so that a flood of them takes no memory.
         self._beats: dict[HostLink, dict[str, Any]] = {}
         self._news = threading.Event()
         self._lock = threading.Lock()
@@ -59,12 +59,12 @@ class Renewer:
             follower.progressed_at = time.monotonic()
 
     def leave(self, run: str) -> None:
-        """Renew this run no more."""
+        """Stop renewing this run's lease."""
         with self._lock:
             self._followers.pop(run, None)
 
     def beat(self, link: HostLink, frame: dict[str, Any]) -> None:
-        """Take a host's beat; called by the link's reader thread, returns at once."""
+        """Record a host's heartbeat. The link's reader thread calls it, so it returns at once."""
         self._beats[link] = frame
         self._news.set()
 
@@ -76,9 +76,9 @@ class Renewer:
             try:
                 self._renew(beats)
             except DtrainError as error:
-                log.warning("Leases were not renewed, the next beat tries again: %s", error)
+                log.warning("Leases were not renewed; the next heartbeat retries: %s", error)
             except Exception:
-                log.exception("Leases were not renewed, the next beat tries again")
+                log.exception("Leases were not renewed; the next heartbeat retries")
 
     def _renew(self, beats: list[tuple[HostLink, dict[str, Any]]]) -> None:
         now = time.monotonic()
@@ -101,9 +101,9 @@ class Renewer:
 
     @staticmethod
     def _tell(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
-        """Send the reading back that the beat brought: a late answer cannot extend a deadline.
+        """Send the heartbeat's clock reading back, so that a late answer cannot extend a deadline.
 
-        :param held_s: store -> seconds that leases have to last at least, because a person holds them
+        :param held_s: store -> least seconds that leases must last, because a user holds them
         """
         lasts_s = {run: _lease_s(follower, held_s[follower.store]) for run, follower in runs.items()}
         for timeout_s in set(lasts_s.values()):
@@ -111,7 +111,7 @@ class Renewer:
 
 
 def _lease_s(follower: Follower, held_s: float) -> float:
-    """Return the length of a lease; 0 lasts for ever, so nothing is longer."""
+    """Return the length of a lease in seconds. A lease of 0 never ends, so none is longer."""
     return max(follower.orphan_timeout_s, held_s) if follower.orphan_timeout_s else 0.0
 
 

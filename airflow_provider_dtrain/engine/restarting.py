@@ -1,4 +1,4 @@
-"""What follows when an attempt did not complete: another attempt, on the same gang or a new one, or the end."""
+"""Restarts: a next attempt on the same gang or on a new one, or the end of the trial."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 #: Failures of kind ``user`` that another attempt would repeat.
 FINAL = (InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError)
-#: Between two attempts to fence a host that does not answer.
+#: Seconds between two attempts to fence a host that does not answer.
 FENCE_AGAIN_S = 10.0
-#: Refusals of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
-#: earlier follower had given the attempt up. Another grant helps.
+#: Error codes of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
+#: earlier follower had given the attempt up. A new grant solves both.
 BEHIND = ("stale_token", "tombstone", "other_launch")
-#: The host did not answer, or others use its slots: the store knows it, and recovery looks when that is over. So a
-#: trial that needs the host can wait for it.
+#: The host did not answer, or its slots are in use elsewhere. The store records this, and recovery checks when it is
+#: over, so a trial that needs the host can wait for it.
 AWAY = (HostUnreachableError, HostSilentError, SlotBusyError)
-#: Attempts in a row that the platform failed before the task fails, and Airflow tries again.
+#: Consecutive platform failures after which the task fails, and Airflow retries it.
 PLATFORM_FAILURES = 8
 
 
 def restart_of(view: AttemptView) -> bool | None:
-    """Return whether the next attempt of an ended trial is counted as a restart; None when none may follow.
+    """Return whether an ended trial's next attempt counts as a restart, or None when it has none.
 
-    A trial that the user's code failed has restarts left only where its follower died before it could begin one. One
-    that Airflow killed goes on: Airflow runs a task again that it lost, not one that a person marked.
+    A trial that failed in the user's code has restarts left only when its follower died before it could start one. A
+    trial that Airflow killed continues: Airflow reruns a task that it lost, but not a task that a user marked.
     """
     if view.trial_state == "killed" and (view.failure or {}).get("error") == "TaskEndedError":
         return False
@@ -65,12 +65,12 @@ def restart_of(view: AttemptView) -> bool | None:
 
 
 class Restarting:
-    """The part of an attempt's runner that decides what comes next."""
+    """Part of the attempt runner that decides about the next attempt."""
 
     rt: Runtime
-    #: The follower died for good: the attempt is ended by the rules, and nothing new begins.
+    #: The follower has died: the attempt is ended by the rules, and no new attempt starts.
     salvaging = False
-    #: How long the latest attempt that gave way took to write its checkpoint and go; None = none did.
+    #: Seconds that the latest attempt that released its gang took to write its checkpoint and end; None = none did.
     stop_took_s: float | None = None
 
     async def _attempt_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
@@ -90,7 +90,7 @@ class Restarting:
         if set(await finishing.fence(self.rt, view)) != set(view.held_hosts):
             if view.is_held_gang:
                 return await self._finish(view, "errored", error)
-            # The gang is broken up: what does not answer stays taken, and the trial waits for another one.
+            # The gang is broken up: slots of silent hosts stay taken, and the trial waits for another gang.
             await self._until_gone(view)
         await self._next_attempt(error, counted=True)
         source, pause_s = (await self._job(await self.rt.view())).checkpoint_source, back_off_s(view.restarts)
@@ -100,7 +100,10 @@ class Restarting:
         return None
 
     async def _draw_again(self, view: AttemptView, error: InvalidHPError) -> bool:
-        """Begin an attempt with other hyperparameters, which is not counted; return False where there are none."""
+        """Start an attempt with other hyperparameters, and return False when there are none.
+
+        The attempt does not count as a restart.
+        """
         found = await self.rt.db(redrawn, self.rt.store, view, MOST_DRAWS)
         if found is None:
             return False
@@ -111,14 +114,17 @@ class Restarting:
             return False
         if self.salvaging or not clear:
             await self._until_gone(view)
-        # In this order: whoever takes over in between sees them refused once more, and draws the same.
+        # In this order: a process that takes over in between sees them rejected again, and samples the same ones.
         await self._next_attempt(error, counted=False)
         await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
-        self.rt.log.warning("Drawn again (%d of at most %d): %s", number, MOST_DRAWS, hparams)
+        self.rt.log.warning("New hyperparameters, sample %d of at most %d: %s", number, MOST_DRAWS, hparams)
         return True
 
     async def _platform_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
-        """Start again although nothing is wrong with the code or a host; a long pause gives the gang back."""
+        """Start again after a failure that neither the code nor a host caused.
+
+        A long pause releases the gang.
+        """
         attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
         before = 0
         for one in reversed([one for one in attempts if one.number < view.number]):
@@ -128,7 +134,7 @@ class Restarting:
         if self.salvaging or before + 1 >= PLATFORM_FAILURES:
             return await self._finish(view, "errored", error)
         pause_s = platform_back_off_s(before)
-        self.rt.log.warning("%s Starting again in %.0f s; this is not counted as a restart.", error, pause_s)
+        self.rt.log.warning("%s The next attempt starts in %.0f s and does not count as a restart.", error, pause_s)
         clear = set(await finishing.fence(self.rt, view)) == set(view.held_hosts)
         if view.is_held_gang and not clear:
             return await self._finish(view, "errored", error)
@@ -144,9 +150,9 @@ class Restarting:
     async def _host_failed(
         self, view: AttemptView, error: HostError, also: Mapping[str, HostError] | None = None
     ) -> Outcome | None:
-        """Look for other hosts when one is at fault; end the attempt when there are none and never will be.
+        """Wait for other hosts after a host failed, or end the attempt when no other hosts can ever serve it.
 
-        :param also: more hosts that failed it, and how
+        :param also: further hosts that failed the attempt, and their errors
         """
         failed: dict[str, HostError] = {error.host: error, **(also or {})}
         self.rt.log.warning("%s", error)
@@ -157,7 +163,7 @@ class Restarting:
             unknown = await self._look_at(error)
             behind = behind or (isinstance(error, SlotBusyError) and error.details.get("run") in unknown)
         if not view.is_held_gang:
-            # Who lost a host has waited for as long as its supervisor lets anything run.
+            # A silent host has already been given its orphan timeout, so nothing can still be running there.
             await self._until_gone(view, gone={host for host in failed if isinstance(failed[host], HostSilentError)})
         if self.salvaging or view.is_held_gang:
             return await self._finish(await self.rt.view(), "errored", error)
@@ -169,17 +175,21 @@ class Restarting:
             return await self._finish(await self.rt.view(), "errored", error)
         names = ", ".join(f"'{name}'" for name in failed)
         if behind:
-            self.rt.log.warning("The grant was older than what host %s has seen; the trial waits for another", names)
+            self.rt.log.warning(
+                "Host %s has seen a later grant or the end of this run; the trial waits for another grant", names
+            )
         else:
             how = ("s", names, "are") if also else ("", names, "is")
-            self.rt.log.warning("Host%s %s %s left out of this trial from now on, unless it cannot do without", *how)
+            self.rt.log.warning(
+                "Host%s %s %s left out of this trial from now on, unless no other hosts can serve it", *how
+            )
         await self.rt.follow_attempt(ticket.attempt_id)
         return None
 
     async def _gave_way(self, view: AttemptView, give_way: GiveWay, error: DtrainError | None) -> Outcome | None:
-        """Give the gang back and wait for another one, from the latest checkpoint.
+        """Release the gang and wait for another one, to resume from the latest checkpoint.
 
-        :param error: how the ranks ended, when not by themselves; no failure
+        :param error: why the ranks ended, when not by themselves; not a failure of the trial
         """
         assert give_way.words is not None
         if self.rt.wishes.stop_by is not None:
@@ -192,16 +202,16 @@ class Restarting:
             self.rt.store.yield_gang, self.rt.attempt_id, self.rt.watch, reason=give_way.words, paused=give_way.paused
         )
         self.rt.log.warning(
-            "The gang was given back after %.0f s with its slots, %.0f s after it was asked to go (%s); the trial %s.",
+            "The gang held its slots for %.0f s and released them %.0f s after the request (%s). The trial %s.",
             (datetime.now(UTC) - (view.granted_at or view.created_at)).total_seconds(), self.stop_took_s,
-            give_way.words, "is paused" if give_way.paused else "waits with its place kept",
+            give_way.words, "is paused" if give_way.paused else "keeps its place in the queue",
         )  # fmt: skip
         if not self.salvaging:
             await self.rt.follow_attempt(ticket.attempt_id)
         return None
 
     async def _look_at(self, error: HostError) -> list[str]:
-        """Return runs on the host that the store has forgotten; bring tokens and slots in order there."""
+        """Reconcile tokens and slots with a host, and return its runs that the store has forgotten."""
         from airflow_provider_dtrain.engine.recovery import look_at_host
 
         try:
@@ -209,15 +219,15 @@ class Restarting:
                 await self.rt.db(self.rt.store.mark_slot, error.host, slot, "busy_elsewhere", str(error))
             return await look_at_host(self.rt, error.host)
         except DtrainError as problem:
-            self.rt.log.warning("Host '%s' could not be looked at: %s", error.host, problem)
+            self.rt.log.warning("Host '%s' could not be checked: %s", error.host, problem)
             return []
 
     async def _until_gone(self, view: AttemptView, *, gone: AbstractSet[str] = frozenset()) -> None:
-        """Return when no process of the attempt can be running any more.
+        """Wait until no process of the attempt can still be running.
 
         A host that does not answer is given the time after which its supervisor ends the run by itself.
 
-        :param gone: hosts where nothing can run any more, although they have not said so
+        :param gone: hosts where nothing can run, although they have not confirmed it
         """
         give_up_at = time.monotonic() + self.rt.gone_after_s
         async with self.rt.renewing():
@@ -227,7 +237,7 @@ class Restarting:
                 never = not self.rt.settings.orphan_timeout_s or await self.rt.is_held()
                 if not missing or view.plan is None or (time.monotonic() > give_up_at and not never):
                     return
-                self.rt.log.warning("Waiting for %s to confirm that %s is gone", ", ".join(sorted(missing)), view.run)
+                self.rt.log.warning("Waiting for %s to confirm that %s is gone", ", ".join(sorted(missing)), view.label)
                 await self.rt.pause(FENCE_AGAIN_S)
                 view = await self.rt.view()
 

@@ -1,4 +1,4 @@
-"""The result of a trial as plain JSON: what the operator leaves in XCom."""
+"""Result of a trial as plain JSON, which the operator stores in XCom."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
     """
     searcher = store.get_config(view.config_id).document.get("searcher") or {}
     metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
-    # What refused hyperparameters reached is no result of others.
+    # Ignore attempts whose hyperparameters were rejected.
     first = first_attempt(store, view)
     reports = [row for row in store.metrics(view.trial_id) if row.attempt >= first]
     validations = current_branch([row for row in reports if row.group == "validation"])
@@ -47,7 +47,7 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
 
 
 def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
-    """Return where a checkpoint lies: a path both sides can read or a URL, else host, run and path."""
+    """Return the location of a checkpoint: a path that both sides can read or a URL, else host, run and path."""
     if checkpoint is None:
         return None
     if checkpoint.copy_url is not None or not is_in_run_folder(checkpoint):
@@ -56,7 +56,10 @@ def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
 
 
 def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) -> MetricRow | None:
-    """Return the validation with the best metric, the latest of equals; the last one when nothing ranks them."""
+    """Return the validation with the best metric, or the last one when none has the metric.
+
+    Of equal validations, the latest one is the best.
+    """
     ranked = [
         (value, row)
         for row in rows

@@ -1,4 +1,4 @@
-"""What the coroutine that carries one attempt needs: store, hosts, log, and the wish to stop."""
+"""Context of the coroutine that runs one attempt: store, hosts, log, and control requests."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Between two looks at what people and other gangs want.
+#: Seconds between two reads of the control requests of users and of other gangs.
 WISH_CHECK_S = 2.0
-#: Between two renewals of an attempt while no supervisor beats for it.
+#: Seconds between two renewals of an attempt while no supervisor sends heartbeats for it.
 RENEW_S = 15.0
 CONNECT_TIMEOUT_S = 30.0
-#: For so long after its watch was current nobody takes a follower for dead, so it may act without asking the store.
+#: Seconds for which a follower counts as alive after its watch was last known to be current. Within this time it may
+#: act without asking the store.
 PROVED_S = 60.0
-#: How far the clocks of a host and of the store may count a held lease differently.
+#: Seconds by which the clocks of a host and of the store may count a held lease differently.
 HOLD_MARGIN_S = 60.0
 
 
 class Killed(Exception):
-    """A person stopped this trial."""
+    """The trial was killed."""
 
 
 class Stopped(Exception):
-    """A person wants the trial to end with what it has; its ranks do not run."""
+    """A user stopped the trial while its ranks do not run. It ends with its present results."""
 
 
 class TimedOut(Exception):
@@ -54,14 +55,14 @@ class TimedOut(Exception):
 
 
 class HandedOver(Exception):
-    """Somebody wants the next process to follow from here."""
+    """The process hands the trial over to its next follower."""
 
 
 class Runtime:
     """One attempt, followed by one process under one watch.
 
-    :param watch: this follower's mark; every write carries it
-    :param watcher: who that is, in words
+    :param watch: number of this follower; every write carries it
+    :param watcher: readable name of this follower, e.g. ``triggerer on host-a``
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class Runtime:
         #: Unix time when the trial must have ended; None = never
         self.deadline: float | None = None
         self.connect_timeout_s = CONNECT_TIMEOUT_S
-        #: What others want, as of the last look.
+        #: Control requests, as of the last read.
         self.wishes = Wishes()
-        #: time.monotonic() when this process took the attempt's grant up; None = it did not.
+        #: time.monotonic() when this process accepted the attempt's grant; None = it did not.
         self.taken_up_at: float | None = None
         #: The attempt as it was when this process began to follow its run; None while it follows none.
         self.followed: AttemptView | None = None
         #: time.monotonic() when the watch was last known to be current.
         self.proved_at = time.monotonic()
-        #: Called on a kill, in the loop's thread: sends what can be sent without waiting.
+        #: Called on a kill, in the event loop's thread. It sends the messages that need no waiting.
         self.on_kill: Callable[[], None] | None = None
         self._killed, self._handing_over = asyncio.Event(), asyncio.Event()
         self._wishes_read_at = time.monotonic() - WISH_CHECK_S
@@ -90,35 +91,37 @@ class Runtime:
 
     # -- the store -----------------------------------------------------------------------------
     async def db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a method of the store returns, called in a thread; waits for a store that is away.
+        """Return the result of a store method, called in a thread.
 
-        :raises StoreUnavailableError: it stayed away for ``patience.STORE_PATIENCE_S``
+        It retries while the store is unavailable.
+
+        :raises StoreUnavailableError: the store stayed unavailable for ``patience.STORE_PATIENCE_S``
         """
         return await patiently(self.log, method, *args, **kwargs)
 
     @property
     def gone_after_s(self) -> float:
-        """Seconds of silence after which a host that does not answer must have ended its run by itself."""
+        """Seconds of silence after which an unreachable host must have ended its run by itself."""
         return (self.settings.orphan_timeout_s + self.settings.kill_grace_s) * 1.05
 
     async def is_held(self) -> bool:
-        """Return whether a hold may keep a run alive on a host that does not answer, however long it was silent."""
+        """Return whether a hold may keep a run alive on an unreachable host, however long it was silent."""
         return await self.db(self.store.leases_left_s, self.settings.kill_grace_s + HOLD_MARGIN_S) > 0
 
     async def follow_attempt(self, attempt_id: int) -> None:
-        """Go on with another attempt of the trial, under a watch of its own."""
+        """Continue with another attempt of the trial, under a watch of its own."""
         if attempt_id != self.attempt_id:
             await self.retake(attempt_id)
 
     async def retake(self, attempt_id: int) -> None:
-        """Follow an attempt of the trial from now on, whoever followed it before."""
+        """Take over an attempt of the trial from any earlier follower."""
         self.watch = await self.db(self.store.watch, attempt_id, watcher=self.watcher)
         self.attempt_id, self.taken_up_at, self.proved_at = attempt_id, None, time.monotonic()
         self.followed = None
         self.wishes, self._wishes_read_at = Wishes(), time.monotonic() - WISH_CHECK_S
 
     async def prove_watch(self) -> None:
-        """Return when this process is known to be the one that may stop and fence.
+        """Verify that this process is the follower that may stop and fence.
 
         :raises StaleWatchError: another process follows the attempt
         :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
@@ -138,7 +141,7 @@ class Runtime:
         return self._records[host]
 
     async def link(self, host: str) -> HostLink:
-        """Return the open channel to a host; connects when there is none.
+        """Return the open channel to a host, and connect when there is none.
 
         :raises HostError: no connection, another machine, or a broken protocol
         """
@@ -157,7 +160,10 @@ class Runtime:
         return await answer(link, command, timeout_s=timeout_s, **arguments)
 
     async def note_host(self, host: str, state: HostState, reason: str = "") -> bool:
-        """Show a host as reachable or not; return whether that was changed. What a person decided stays."""
+        """Mark a host as reachable or not, and return whether its state changed.
+
+        A state that a user set stays.
+        """
         try:
             known = await self.db(self.store.get_host, host)
             old = ("unreachable", "lost") if state == "ready" else ("ready", "unreachable")
@@ -167,14 +173,14 @@ class Runtime:
                 await self.db(self.store.set_host_state, host, "unreachable", reason)
             await self.db(self.store.set_host_state, host, state, reason)
         except DtrainError as error:
-            self.log.debug("Host '%s' is not shown as %s: %s", host, state, error)
+            self.log.debug("Host '%s' could not be marked as %s: %s", host, state, error)
             return False
         return True
 
     # -- leases --------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
     async def renewing(self) -> AsyncIterator[None]:
-        """Show in the store that somebody cares for the attempt, while no supervisor beats for it."""
+        """Renew the attempt in the store while no supervisor sends heartbeats for it."""
 
         async def renew() -> None:
             while True:
@@ -199,31 +205,32 @@ class Runtime:
         finally:
             renewer().leave(run)
 
-    # -- wishes --------------------------------------------------------------------------------
+    # -- control requests ----------------------------------------------------------------------
     def kill(self) -> None:
-        """Ask the coroutine to end the gang; call it from the loop's thread.
+        """Ask the coroutine to end the gang. Call it from the event loop's thread.
 
-        Hosts with an open channel are told at once, whether or not the store answers: Airflow may end this process
-        within seconds. Not after a long silence, though: another process may follow the gang by then.
+        Hosts with an open channel are notified at once, whether or not the store answers, because Airflow may end this
+        process within seconds. They are not notified when the watch was last verified more than :data:`PROVED_S` ago,
+        because another process may follow the gang by then.
         """
         self._killed.set()
         if self.on_kill is not None and time.monotonic() - self.proved_at <= PROVED_S:
             self.on_kill()
 
     def hand_over(self) -> None:
-        """Ask the coroutine to stop following; call it from the loop's thread."""
+        """Ask the coroutine to stop following. Call it from the event loop's thread."""
         self._handing_over.set()
 
     async def check(self, *, at_once: bool = False, runs: bool = False) -> None:
-        """Raise when somebody wants this to end.
+        """Raise when a control request, the deadline or a handover ends the coroutine's work.
 
-        :param at_once: look for wishes however short ago the last look was
-        :param runs: ranks run, so whoever follows them lets them write a checkpoint when a person stops the trial
-        :raises Killed: a person killed the trial
-        :raises Stopped: a person stopped it, and nothing runs
+        :param at_once: read the control requests even when the last read was less than :data:`WISH_CHECK_S` ago
+        :param runs: ranks run, so their follower lets them write a checkpoint when a user stops the trial
+        :raises Killed: the trial was killed
+        :raises Stopped: a user stopped it, and no rank runs
         :raises TimedOut: the deadline has passed
         :raises HandedOver: another process takes over
-        :raises GangEndedError: the held gang that it uses is no more
+        :raises GangEndedError: the held gang that it uses has ended
         """
         is_due = at_once or time.monotonic() - self._wishes_read_at >= WISH_CHECK_S
         if is_due and not self._killed.is_set():
@@ -243,12 +250,12 @@ class Runtime:
             raise HandedOver
 
     async def pause(self, seconds: float) -> None:
-        """Wait, but not longer than until somebody wants this to end; raises as :meth:`check` does."""
+        """Wait for the time, a kill or a handover, then raise as :meth:`check` does."""
         await self.wished(seconds)
         await self.check()
 
     async def wished(self, timeout_s: float) -> None:
-        """Return when somebody wants this to end, or after ``timeout_s``."""
+        """Return when a kill or a handover was requested, or after ``timeout_s``."""
         waits = [asyncio.ensure_future(self._killed.wait()), asyncio.ensure_future(self._handing_over.wait())]
         try:
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -273,9 +280,11 @@ async def answer(link: HostLink, command: str, /, *, timeout_s: float = 30.0, **
 
 
 async def take_over(hook: DtrainHook, trial_id: int, log: TaskLog, *, watcher: str) -> Runtime:
-    """Return the runtime of the one follower that may act for the trial's latest attempt from now on.
+    """Take over a trial's latest attempt, and return the runtime of its new follower.
 
-    :param watcher: who follows, e.g. ``triggerer on host-a``
+    From now on, only this follower may act for the attempt.
+
+    :param watcher: readable name of the follower, e.g. ``triggerer on host-a``
     """
 
     def take() -> tuple[Store, int, int]:

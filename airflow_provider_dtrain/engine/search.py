@@ -1,4 +1,4 @@
-"""The two ends of a search: its plan, and its best trial."""
+"""Plan of a search, and choice of its best trial."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def plan_search(
     payload: str | None = None,
     max_map_length: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the trials of a search as plain data and write the search into the store; repeatable by key. Blocks.
+    """Store a search, and return its trials as plain data. Repeatable by key. Blocks.
 
-    :param key: of the task that plans
-    :param name: of the experiment; None = the configuration's, else the DAG's
-    :param payload: digest of code in the store that every trial runs; None: each packs its own
-    :param max_map_length: most mapped tasks that Airflow makes of one list; None: any
-    :raises ConfigError: the configuration is not valid, or the search lacks or contradicts something
+    :param key: key of the planning task
+    :param name: name of the experiment; None = the configuration's, else the DAG's
+    :param payload: digest of code in the store that every trial runs; None = each trial packs its own
+    :param max_map_length: most mapped tasks that Airflow creates from one list; None = no limit
+    :raises ConfigError: the configuration is not valid, or the search is incomplete or contradictory
     :raises ConflictError: another task of this DAG run plans an experiment of this name
     """
     from airflow_provider_dtrain.core.search import plan
@@ -51,7 +51,7 @@ def plan_search(
     stored, wanted = _rendered(hook, key, config, template, folder, name)
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
     search = hook.store.create_search(_submission(key, stored, wanted, name or wanted.name or key.dag_id))
-    # An earlier try of this task may have written another one.
+    # An earlier try of this task may have stored another configuration.
     wanted = _checked(hook.store.get_config(search.config_id))
     space = wanted.hyperparameters
     code = {} if payload is None else {"payload": payload}
@@ -69,7 +69,7 @@ def _rendered(
     folder: Path,
     name: str | None,
 ) -> tuple[Config, ExperimentConfig]:
-    """Return the stored configuration; a seed that nobody gave is that of the first generation."""
+    """Return the stored configuration, with the first generation's seed unless the user gave one."""
     from airflow_provider_dtrain.core.config.unions import OptunaSearcher
     from airflow_provider_dtrain.engine.plan import source_of
     from airflow_provider_dtrain.search.optuna_sampler import check_installed
@@ -111,7 +111,7 @@ def _seed(config: ExperimentConfig) -> int:
 
 
 def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
-    """Return the seed of the generation that this task planned before it was cleared; None without one."""
+    """Return the seed of the generation that this task planned before it was cleared, or None."""
     for one in store.list_experiments(dag_id=key.dag_id, run_id=key.run_id, name=name):
         if one.search_id is not None:
             return store.search(one.search_id).seed
@@ -153,7 +153,7 @@ def _plain(spec: TrialSpec, search: SearchView) -> dict[str, Any]:
 
 
 def drawn_name(store: Store, trial_id: int) -> str | None:
-    """Return the name of a trial that has drawn its hyperparameters since it was planned; None: it has not. Blocks."""
+    """Return the name of a trial that sampled its hyperparameters after it was planned, or None. Blocks."""
     from airflow_provider_dtrain.core.trial_names import trial_name
 
     trial = store.trial(trial_id)
@@ -171,19 +171,19 @@ class Selection:
     experiment: str
     #: The operator's XCom.
     result: dict[str, Any]
-    #: Whether it beats the best of every earlier run of that experiment, and what this one has announced.
+    #: True when it beats the best of every earlier run of the experiment and the value that this run has announced.
     is_new_best: bool
-    #: The best of earlier runs; None without one.
+    #: Best metric of earlier runs; None without one.
     before: float | None
-    #: What this run has announced before, where that is as good.
+    #: Metric that this run has announced before, if that is as good.
     announced: float | None = None
 
 
 def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     """End a search and return its best trial. Blocks.
 
-    :param key: of the task that asks and announces a new best
-    :raises SearchFailedError: no trial completed or was stopped, or a person killed the experiment; names the cause
+    :param key: key of the calling task, which announces a new best
+    :raises SearchFailedError: no trial completed or was stopped, or a user killed the experiment; names the cause
     :raises MetricMissingError: no trial reported a finite value of the searcher's metric
     """
     search = store.search(search_id)
@@ -221,19 +221,19 @@ def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, An
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     if failure is not None and failed is None and any(counts.get(state) for state in GOOD):
         return (
-            f"{failure.get('message')} Of '{search.experiment}': {states}. Clear its killed trials to go on, or look "
-            f"at what there is: airflow dtrain experiment describe {search.experiment_id}"
+            f"{failure.get('message')} Trials of '{search.experiment}': {states}. Clear its killed trials to continue, "
+            f"or show its results: airflow dtrain experiment describe {search.experiment_id}"
         )
     words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
     if failure is not None and failed is not None:
-        return f"{words} The first that failed is trial {failed}: {failure.get('message')}"
+        return f"{words} The first trial that failed is {failed}: {failure.get('message')}"
     if any(counts.get(state) for state in LIVE):
-        return f"{words} Make this task follow the trials: trials >> best."
+        return f"{words} This task must run after the trials: trials >> best."
     return f"{words} See the logs of the trial tasks."
 
 
 def _best(store: Store, search: SearchView) -> TrialView:
-    """Return the trial with the best metric; without a metric of the searcher the one of a single search."""
+    """Return the trial with the best metric, or the only trial of a search without a metric."""
     if (best := store.best_trial(search.search_id)) is not None:
         return best
     rows = [row for row in store.history(search.search_id) if row.state in GOOD]
@@ -248,7 +248,7 @@ def _best(store: Store, search: SearchView) -> TrialView:
     if search.metric in reported:
         raise MetricMissingError(
             f"Every validation of experiment '{search.experiment}' reported NaN or an infinite value of "
-            f"'{search.metric}': no trial is the best one. Look at the losses: airflow dtrain trial metrics "
+            f"'{search.metric}', so it has no best trial. Show the losses: airflow dtrain trial metrics "
             f"{rows[0].trial_id}"
         )
     names = ", ".join(sorted(reported)) or "nothing"

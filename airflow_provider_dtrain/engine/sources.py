@@ -1,4 +1,4 @@
-"""``searcher.source_checkpoint``: which checkpoint a trial starts its weights from."""
+"""``searcher.source_checkpoint``: the checkpoint whose weights a trial starts from."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 FIELD = "searcher.source_checkpoint"
 METADATA = "metadata.json"
-#: States of a trial that writes no more checkpoints.
+#: States of a trial that writes no further checkpoints.
 TRIAL_ENDED = ("completed", "stopped", "errored", "killed")
 _TRIAL = re.compile(r"trial:(\d{1,18})(?::(best|latest|\d{1,18}))?", re.ASCII)
 _FORMS = (
-    "accepted are trial:ID, trial:ID:best, trial:ID:latest, trial:ID:STEP, the absolute path of a checkpoint and its "
-    "URL, as a trial's result shows them"
+    "must be trial:ID, trial:ID:best, trial:ID:latest, trial:ID:STEP, or the absolute path or URL of a checkpoint, as "
+    "a trial's result shows it"
 )
 
 
@@ -46,11 +46,11 @@ class SourceCheckpoint:
 def resolve(
     store: Store, config: ExperimentConfig, *, shared: str | None, look_up: Callable[[str], bool]
 ) -> SourceCheckpoint | None:
-    """Return the source checkpoint that a configuration names; None without one. Blocks.
+    """Return the source checkpoint that a configuration names, or None. Blocks.
 
-    :param shared: folder that all hosts share; paths below it are the hosts' affair
-    :param look_up: whether a URL that the store does not know holds a checkpoint
-    :raises ConfigError: there is no such checkpoint, or it cannot be read from here
+    :param shared: folder that all hosts share; paths below it are not checked here
+    :param look_up: returns whether a URL that the store does not know holds a checkpoint
+    :raises ConfigError: the checkpoint does not exist, or cannot be read from this machine
     """
     named = config.searcher.source_checkpoint
     if named is None:
@@ -59,7 +59,7 @@ def resolve(
         return _of_trial(store, int(match[1]), match[2] or "best")
     is_url = "://" in named
     if not is_url and (not named.startswith("/") or ".." in named.split("/")):
-        raise _refuse(f"'{named}' is none: {_FORMS}")
+        raise _refuse(f"{_FORMS}; got '{named}'")
     where = named.rstrip("/")
     if not is_url and (Path(where) / METADATA).is_file():
         return SourceCheckpoint(where=where, is_sent=True)
@@ -105,8 +105,8 @@ def _of_view(checkpoint: CheckpointView) -> SourceCheckpoint:
     if checkpoint.place is not None and checkpoint.place.kind is not StorageKind.RUN:
         return SourceCheckpoint(where=checkpoint.place.path, is_sent=False)
     raise _refuse(
-        f"the checkpoint of step {checkpoint.step} of trial {checkpoint.trial_id} lies on host '{checkpoint.host}' "
-        "alone. Keep checkpoints in shared storage, or raise [dtrain] checkpoint_copy_limit"
+        f"the checkpoint of step {checkpoint.step} of trial {checkpoint.trial_id} lies only on host "
+        f"'{checkpoint.host}'. Keep checkpoints in shared storage, or raise [dtrain] checkpoint_copy_limit"
     )
 
 

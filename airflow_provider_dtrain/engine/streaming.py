@@ -1,4 +1,4 @@
-"""What one host sends of a run: logs, events and exits, committed before anything is thrown away."""
+"""Stream of one host's logs, events and exits of a run, committed before the host discards anything."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.5, 30.0
-#: What a supervisor needs beyond the grace to confirm that everything is gone.
+#: Seconds beyond the grace period that a supervisor needs to confirm that everything is gone.
 STOP_MARGIN_S = 15.0
 LOOK_S, SUBSCRIBE_S = 1.0, 30.0
 _RANK_EVENTS = re.compile(r"rank(\d+)\.events")
-#: How long a host that was restarted may take to send what its disk has kept of the run.
+#: Seconds that a restarted host may take to send the data of the run that its disk has kept.
 RESTARTED_READ_S = 20.0
-#: A host that is away for longer is shown as unreachable, and gets no new gangs.
+#: Seconds after which a silent host is marked as unreachable, and gets no new gangs.
 SHOWN_AFTER_S = 10.0
-#: A subscription that brings nothing for so long and lasts is no failed connection.
+#: Seconds after which a subscription that stays open counts as a working connection, even without data.
 STEADY_S = 3.0
-#: A host's part ends after so many breaches of the protocol within the time.
+#: Number of protocol violations within this many seconds that end a host's part.
 BREACHES_MOST, BREACHES_WITHIN_S = 5, 600.0
 
 
 def with_rank(stream: str, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event with the rank that wrote it, where a rank did."""
+    """Return an event with the rank that wrote it, if a rank did."""
     found = _RANK_EVENTS.fullmatch(stream)
     return {**event, "rank": int(found[1])} if found else dict(event)
 
@@ -62,7 +62,7 @@ def ranks_of(view: AttemptView, host: str) -> frozenset[int]:
 
 
 class HostFollower:
-    """The part of a gang on one host."""
+    """Follower of the part of a gang on one host."""
 
     def __init__(self, gang: GangFollower, host: str) -> None:
         self.gang, self.rt, self.host, self.run_name = gang, gang.rt, host, gang.run_name
@@ -72,17 +72,17 @@ class HostFollower:
         #: Rank 0's log, on its host; it outlives connections.
         self.log: RankLog | None = None
         self.log_committed = 0
-        #: stream -> how often it had begun anew when we subscribed
+        #: stream -> how often it had begun again before the subscription
         self.epochs: dict[str, int] = {}
         self.is_linked = self.is_restarted = self.is_shown_away = False
         self.unreachable_since: float | None = None
         self.wait_s = RECONNECT_FIRST_S
-        #: Latest breaches of the protocol, time.monotonic().
+        #: time.monotonic() of the latest protocol violations.
         self.breaches: deque[float] = deque(maxlen=BREACHES_MOST)
         self.intake = Intake(self.rt, host, ranks_of(gang.view, host), gang.quota)
 
     async def run(self) -> None:
-        """Return when the host's part has ended; reconnects as often as needed."""
+        """Follow the host's part until it has ended, and reconnect as often as needed."""
         while self.host not in self.gang.end.ended:
             self.is_linked = False
             try:
@@ -97,7 +97,7 @@ class HostFollower:
                     return self._give_up(self._lost("has no trace of"))
                 await self._back_off(error)
             except HostProtocolError as error:
-                # A greeting that cannot be read may be of a machine that is starting: it counts as silence.
+                # A handshake that cannot be read may come from a machine that is starting. It counts as silence.
                 if self.is_linked and self._is_hopeless():
                     return self._give_up(self._broken(error))
                 await self._back_off(error)
@@ -112,7 +112,7 @@ class HostFollower:
         return HostLostError(self.host, f"Host '{self.host}' {what} run {self.run_name}.{after}")
 
     def _is_hopeless(self) -> bool:
-        """Count a breach of the protocol; return whether they are too many."""
+        """Count a protocol violation, and return whether there are too many."""
         self.breaches.append(time.monotonic())
         return len(self.breaches) == BREACHES_MOST and self.breaches[-1] - self.breaches[0] < BREACHES_WITHIN_S
 
@@ -159,7 +159,7 @@ class HostFollower:
         try:
             await self._subscribed(future)
         except BaseException:
-            # A link outlives many runs: whoever goes takes his sink along.
+            # A link outlives many runs, so a follower that leaves removes its sink.
             if link.alive:
                 link.unsubscribe(self.run_name, sink)
             raise
@@ -177,7 +177,7 @@ class HostFollower:
             raise HostUnreachableError(self.host, message) from None
 
     async def _progressed(self) -> None:
-        """Note that the connection is of use again: the next one that fails is the first."""
+        """Record that the connection works again, and reset the back-off."""
         if self.unreachable_since is not None:
             self.rt.log.info("Host '%s' answers again", self.host)
         if self.is_shown_away:
@@ -215,7 +215,7 @@ class HostFollower:
         return HostUnreachableError(self.host, f"The channel to host '{self.host}' broke.")
 
     async def _take_bounded(self, link: HostLink, frame: Frame) -> None:
-        """Take a frame; one that cannot be handled is a breach of the protocol, which is counted, and no crash."""
+        """Handle a frame, and count a frame that cannot be handled as a protocol violation."""
         try:
             await self._take(link, frame)
         except DtrainError:
@@ -237,7 +237,7 @@ class HostFollower:
         link.ack(self.run_name, frame.stream, frame.end)
 
     async def _begin_anew(self, frame: Frame) -> None:
-        """Read a file from its start again: it is shorter than what we have of it."""
+        """Read a file from its start again, because it is shorter than the part that was received."""
         stream = str(frame.stream)
         epoch = self.epochs.get(stream, 0) + frame.epoch
         if stream != RANK0_LOG:
@@ -261,7 +261,7 @@ class HostFollower:
         else:
             log.take(frame.offset, frame.data)
         await log.commit()
-        # A queue that is not empty never suspends its reader: other trials come between two frames.
+        # A queue that is not empty never suspends its reader. Let other trials run between two frames.
         await asyncio.sleep(0)
 
     async def _commit_events(self, link: HostLink, frame: Frame) -> None:
@@ -271,11 +271,11 @@ class HostFollower:
             await self.gang.take(self.host, with_rank(stream, event), offset_s)
 
     async def _back_off(self, error: HostError) -> None:
-        """Wait before the next connection; give the host up when its run must have ended itself."""
+        """Wait before the next connection, or give the host up when its run must have ended itself."""
         now = time.monotonic()
         if self.unreachable_since is None:
             self.unreachable_since = now
-            self.rt.log.warning("%s The ranks go on there; trying again.", error)
+            self.rt.log.warning("%s The ranks keep running there; reconnecting.", error)
         if now - self.unreachable_since > SHOWN_AFTER_S and not self.is_shown_away:
             self.is_shown_away = await self.rt.note_host(self.host, "unreachable", str(error))
         limit_s = self.rt.gone_after_s

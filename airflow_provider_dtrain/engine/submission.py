@@ -1,4 +1,4 @@
-"""From what a DAG author wrote to rows in the store: configuration, payload, trial, request."""
+"""Submission of a trial: stores its configuration, payload, trial and gang request."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import Config, Ticket, TrialKey, TrialSubmission
     from airflow_provider_dtrain.store.repository import Store
 
-#: Longest text that is looked at as a path.
+#: Longest text that is treated as a path.
 MAX_PATH_CHARS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A document as it was given."""
+    """A document as the caller gave it."""
 
     document: Mapping[str, Any]
-    #: For messages: a path, or what kind of value it was.
+    #: Name in messages: a path, or the kind of document.
     name: str
 
 
@@ -52,7 +52,7 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
         text = read_regular(path, limit_bytes=MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        message = f"cannot read {path}: {reason}. Paths start at the folder of the DAG file"
+        message = f"cannot read {path}: {reason}. Relative paths start at the folder of the DAG file"
         raise ConfigError([Problem(path="", message=message)], source=what) from None
     return Source(document=load_yaml(text, source=str(value)), name=str(value))
 
@@ -60,11 +60,13 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
 def overridden(
     config: str | Mapping[str, Any], overrides: Mapping[str, Any] | None, folder: Path
 ) -> str | Mapping[str, Any]:
-    """Return a configuration with the values that an operator's ``overrides`` replace; itself without any.
+    """Return a configuration with an operator's ``overrides`` applied.
+
+    Without overrides, it is the configuration itself.
 
     :param config: path, YAML text or dict
     :param folder: where relative paths start: the folder of the DAG file
-    :raises ConfigError: the configuration cannot be read or was rendered before, or a path leads through no map
+    :raises ConfigError: the configuration cannot be read, was rendered before, or has no map where a path needs one
     """
     from airflow_provider_dtrain.core.overrides import with_overrides
 
@@ -95,9 +97,9 @@ def render(
 ) -> Config:
     """Merge template and configuration, validate the result, and store it. Blocks.
 
-    :param config: path, YAML text, dict, or what ``RenderConfigOperator`` returned
+    :param config: path, YAML text, dict, or the result of ``RenderConfigOperator``
     :param template: name of a stored template, path, or dict; None = the one that the configuration names
-    :param pool: of a configuration that names none; None = see :func:`choose_pool`
+    :param pool: pool for a configuration that names none; None = see :func:`choose_pool`
     :raises ConfigError: all problems at once
     """
     from airflow_provider_dtrain.core.config import assemble
@@ -113,7 +115,7 @@ def render(
     try:
         chosen = store.get_pool(choose_pool(store, wanted or pool))
     except NotFoundError:
-        # The problems of the documents come first: the pool's name may be one of them.
+        # Report the problems of the documents first: the pool's name may be one of them.
         assemble(base, source.document)
         raise
     effective = assemble(base, source.document, pool_defaults=dict(chosen.defaults) or None)
@@ -142,7 +144,7 @@ def config_of(
 ) -> Config:
     """Return the configuration of a trial: its search's, else the rendered one. Blocks.
 
-    :param trial: as planned; None = not planned
+    :param trial: the planned trial; None = not planned
     :param pool: as for :func:`render`
     :raises ConfigError: all problems at once
     """
@@ -154,7 +156,7 @@ def config_of(
 
 
 def pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
-    """Return the pool that the first document names that names one."""
+    """Return the pool of the first document that names one."""
     for document in documents:
         resources = (document or {}).get("resources")
         if isinstance(resources, Mapping):
@@ -207,17 +209,17 @@ def submit(
     trial: Mapping[str, Any] | None = None,
     gang: HeldGang | None = None,
 ) -> Ticket:
-    """Pack the user code and write trial and gang request; repeatable by key. Blocks.
+    """Pack the user code, and store the trial and its gang request. Repeatable by key. Blocks.
 
     :param folder: where a relative ``model_dir`` starts
     :param trial: number and hyperparameters of a planned trial; None = trial 0 with the constants
-    :param gang: a held gang that it uses; None = it waits for one of its own
-    :raises GangEndedError: the held gang is no more, or is held under another token
-    :raises GangMismatchError: the held gang has other slots than the configuration asks for
-    :raises UnsupportedFieldError: the configuration uses what this version does not have
+    :param gang: held gang that the trial uses; None = the trial waits for a gang of its own
+    :raises GangEndedError: the held gang has ended, or is held under another token
+    :raises GangMismatchError: the held gang has other slots than the configuration requests
+    :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     :raises PayloadError: the user code cannot be packed
-    :raises ConfigError: there is no such ``searcher.source_checkpoint``
+    :raises ConfigError: ``searcher.source_checkpoint`` does not exist
     """
     from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
     from airflow_provider_dtrain.engine.plan import source_of
@@ -273,9 +275,9 @@ def _submission(
 
 
 def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, number: int) -> dict[str, Any] | None:
-    """Return the values of a trial; None: it draws them when it starts.
+    """Return the hyperparameters of a trial, or None when it samples them at its start.
 
-    :raises ConfigError: the configuration describes a search, and nobody has planned it
+    :raises ConfigError: the configuration describes a search, and the search was not planned
     """
     from airflow_provider_dtrain.core.search_space import sample
 
@@ -292,36 +294,37 @@ def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, numb
 
 
 def revive(store: Store, ticket: Ticket) -> None:
-    """Begin the next attempt of a trial that a host or the store has failed; else do nothing. Blocks.
+    """Start the next attempt of a trial that failed because of a host or the store. Blocks.
 
-    A trial that the user's code or a person ended stays ended, unless its follower died before it could restart it.
+    Other trials are left alone. A trial that the user's code or a user ended stays ended, unless its follower died
+    before it could restart the trial.
     """
     from airflow_provider_dtrain.engine.restarting import restart_of
 
     view = store.attempt(ticket.attempt_id)
     if (counted := restart_of(view)) is None:
         return
-    # Whoever was first has begun it; a second one goes on with the same.
+    # The first caller starts the attempt. A second caller continues with the same attempt.
     with contextlib.suppress(StaleWatchError, ConflictError):
         watch = store.watch(view.attempt_id, watcher="retry")
         store.next_attempt(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
 
 
 def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | None) -> str:
-    """Return the digest of the code: what was stored before, else that of ``model_dir`` now."""
+    """Return the digest of the stored code, or without stored code that of ``model_dir`` now."""
     if given is None:
         return put_code(store, folder / config.model_dir if config.model_dir else folder)
     if not store.use_payload(given):
         raise NotFoundError(
-            f"The store has no code {given[:12]} any more. Create the experiment anew: airflow dtrain experiment create"
+            f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiment create"
         )
     return given
 
 
 def put_code(store: Store, folder: Path) -> str:
-    """Pack a folder into the store, unless it is there already; return its digest. Blocks.
+    """Pack a folder into the store, unless it is there already, and return its digest. Blocks.
 
-    :raises PayloadError: it cannot be packed
+    :raises PayloadError: the folder cannot be packed
     """
     from airflow_provider_dtrain.hosts.payload import pack
 

@@ -15,7 +15,7 @@ MOST_FILES = 4096
 
 
 class OfTrial(logging.LoggerAdapter[logging.Logger]):
-    """Puts a trial's name before each line, for a log that is not the trial's own."""
+    """Adapter that puts a trial's name before each line, for a log that is not the trial's own."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Return the line with the name."""
@@ -23,11 +23,11 @@ class OfTrial(logging.LoggerAdapter[logging.Logger]):
 
 
 class TaskLog:
-    """Writes events of the engine to one logger, and says how rank 0's lines are written to it.
+    """Log for events of the engine, with the settings for rank 0's lines.
 
     :param logger: the operator's or the trigger's logger
     :param rate_bytes_per_s: most bytes of rank 0's log per second; None: this log gets none of it
-    :param file: what tells this file of the task log from others; None = Airflow appends to it
+    :param file: key of this file of the task log; None = Airflow appends to the file
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class TaskLog:
 class _Files:
     """Record of what this process has handed to each file of a task log.
 
-    Airflow opens a trigger's file anew when the trigger returns to the same triggerer: what it showed is gone.
+    Airflow empties a trigger's file when the trigger returns to the same triggerer, so its earlier lines are lost.
     """
 
     def __init__(self) -> None:
         self._shown: OrderedDict[Hashable, list[Shown]] = OrderedDict()
 
     def reopened(self, file: Hashable | None) -> list[Shown]:
-        """Return what was in a file before Airflow emptied it, and forget it."""
+        """Return the parts that a file showed before Airflow emptied it, and forget them."""
         return [part for part in self._shown.pop(file, []) if part.begin != part.end]
 
     def note(self, file: Hashable | None, shown: Shown) -> None:

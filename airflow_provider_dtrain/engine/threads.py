@@ -1,4 +1,4 @@
-"""Blocking calls of the engine run in threads of their own, so that no event loop ever waits."""
+"""Threads for blocking calls of the engine, so that no event loop ever waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 
 
 def _pool() -> ThreadPoolExecutor:
-    """Return this process's pool; a forked child must not wait for its parent's threads."""
+    """Return this process's pool.
+
+    A forked child gets its own one, because it must not wait for its parent's threads.
+    """
     pid = os.getpid()
     if pid not in _pools:
         _pools.clear()
@@ -29,6 +32,6 @@ def _pool() -> ThreadPoolExecutor:
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what the function returns, called in a thread with the caller's context variables."""
+    """Return the result of a function, called in a thread with the caller's context variables."""
     call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_pool(), call)

@@ -1,4 +1,7 @@
-"""Rank 0's logs of a trial's attempts in the task log: the one that runs, and what is missing of those that ended."""
+"""Rank 0's logs of a trial's attempts in the task log.
+
+They cover the attempt that runs, and the missing parts of attempts that ended.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ REST_BYTES = 256 * 1024
 REST_MOST_S = 5.0
 #: Bytes that are shown again after Airflow has emptied the file of the task log.
 REPLAY_BYTES = 1 << 20
-#: How long the event of a trial that has ended waits for its log: longer than its lines may take to be handed over and
-#: confirmed, so that this passes only when a host, the store or Airflow's parent process does not answer.
+#: Seconds that the event of an ended trial waits for its log. This is longer than its lines may take to be handed over
+#: and confirmed, so it passes only when a host, the store or Airflow's parent process does not answer.
 FINISH_MOST_S = 10.0
 _PIECE_BYTES = 128 * 1024
 _EMPTIED = "Airflow emptied this file when the trial came back to this triggerer"
 
 
 class TrialLogs:
-    """Work of one follower of a trial for its log.
+    """Logs of a trial, as one follower handles them.
 
     :param rt: the follower
     """
@@ -41,7 +44,7 @@ class TrialLogs:
         self._emptied: dict[int, Shown] = {}
         #: Logs of which the task log may miss something, by attempt.
         self._open: dict[int, RankLog] = {}
-        #: Marks for what Airflow has not confirmed when the trial ended. They need another way into the task log.
+        #: Marks for lines that Airflow had not confirmed when the trial ended. They need another way into the task log.
         self.unconfirmed: list[str] = []
 
     @property
@@ -50,7 +53,7 @@ class TrialLogs:
         return self.rt.log.rate_bytes_per_s is not None
 
     def emptied(self, parts: Sequence[Shown]) -> None:
-        """Take note of what the file of the task log showed before Airflow emptied it."""
+        """Record the parts that the file of the task log showed before Airflow emptied it."""
         for part in parts:
             known = self._emptied.setdefault(part.attempt_id, part)
             known.begin, known.end = min(known.begin, part.begin), max(known.end, part.end)
@@ -61,7 +64,7 @@ class TrialLogs:
         return committed if lost is None else max(min(lost.begin, committed), committed - REPLAY_BYTES)
 
     def open(self, view: AttemptView, host: str, committed: int, *, watch: int | None = None) -> RankLog:
-        """Return the log of an attempt from where the task log has it.
+        """Return the log of an attempt, from the position that the task log has reached.
 
         :param committed: first byte that the task log may not have
         """
@@ -81,18 +84,18 @@ class TrialLogs:
         return self._logs[view.attempt_id]
 
     def look_back(self, view: AttemptView) -> None:
-        """Begin to deliver what earlier followers of the trial have left, beside what this one does."""
+        """Begin to deliver, in the background, the lines that earlier followers of the trial have left."""
         if self.wanted:
             self._mark_emptied(without=view.attempt_id)
             self._begin(0, self._rests(view.trial_id))
 
     def end(self, view: AttemptView) -> None:
-        """Close the log of an attempt that has ended, beside what is done now."""
+        """Close the log of an attempt that has ended, in the background."""
         if (log := self._logs.pop(view.attempt_id, None)) is not None:
             self._begin(view.attempt_id, self._end(view, log))
 
     async def finish(self, view: AttemptView) -> None:
-        """Return when the task log has all of the ended attempts, or marks.
+        """Wait until the task log has all lines of the ended attempts, or marks.
 
         It returns after :data:`FINISH_MOST_S` at the latest. Then :attr:`unconfirmed` has marks for the rest.
         """
@@ -110,7 +113,7 @@ class TrialLogs:
         self.abandon()
 
     async def hand_over(self) -> None:
-        """Deliver and commit what has come: the next process continues there."""
+        """Deliver and commit the received lines, so that the next process continues there."""
         for log in self._logs.values():
             with contextlib.suppress(StaleWatchError):
                 await log.close(is_over=False)
@@ -118,7 +121,7 @@ class TrialLogs:
         await asyncio.gather(*self._work.values(), return_exceptions=True)
 
     def abandon(self) -> None:
-        """Send nothing from now on: another process follows, or this one ends."""
+        """Stop sending, because another process follows, or this one ends."""
         for log in self._open.values():
             log.abandon()
         for work in self._work.values():
@@ -128,9 +131,11 @@ class TrialLogs:
         self._work.clear()
 
     async def keep_tail(self, view: AttemptView, hosts: Iterable[str]) -> None:
-        """Store the end of the log of an attempt that is ended in place of its follower; its position stays.
+        """Store the end of the log of an attempt that is ended in place of its follower.
 
-        :param hosts: that still answer
+        The position of the log stays.
+
+        :param hosts: hosts that still answer
         """
         for host in hosts:
             with contextlib.suppress(HostError):
@@ -153,12 +158,12 @@ class TrialLogs:
             await self._rest(view, self.open(view, log.host, log.written, watch=log.watch))
 
     async def _close(self, log: RankLog) -> None:
-        """Take note that the task log has all of a log, or marks."""
+        """Record that the task log has all of a log, or marks."""
         self._open.pop(log.attempt_id, None)
         await log.commit(closed=True)
 
     async def _rests(self, trial_id: int) -> None:
-        """Deliver or mark what is missing of attempts that have ended."""
+        """Deliver or mark the missing lines of attempts that have ended."""
         rests = []
         for one in await self.rt.db(self.rt.store.open_logs, trial_id):
             if one.attempt_id not in self._work and one.attempt_id not in self._logs:
@@ -205,7 +210,7 @@ class TrialLogs:
 
 
 async def _quietly(rt: Runtime, work: Coroutine[Any, Any, None]) -> None:
-    """Let work on the log fail without harm to the trial."""
+    """Run work on the log, which may fail without harm to the trial."""
     try:
         await work
     except StaleWatchError:

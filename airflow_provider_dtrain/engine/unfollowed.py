@@ -1,4 +1,4 @@
-"""Ending and pausing a trial that nobody follows any more, in place of its follower."""
+"""Kill, stop and pause of a trial without a live follower."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ if TYPE_CHECKING:
 
 
 def kill_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
-    """Kill a trial whose follower was silent for a minute; return False when somebody follows it. Blocks.
+    """Kill a trial whose follower was silent for a minute. Blocks.
 
-    Slots of hosts that do not answer stay taken until they do.
+    Return False when a process follows the trial, or it has ended. Slots of hosts that do not answer stay taken until
+    they answer.
     """
     return asyncio.run(_instead(hook, trial_id, "kill"))
 
 
 def pause_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
-    """See the ranks of a trial stop whose follower was silent for a minute; return False when somebody follows it.
+    """Let the ranks of a trial stop for a pause when its follower was silent for a minute.
 
-    Blocks until they have written their checkpoint. The wish for the pause is in the store already.
+    Blocks until they have written their checkpoint. The request for the pause is in the store already. Return False
+    when a process follows the trial, or none of its ranks runs.
     """
     return asyncio.run(_instead(hook, trial_id, "pause"))
 
 
 def stop_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
-    """End a trial whose follower was silent for a minute with what it has; return False when somebody follows it.
+    """Stop a trial whose follower was silent for a minute. The trial keeps its results.
 
-    Blocks until its ranks have written their checkpoint. The wish for the stop is in the store already.
+    Blocks until its ranks have written their checkpoint. The request for the stop is in the store already. Return
+    False when a process follows the trial, or it has ended.
     """
     return asyncio.run(_instead(hook, trial_id, "stop"))
 

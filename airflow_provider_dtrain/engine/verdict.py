@@ -1,4 +1,4 @@
-"""What the end of a gang means for its trial."""
+"""Failure analysis: the error of an attempt after the end of its gang."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.store.records import AttemptView, MetricRow
 
-#: First and longest pause between two attempts of a trial.
+#: First and longest pause between two attempts of a trial, in seconds.
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 60.0
-#: The same after failures of the platform; the first one leaves a moment for what failed to come back.
+#: The same after failures of the platform. The first pause gives the failed service time to come back.
 PLATFORM_FIRST_S, PLATFORM_MOST_S = 5.0, 600.0
-#: A longer pause gives the gang back.
+#: Seconds above which a pause releases the gang.
 KEEP_GANG_S = 60.0
 _INVALID_HP = "InvalidHP: "
-#: What differs in two reports of one error: run folders, addresses of objects.
+#: Parts that differ in two reports of one error: run folders, addresses of objects.
 _PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
 
 
 def back_off_s(restarts: int) -> float:
     """Return the pause before the next attempt: 1, 2, 4 ... at most 60 seconds.
 
-    :param restarts: counted so far
+    :param restarts: restarts counted so far
     """
     return min(BACK_OFF_FIRST_S * 2 ** min(restarts, 10), BACK_OFF_MOST_S)
 
@@ -47,28 +47,28 @@ def back_off_s(restarts: int) -> float:
 def platform_back_off_s(failures: int) -> float:
     """Return the pause after a failure of the platform: 5, 10, 20 ... at most 600 seconds.
 
-    :param failures: in a row before this one
+    :param failures: consecutive failures before this one
     """
     return min(PLATFORM_FIRST_S * 2 ** min(failures, 10), PLATFORM_MOST_S)
 
 
 async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:
-    """Return why an attempt failed: refused hyperparameters, a line that a log policy is about, or the first exit."""
+    """Return why an attempt failed: rejected hyperparameters, a match of a log policy, or the first exit."""
     reason = await _invalid_hp(rt, view, end)
     if reason is not None:
         return InvalidHPError(
-            f"The training code refused its hyperparameters: {reason}\nWith these it is not started again. "
-            f"hyperparameters: {dict(view.hparams)}"
+            f"The training code refused its hyperparameters: {reason}\nThe trial is not started again "
+            f"with these hyperparameters: {dict(view.hparams)}"
         )
     error = finishing.cause(end)
     if type(error) not in (RankFailedError, TrainingRefusedError, HostError):
-        # The ranks' logs say nothing about it.
+        # The ranks' logs do not explain such an error.
         return error
     return await apply_policies(rt, view, job.config.log_policies, error)
 
 
 async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:
-    """Return why the code refused its hyperparameters, None when it did not."""
+    """Return why the training code rejected its hyperparameters, or None."""
     told = await rt.db(rt.store.events, view.attempt_id, kinds=("invalid_hp",))
     if told:
         return str(told[0].body.get("reason") or "no reason was given")
@@ -78,7 +78,10 @@ async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | Non
 
 
 async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError | None:
-    """Return the error of a trial that completed without the searcher's metric; for ``single`` it is a warning."""
+    """Return the error of a trial that completed without the searcher's metric, or None.
+
+    With the searcher ``single``, a warning is logged instead.
+    """
     wanted = job.config.searcher.metric
     if not wanted:
         return None
@@ -95,7 +98,7 @@ async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError 
 
 
 def missing_metric(wanted: str, validations: Sequence[MetricRow], trainings: Sequence[MetricRow]) -> str:
-    """Return what to say when no validation had the metric."""
+    """Return the message for a trial without the metric in its validations."""
 
     def names(rows: Sequence[MetricRow]) -> str:
         return ", ".join(sorted({name for row in rows for name in row.metrics})) or "nothing"
@@ -108,7 +111,7 @@ def missing_metric(wanted: str, validations: Sequence[MetricRow], trainings: Seq
 
 
 def shortened(message: str, earlier: Mapping[int, Mapping[str, Any] | None]) -> str:
-    """Return the message of a failure without a traceback that an earlier attempt has shown already.
+    """Return a failure's message without a traceback that an earlier attempt has already shown.
 
     :param earlier: number of an attempt -> its failure
     """

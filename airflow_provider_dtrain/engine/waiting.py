@@ -1,4 +1,4 @@
-"""From the queue to a granted gang."""
+"""Wait in the queue for a granted gang."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from airflow_provider_dtrain.errors import UnplaceableError
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
 
-#: Between two looks of a paused trial.
+#: Seconds between two polls of a paused trial.
 PAUSED_LOOK_S = 3.0
 
 
 async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
-    """Return when this attempt holds its slots and may be launched.
+    """Wait until this attempt holds its slots and may be launched.
 
     Any waiter runs the scheduling pass, so no daemon is needed.
 
     :param patient: False: hand over after the first pass that does not grant
-    :raises UnplaceableError: no set of the pool's hosts can serve the request any more
-    :raises GangEndedError: the held gang that it should use is no more
+    :raises UnplaceableError: no set of the pool's hosts can serve the request now or later
+    :raises GangEndedError: the held gang that it should use has ended
     """
     if (await rt.view()).is_held_gang:
         return await wait_to_use(rt, patient=patient)
@@ -45,9 +45,10 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
             continue
         await rt.db(rt.store.schedule, view.pool)
         view = await rt.view()
-        if view.allocation_state == "granted" and (run := await rt.db(rt.store.take_up, rt.attempt_id, rt.watch)):
+        is_granted = view.allocation_state == "granted"
+        if is_granted and await rt.db(rt.store.take_up, rt.attempt_id, rt.watch) is not None:
             hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(view.placement.items()))
-            rt.log.info("Granted: %s on %s", run, hosts)
+            rt.log.info("Granted: slots of %s for %s", hosts, view.label)
             rt.taken_up_at = time.monotonic()
             return
         if view.allocation_state == "starting":
@@ -64,7 +65,7 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
 
 
 async def _until_active(rt: Runtime, *, patient: bool) -> None:
-    """Return once nobody wants the trial to hold no slots any more; it demands none meanwhile."""
+    """Wait until a paused trial is activated. It requests no slots meanwhile."""
     view = await rt.view()
     rt.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
     renewed_at = time.monotonic()
@@ -74,7 +75,7 @@ async def _until_active(rt: Runtime, *, patient: bool) -> None:
         await rt.pause(PAUSED_LOOK_S)
         if time.monotonic() - renewed_at > RENEW_S:
             renewed_at = time.monotonic()
-            # It asks for nothing, but shows that its task is still there.
+            # The renewal requests no slots, but shows that the task is still there.
             await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
         view = await rt.view()
     rt.log.info("The trial is active again")

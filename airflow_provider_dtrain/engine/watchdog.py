@@ -1,4 +1,4 @@
-"""Watches over the progress of one gang: names who holds it up, and says when the gang must end for it."""
+"""Watchdog of one gang: names the ranks that block it, and decides when the gang must end."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.tasklog import TaskLog
     from airflow_provider_dtrain.hosts.wire import Progress
 
-#: Reports come with each beat, every 5 s; a host that is silent for longer says nothing about its ranks.
+#: Seconds after which a report is outdated. Hosts report with each heartbeat, every 5 s.
 FRESH_S = 12.0
-#: A gang is not ended before it was seen to hang for this long from here, whatever the hosts' clocks say.
+#: Seconds for which this process must have seen a hang before it ends the gang, whatever the hosts' clocks say.
 SEEN_S = 60.0
-#: A living rank is named when so many reports in a row say so: one may have been written right after a pause of the
-#: whole machine, when no rank had had the time to move.
+#: Consecutive reports after which a live rank is named. A single one may have been written right after a pause of the
+#: whole machine, before any rank could make progress.
 LOOKS = 2
 
 
 class GangWatchdog:
     """State of the watchdog for one gang and one follower.
 
-    :param hosts: of the gang
-    :param hang_timeout_s: how long a rank may hold up its gang before the gang is ended
-    :param log: one line when a rank is named, one when it goes on
+    :param hosts: hosts of the gang
+    :param hang_timeout_s: seconds that a rank may block its gang before the gang is ended
+    :param log: gets one line when a rank is named, one when it resumes
     """
 
     def __init__(self, hosts: Iterable[str], hang_timeout_s: float, log: logging.Logger | TaskLog) -> None:
         self._hosts, self._hang_timeout_s, self._log = tuple(hosts), hang_timeout_s, log
-        #: host -> when its latest report came, on our monotonic clock, and the report
+        #: host -> time.monotonic() when its latest report arrived, and the report
         self._reports: dict[str, tuple[float, Progress]] = {}
-        #: rank -> how many reports in a row have it behind
+        #: rank -> number of consecutive reports in which it is behind
         self._looks: dict[int, int] = {}
-        #: rank -> when it was named, and what was said
+        #: rank -> time.monotonic() when it was named, and its latest state
         self.named: dict[int, tuple[float, Behind]] = {}
         self._lagging: dict[int, float] = {}
-        #: Longest stand of a living rank that ended by itself, seconds.
+        #: Longest stall of a live rank that ended by itself, seconds.
         self._longest_s = 0.0
         self._judged: dict[str, float] = {}
         self._supervisors: set[str] = set()
 
     def take(self, host: str, progress: Progress) -> None:
-        """Take a host's report; called by the link's reading thread, returns at once."""
+        """Record a host's report. The link's reader thread calls it, so it returns at once."""
         self._reports[host] = time.monotonic(), progress
 
     def look(self, ended: Mapping[str, str] | Iterable[str] = ()) -> DtrainError | None:
-        """Judge the latest reports; return the error by which the gang must be ended, None while it may go on.
+        """Judge the latest reports, and return the error that ends the gang, or None.
 
-        :param ended: hosts whose part of the gang is over
+        :param ended: hosts whose part of the gang has ended
         """
         now, over = time.monotonic(), set(ended)
         fresh = {
@@ -68,13 +68,13 @@ class GangWatchdog:
         complete = len(fresh) == len(set(self._hosts) - over)
         verdict = judge(reports, complete=complete, longest_s=self._longest_s)
         self._learn(verdict, {one.rank: one for one in reports})
-        # Of living ranks nothing is said while a host is missing, neither that they hang nor that they go on.
+        # Without a report from every host, nothing is claimed about live ranks: they may hang or have resumed.
         quiet = set() if complete else {rank for rank, (_, one) in self.named.items() if not one.report.is_stopped}
         self._name(verdict, {one.rank for one in reports} - quiet, now)
         return self._end(now)
 
     def _learn(self, verdict: Verdict, reports: Mapping[int, RankReport]) -> None:
-        """Remember how long living ranks stood and went on by themselves."""
+        """Record the longest stall after which a live rank resumed by itself."""
         for rank, stood_s in self._lagging.items():
             report = reports.get(rank)
             if report is not None and report.still_s < stood_s and not report.is_stopped:
@@ -96,7 +96,7 @@ class GangWatchdog:
             self._log.warning("%s", words_of(fresh, verdict))
         for rank in sorted(set(self.named) & seen - set(behind)):
             one = self.named.pop(rank)[1]
-            self._log.info("Rank %d on %s goes on after %.0f s", rank, one.report.host, one.for_s)
+            self._log.info("Rank %d on %s resumed after %.0f s", rank, one.report.host, one.for_s)
 
     def _end(self, now: float) -> DtrainError | None:
         least_s = min(SEEN_S, self._hang_timeout_s)
@@ -105,30 +105,30 @@ class GangWatchdog:
                 continue
             message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
             if one.kind == "infra":
-                return ProcessStuckError(one.report.host, f"{message} Look on that host who stopped it.")
-            return RankHangsError(f"{message} Look where it waits: py-spy dump --pid {one.report.pid} on that host.")
+                return ProcessStuckError(one.report.host, f"{message} Find out on that host which process stopped it.")
+            return RankHangsError(f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}")
         return None
 
     def _look_at_supervisors(self, fresh: Mapping[str, Progress]) -> None:
         stopped = {host for host, report in fresh.items() if report.supervisor_stopped_s >= STOPPED_S}
         for host in sorted(stopped - self._supervisors):
             self._log.warning(
-                "The supervisor on %s is stopped by a signal: the ranks there go on, but their time limits rest. Send "
-                "it SIGCONT.", host,
+                "The supervisor on %s is stopped by a signal: its ranks keep running, but their time limits are "
+                "suspended. Send it SIGCONT.", host,
             )  # fmt: skip
         for host in sorted((self._supervisors - stopped) & set(fresh)):
-            self._log.info("The supervisor on %s goes on", host)
+            self._log.info("The supervisor on %s has resumed", host)
         self._supervisors = stopped | (self._supervisors - set(fresh))
 
 
 def words_of(behind: list[Behind], verdict: Verdict) -> str:
-    """Return one line that names who holds up the gang, and who waits."""
+    """Return one line that names the ranks that block the gang, and the ranks that wait."""
     if all(one.why == "together" for one in behind):
         first = max(behind, key=lambda one: one.for_s)
         return (
             f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: {len(behind)} "
-            f"ranks stand, rank {first.report.rank} on {first.report.host} in {first.report.what}, step "
-            f"{first.report.steps}. Messages between the hosts are lost, or the ranks make their exchanges in "
+            f"ranks are stalled, rank {first.report.rank} on {first.report.host} in {first.report.what}, step "
+            f"{first.report.steps}. Messages between the hosts are lost, or the ranks call their collectives in "
             "different orders."
         )
     waiting = verdict.waiting_words.replace(" for it ", " for them " if len(behind) > 1 else " for it ")

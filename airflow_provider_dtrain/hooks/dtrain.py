@@ -1,4 +1,4 @@
-"""The store and the hosts, for operators, triggers, the CLI and one's own code."""
+"""Hook for the store and the hosts, for operators, triggers, the CLI and user code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 class _Process:
-    """What all hooks of one process share: a store per URL, one link per host."""
+    """State that all hooks of one process share: a store per URL, and one link per host."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -38,7 +38,7 @@ _process = _Process()
 
 
 def _shared() -> _Process:
-    """Return this process's state; a forked child starts with none of its parent's connections."""
+    """Return this process's state. A forked child starts without its parent's connections."""
     global _process
     if _process.pid != os.getpid():
         _process = _Process()
@@ -46,9 +46,9 @@ def _shared() -> _Process:
 
 
 class DtrainHook(BaseHook):
-    """Store and hosts as ``[dtrain]`` configures them.
+    """Store and hosts as configured in ``[dtrain]``.
 
-    Hosts that are not ``local`` are ordinary Airflow connections of type ``ssh``.
+    Every host except ``local`` is an ordinary Airflow connection of type ``ssh``.
     """
 
     def __init__(self, options: Settings | None = None) -> None:
@@ -78,10 +78,10 @@ class DtrainHook(BaseHook):
             return shared.links
 
     def address(self, record: HostRecord, connection: Any = None) -> HostAddress:
-        """Return how to reach a registered host.
+        """Return the address of a registered host.
 
         :param connection: the host's connection, if it was fetched already (triggers fetch it with
-            ``await``); None looks it up
+            ``await``); None = look it up
         """
         from airflow_provider_dtrain.hosts.remote import HostAddress
 
@@ -97,7 +97,7 @@ class DtrainHook(BaseHook):
         )
 
     async def aaddress(self, record: HostRecord) -> HostAddress:
-        """Return how to reach a registered host, without blocking the event loop."""
+        """Return the address of a registered host without blocking the event loop."""
         if record.conn_id is None:
             return self.address(record)
         try:
@@ -109,9 +109,9 @@ class DtrainHook(BaseHook):
     def link(
         self, record: HostRecord, address: HostAddress | None = None, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> HostLink:
-        """Return the open channel to a registered host; connects when there is none. Blocks.
+        """Return the open channel to a registered host, and connect if there is none. Blocks.
 
-        :param timeout_s: for connecting
+        :param timeout_s: time limit for connecting, in seconds
         :raises HostError: the host cannot be reached, or another machine answers
         """
         link = self.links.get(address or self.address(record), timeout_s=timeout_s)
@@ -119,14 +119,14 @@ class DtrainHook(BaseHook):
             self.links.drop(record.name)
             raise HostProtocolError(
                 record.name,
-                f"Host '{record.name}' answers as machine {link.hello.machine_id}, it was registered as "
+                f"Host '{record.name}' answers as machine {link.hello.machine_id}, but it is registered as "
                 f"{record.machine_id}. If the machine was replaced, remove the host and add it again: "
                 f"airflow dtrain hosts remove {record.name}",
             )
         return link
 
     def ensure_local(self) -> None:
-        """Add this machine as host ``local`` when no host is registered; a second call does nothing."""
+        """Add this machine as host ``local`` if no host is registered. A second call does nothing."""
         if self.store.list_hosts():
             return
         from airflow_provider_dtrain.hosts.remote import HostAddress
@@ -154,7 +154,7 @@ class DtrainHook(BaseHook):
         try:
             self.store.ensure_local(record)
         except ConflictError:
-            self.log.debug("Another process added host 'local' first")
+            self.log.debug("Host 'local' was added by another process first")
 
     def _connection(self, record: HostRecord) -> Any:
         try:
@@ -173,13 +173,13 @@ class DtrainHook(BaseHook):
 def _local_transport(name: str = LOCAL_HOST) -> Transport:
     from airflow_provider_dtrain.hosts.local import LocalTransport
 
-    # The interpreter may need it to find CUDA's libraries; nothing else of Airflow's environment goes along.
+    # The interpreter may need it to find the CUDA libraries. No other variable of Airflow's environment is passed on.
     kept = {variable: os.environ[variable] for variable in ("LD_LIBRARY_PATH",) if variable in os.environ}
     return LocalTransport(name, env=kept)
 
 
 def _no_connection(record: HostRecord, error: Exception) -> NotFoundError:
     return NotFoundError(
-        f"Host '{record.name}' is reached through connection '{record.conn_id}', which Airflow does not give: "
+        f"Host '{record.name}' needs Airflow connection '{record.conn_id}', which cannot be fetched: "
         f"{error}. Add it with: airflow connections add {record.conn_id} --conn-type ssh ..."
     )

@@ -1,4 +1,4 @@
-"""From what a probe found on a machine to a record in the store."""
+"""Conversion of a probe's facts about a machine into a host record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slots_from_facts(facts: Mapping[str, Any], wanted: str) -> tuple[SlotType, t
     :param facts: answer of the ``probe`` command
     :param wanted: ``auto`` (one per GPU, else one per two cores, at least 2), ``N`` (the first N
         GPUs, or N CPU slots on a host without GPU) or ``cpu:N``
-    :raises ConfigError: the text is none of these, or the host has fewer GPUs
+    :raises ConfigError: ``wanted`` has none of these forms, or the host has fewer GPUs
     """
     from airflow_provider_dtrain.store.records import SlotRecord
 
@@ -31,7 +31,7 @@ def slots_from_facts(facts: Mapping[str, Any], wanted: str) -> tuple[SlotType, t
     if gpus and not wanted.startswith("cpu:"):
         count = len(gpus) if count is None else count
         if count > len(gpus):
-            raise _bad_slots(f"{count} slots wanted, the host has {len(gpus)} GPUs; use {len(gpus)} or cpu:{count}")
+            raise _bad_slots(f"{count} slots requested, the host has {len(gpus)} GPUs. Use {len(gpus)} or cpu:{count}")
         return "cuda", tuple(
             SlotRecord(index=i, device=gpu["uuid"], device_name=gpu["name"], memory_bytes=gpu["memory_bytes"])
             for i, gpu in enumerate(gpus[:count])
@@ -46,7 +46,7 @@ def _count(wanted: str) -> int | None:
         return None
     text = wanted.removeprefix("cpu:")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 4096:
-        raise _bad_slots(f"{wanted!r} is none of auto, N and cpu:N with N from 1 to 4096")
+        raise _bad_slots(f"must be 'auto', N or 'cpu:N' (N from 1 to 4096), got {wanted!r}")
     return int(text)
 
 
@@ -72,7 +72,7 @@ def host_record_from_facts(
     """Return the record that ``hosts add`` stores.
 
     :param hello: first line of the host's follow channel; it carries the machine's identity
-    :param python: interpreter to start the supervisor with; None = the one that answered
+    :param python: interpreter that starts the supervisor; None = the one that answered
     """
     from airflow_provider_dtrain.store.records import HostRecord
 

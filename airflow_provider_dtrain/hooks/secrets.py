@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 #: Variable of the ranks that holds the secrets: a JSON object, dotted path -> value.
 VARIABLE = "DTRAIN_SECRETS"
+#: ``checkpoint_storage.type`` -> type of the Airflow connection with its credentials.
+_CONNECTION_TYPES = {"s3": "aws", "gcs": "google_cloud_platform", "azure": "wasb"}
 
 
 def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
-    """Return the document with its secrets masked, and the secrets encrypted (None when it has none).
+    """Return the document with its secrets masked, and the encrypted secrets (None without any).
 
     :param document: effective configuration
-    :raises ConfigError: there are secrets and Airflow has no Fernet key
+    :raises ConfigError: the document has secrets, but Airflow has no Fernet key
     """
     from airflow_provider_dtrain.core.config import take_secrets
 
@@ -34,7 +36,7 @@ def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
     from airflow.sdk.crypto import get_fernet
 
     if not conf.get("core", "fernet_key", fallback=""):
-        message = "a literal secret needs Airflow's [core] fernet_key; set one, or name an Airflow connection instead"
+        message = "a literal secret needs Airflow's [core] fernet_key. Set one, or name an Airflow connection instead"
         raise ConfigError([Problem(path=path, message=message) for path in secrets])
     for value in secrets.values():
         mask_secret(value)
@@ -44,7 +46,7 @@ def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
 def as_variables(sealed: bytes | None) -> dict[str, str]:
     """Return the environment variables that carry the secrets to the ranks.
 
-    :param sealed: what :func:`seal` returned
+    :param sealed: encrypted secrets from :func:`seal`
     """
     found = opened(sealed)
     return {VARIABLE: json.dumps(found)} if found else {}
@@ -60,9 +62,9 @@ def opened(sealed: bytes | None) -> dict[str, Any]:
 
 
 async def with_connection(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the secrets of the ranks with the credentials of the storage's Airflow connection added.
+    """Return the ranks' secrets together with the credentials of the storage's Airflow connection.
 
-    :param variables: what :func:`as_variables` returned
+    :param variables: environment variables from :func:`as_variables`
     :raises NotFoundError: Airflow has no such connection
     """
     conn_id = getattr(config.checkpoint_storage, "conn_id", None)
@@ -71,7 +73,7 @@ async def with_connection(config: ExperimentConfig, variables: Mapping[str, str]
     try:
         connection = await BaseHook.aget_connection(conn_id)
     except Exception as error:
-        raise _no_connection(conn_id, error) from error
+        raise _no_connection(config, error) from error
     return _added(config, connection, variables)
 
 
@@ -87,18 +89,21 @@ def _added(config: ExperimentConfig, connection: Any, variables: Mapping[str, st
 
 
 async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
-    """Return ``checkpoint_storage`` with its credentials, for this side; never store or show it."""
+    """Return ``checkpoint_storage`` with its credentials, for the control side.
+
+    Never store or show the result.
+    """
     return _storage_config(config, await with_connection(config, as_variables(sealed)))
 
 
 def storage_config_now(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
-    """Return what :func:`storage_config` does, in code that is not asynchronous."""
+    """Return the same as :func:`storage_config`, for synchronous code."""
     conn_id, variables = getattr(config.checkpoint_storage, "conn_id", None), as_variables(sealed)
     if conn_id is not None:
         try:
             variables = _added(config, BaseHook.get_connection(conn_id), variables)
         except Exception as error:
-            raise _no_connection(conn_id, error) from error
+            raise _no_connection(config, error) from error
     return _storage_config(config, variables)
 
 
@@ -112,7 +117,7 @@ def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> d
 
 
 def credentials(kind: str, connection: Any) -> dict[str, Any]:
-    """Return what a connection says about a bucket, under the names of ``checkpoint_storage``.
+    """Return the bucket settings of a connection under the names of ``checkpoint_storage``.
 
     :param kind: ``s3`` (connection of type aws), ``gcs`` (google_cloud_platform) or ``azure`` (wasb)
     """
@@ -121,7 +126,7 @@ def credentials(kind: str, connection: Any) -> dict[str, Any]:
     given = {name: value for name, value in found.items() if value}
     for name in ("secret_key", "session_token", "connection_string", "credential", "token"):
         if name in given:
-            # What lies in a connection's extra is not masked by itself.
+            # Airflow does not mask single values in a connection's extra.
             mask_secret(given[name])
     return given
 
@@ -152,8 +157,10 @@ def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     return {"account_url": url, "credential": connection.password or extra.get("sas_token")}
 
 
-def _no_connection(conn_id: str, error: Exception) -> NotFoundError:
+def _no_connection(config: ExperimentConfig, error: Exception) -> NotFoundError:
+    storage = config.checkpoint_storage
+    conn_id, kind = getattr(storage, "conn_id", None), _CONNECTION_TYPES.get(str(storage.type))
     return NotFoundError(
-        f"checkpoint_storage.conn_id names connection '{conn_id}', which Airflow does not give: {error}. "
-        f"Add it with: airflow connections add {conn_id} --conn-type aws ..."
+        f"checkpoint_storage.conn_id names connection '{conn_id}', which cannot be fetched: {error}. "
+        f"Add it with: airflow connections add {conn_id} --conn-type {kind} ..."
     )

@@ -1,4 +1,4 @@
-"""The ``[dtrain]`` section of Airflow's configuration, read in one place."""
+"""Settings from the ``[dtrain]`` section of Airflow's configuration."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ class Settings:
     """Options of ``[dtrain]`` with their defaults filled in."""
 
     sql_alchemy_conn: str
-    #: Where the control side keeps copies of checkpoints.
+    #: Folder on the control side for copies of checkpoints.
     checkpoint_dir: Path
     #: Folder for payloads on the hosts, relative to the account's home.
     remote_dir: str
-    #: Folder of root on the hosts for the locks of all accounts; empty: the supervisor's default.
+    #: Root-owned folder on the hosts for the locks of all accounts; empty: the supervisor's default.
     lock_dir: str
     #: A run whose lease was not renewed for this long ends itself; 0 = never.
     orphan_timeout_s: float
-    #: Between SIGTERM and SIGKILL.
+    #: Time between SIGTERM and SIGKILL.
     kill_grace_s: float
     #: Log bytes kept per rank on the host.
     log_limit_bytes: int
     #: Bytes per second of rank 0's log that reach the task log.
     task_log_rate_bytes_per_s: int
-    #: Records per second in which one process sends lines of rank 0 to Airflow, for all its trials.
+    #: Log records per second in which one process sends lines of rank 0 to Airflow, for all its trials together.
     task_log_records_per_s: float
-    #: Between two looks at the queue while waiting.
+    #: Time between two polls of the queue while waiting.
     pass_interval_s: float
-    #: A trial that started in the worker defers when it still runs after this long.
+    #: A trial that started in the worker defers when it still runs after this time.
     defer_after_s: float
     #: Checkpoints above this size stay on the host that wrote them.
     checkpoint_copy_limit_bytes: int
-    #: Between two copies of what a plain script wrote, while it runs; 0 = only at the end of an attempt.
+    #: Time between two copies of a plain script's outputs while it runs; 0 = only at the end of an attempt.
     output_sync_period_s: float
-    #: Most bytes of one trial's copies together.
+    #: Maximum size of all copies of one trial together.
     trial_copy_limit_bytes: int
-    #: Most checkpoints of one trial that are copied.
+    #: Maximum number of checkpoints of one trial that are copied.
     trial_copies: int
-    #: Age from which ended runs and what belongs to them may be collected; 0 = never.
+    #: Age from which ended runs and their data may be garbage-collected; 0 = never.
     retention_days: int
-    #: What the ranks of one attempt may store; 0 = no limit. Rows are counted for training and validation apart.
+    #: Limits on the data that the ranks of one attempt may store; 0 = no limit. Rows of training and of validation
+    #: metrics are counted separately.
     attempt_events_limit: int
     attempt_checkpoints_limit: int
     attempt_metric_rows_limit: int
@@ -61,9 +62,9 @@ def airflow_home() -> Path:
 
 
 def settings() -> Settings:
-    """Return the options as Airflow's configuration has them now.
+    """Return the current options from Airflow's configuration.
 
-    :raises airflow.exceptions.AirflowConfigException: an option is not of its type
+    :raises airflow.exceptions.AirflowConfigException: an option has a value of the wrong type
     """
     from airflow.sdk.configuration import conf
 
@@ -98,6 +99,6 @@ def settings() -> Settings:
 def as_server_process() -> None:
     """Let this process read connections from Airflow's metadata database.
 
-    Only for commands that a person starts; tasks and triggers get connections from Airflow.
+    Only commands that a user starts need this. Tasks and triggers get connections from Airflow.
     """
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"

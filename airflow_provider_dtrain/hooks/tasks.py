@@ -1,4 +1,4 @@
-"""What operators and sensors ask of the Airflow task that they run as."""
+"""Helpers for operators and sensors: error conversion, DAG folder and key of the task instance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def as_airflow(error: DtrainError) -> Exception:
-    """Return what the task should raise: a retry helps against infra and platform failures only."""
+    """Return the exception that the task should raise.
+
+    An error of kind ``user`` fails the task without a retry, since a retry helps only against infra and platform
+    failures.
+    """
     if error.kind != "user":
         return error
     failure = AirflowFailException(str(error))
@@ -28,7 +32,7 @@ def as_airflow(error: DtrainError) -> Exception:
 
 @contextmanager
 def failing_at_once() -> Iterator[None]:
-    """Let errors of kind ``user`` fail the task without a retry."""
+    """Make errors of kind ``user`` fail the task without a retry."""
     try:
         yield
     except DtrainError as error:
@@ -36,12 +40,12 @@ def failing_at_once() -> Iterator[None]:
 
 
 def dag_folder(context: Context) -> Path:
-    """Return the folder of the DAG's file: where relative paths start."""
+    """Return the folder of the DAG file, to which paths are relative."""
     return Path(context["dag"].fileloc).parent
 
 
 def trial_key(context: Context) -> TrialKey:
-    """Return the key of the task instance: the same for automatic retries, another after a clear."""
+    """Return the key of the task instance. Automatic retries keep it, a clear changes it."""
     from airflow_provider_dtrain.store.records import TrialKey
 
     ti = context["ti"]

@@ -1,4 +1,4 @@
-"""The shape of each command's answer: what the rest of the package reads of it is there, and of the right type."""
+"""Schema of each command's answer: the fields that the rest of the package reads, with their types."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from airflow_provider_dtrain.core.untrusted import is_count, is_number
 from airflow_provider_dtrain.hosts.wire import WireError, is_span, shown
 
-#: Entries of a list or an object in an answer.
+#: Maximum number of entries of a list or an object in an answer.
 MOST_ENTRIES = 100_000
 
 Fits = Callable[[Any], bool]
 
 
 def check_answer(cmd: str, answer: Mapping[str, Any]) -> None:
-    """Do nothing when an answer that is ok has the fields of its command; other fields may be anything.
+    """Check that a successful answer has the fields of its command. Other fields may have any value.
 
     :raises WireError: a field is missing or of another type
     """
@@ -74,7 +74,7 @@ _RUN = _fields(
 _TARGET = _fields(ok=_flag, address=_WORDS, port=_maybe(_port), source_address=_WORDS, interface=_WORDS, error=_WORDS)
 _OFFER = _fields(address=_text, interface=_text, speed_mbps=_maybe(_exit_code), mtu=_COUNT)
 
-#: Command -> field -> check of its value, which is None when the field is missing.
+#: Command -> field -> check of its value, which is None if the field is missing.
 _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
     "probe": {"boottime_s": _maybe(is_span), "stores": _maybe(_object(is_count)), "wall_s": _maybe(is_span)},
     "preflight": {

@@ -1,4 +1,4 @@
-"""What both transports share: running a command to its end over a channel, and surviving a fork."""
+"""Shared parts of the transports: running a command to its end over a channel, and safety after a fork."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Protocol
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.transport import Channel, Completed
 
-#: Most that a command may write: answers are a line behind what a login script prints.
+#: Maximum output of a command: an answer is one line after the output of a login script.
 OUTPUT_LIMIT_BYTES = 8 << 20
-#: How much of standard error a channel keeps.
+#: Number of bytes of standard error that a channel keeps.
 STDERR_LIMIT_BYTES = 64 * 1024
 
 
 def complete(host: str, pipe: Channel, *, stdin: bytes, timeout_s: float) -> Completed:
-    """Feed a command, collect its output and return how it ended.
+    """Write a command's input, collect its output and return its result.
 
-    :param timeout_s: seconds for everything, transfer included
-    :raises HostUnreachableError: the command had not ended by then
-    :raises HostProtocolError: it wrote more than an answer can have
+    :param timeout_s: seconds for the whole command, transfer included
+    :raises HostUnreachableError: the command did not end in this time
+    :raises HostProtocolError: the command wrote more than an answer can have
     """
     deadline = time.monotonic() + timeout_s
-    # A thread of its own: a command may fill its output before it has read all of its input.
+    # Input needs a thread of its own, since a command may fill its output before it has read all input.
     feeder = threading.Thread(target=_feed, args=(pipe, stdin, timeout_s), name=f"dtrain-feed-{host}", daemon=True)
     if stdin:
         feeder.start()
@@ -37,7 +37,8 @@ def complete(host: str, pipe: Channel, *, stdin: bytes, timeout_s: float) -> Com
         output += chunk
         if len(output) > OUTPUT_LIMIT_BYTES:
             raise HostProtocolError(
-                host, f"A command on host '{host}' wrote more than {OUTPUT_LIMIT_BYTES:,} bytes, its answer is short."
+                host,
+                f"A command on host '{host}' wrote more than {OUTPUT_LIMIT_BYTES:,} bytes, but its answer is short.",
             )
     exit_code = pipe.wait_exit(max(0.0, deadline - time.monotonic()))
     if exit_code is None:
@@ -46,7 +47,7 @@ def complete(host: str, pipe: Channel, *, stdin: bytes, timeout_s: float) -> Com
 
 
 def _feed(pipe: Channel, stdin: bytes, timeout_s: float) -> None:
-    # A command may end without reading all of its input; its exit status tells the rest.
+    # A command may end without reading all of its input. Its exit status shows whether it failed.
     with contextlib.suppress(HostError):
         pipe.send(stdin, timeout_s=timeout_s)
     pipe.finish_input()
@@ -60,28 +61,28 @@ def _next(host: str, pipe: Channel, deadline: float, timeout_s: float) -> bytes:
 
 
 def unfinished(host: str, timeout_s: float) -> HostUnreachableError:
-    """Return the error for a command that outlived its deadline."""
+    """Return the error for a command that exceeded its deadline."""
     return HostUnreachableError(
         host,
         f"A command on host '{host}' had not ended after {timeout_s:g} s. The host is overloaded, its disk hangs, "
-        f"or the connection was cut. Look with: airflow dtrain hosts probe {host}",
+        f"or the connection was cut. Check it with: airflow dtrain hosts probe {host}",
     )
 
 
 class Inheritable(Protocol):
-    """Something that owns descriptors which a forked child must not use."""
+    """Owner of descriptors that a forked child must not use."""
 
     def abandon(self) -> None:
-        """Close the descriptors in a forked child, telling the other side nothing."""
+        """Close the descriptors in a forked child without a message to the other side."""
 
 
 _live: weakref.WeakSet[Inheritable] = weakref.WeakSet()
-# Never freed: a destructor that says goodbye would do so on the parent's connection.
+# Never freed: a destructor might send a closing message on the parent's connection.
 _inherited: list[Inheritable] = []
 
 
 def not_in_children(thing: Inheritable) -> None:
-    """Make sure that children which this process forks let go of ``thing``."""
+    """Make forked children of this process abandon ``thing``."""
     _live.add(thing)
 
 

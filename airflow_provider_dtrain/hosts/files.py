@@ -1,4 +1,4 @@
-"""Whole files to and from a host, each by a command of its own beside the follow channel."""
+"""Transfer of whole files to and from a host, each by its own command beside the follow channel."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from airflow_provider_dtrain.hosts.refusals import refusal
 from airflow_provider_dtrain.hosts.transport import Channel, Completed, Transport
 from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
-#: Slowest network that a transfer is given time for.
+#: Lowest network throughput that the deadline of a transfer allows for.
 _MIN_BYTES_PER_S = 500_000
 _BASE_TIMEOUT_S = 60.0
-#: A transfer that stands still for so long has failed, seconds.
+#: Seconds without progress after which a transfer has failed.
 STALL_S = 60.0
 _PIECE_BYTES = 1 << 20
-#: Longest request that a command reads.
+#: Maximum size of a request that a command reads.
 REQUEST_LIMIT_BYTES = 4 << 20
 _TAR_BLOCK = 512
-#: tar fills up its last record; a little more may have been read ahead.
+#: Maximum bytes after an archive: tar pads its last record, and the reader may have read a little ahead.
 _AFTER_ARCHIVE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCommands:
-    """The supervisor's command line on one host.
+    """Command line of the supervisor on one host.
 
-    :param python: interpreter there
-    :param remote_dir: as commands see it, which start in the home directory
+    :param python: interpreter on the host
+    :param remote_dir: folder on the host, absolute or relative to the home directory, in which commands start
     :param digest: content hash and name of the supervisor file
     """
 
@@ -52,31 +52,31 @@ class FileCommands:
         return [self.python, script, role, "--remote-dir", self.remote_dir, *where, *args]
 
     def send_archive(self, kind: str, digest: str, content: bytes) -> None:
-        """Put an archive into ``payloads`` or ``libraries``; the host checks its digest.
+        """Upload an archive into ``payloads`` or ``libraries``. The host checks its digest.
 
-        :raises HostRefusedError: the host could not keep it
+        :raises HostRefusedError: the host could not store it
         """
         timeout_s = _BASE_TIMEOUT_S + len(content) / _MIN_BYTES_PER_S
         argv = self.argv("receive", kind, digest, state=False)
         done = self.transport.run(argv, stdin=content, timeout_s=timeout_s)
-        # A login script may have printed something before it, with or without the end of a line.
+        # A login script may have printed text before the answer, with or without a line end.
         if done.exit_code != 0 or not done.stdout.rstrip().endswith(b"ok"):
             raise self._refused(f"receive {kind}", done)
 
     def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
-        """Yield a file that holds a tar of a path below a run's folder; it is read in pieces as it comes.
+        """Yield a tar of a path below a run's folder as a file that is read in pieces as it arrives.
 
-        :raises HostRefusedError: there is no such path, or it may not be read
+        :raises HostRefusedError: the path does not exist, or may not be read
         """
         return self._incoming("fetch", run, relpath)
 
     def outputs(
         self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int
     ) -> AbstractContextManager[Incoming]:
-        """Yield a file that holds a tar of what ranks of a run wrote or changed; see ``role_outputs``.
+        """Yield a tar of the files that the ranks of a run wrote or changed, see ``role_outputs``.
 
         :param known: path -> version of files that need not be sent
-        :raises HostRefusedError: the host has nothing of the run
+        :raises HostRefusedError: the host does not have the run
         """
         asked = {"known": dict(known), "limit_bytes": limit_bytes, "limit_files": limit_files}
         request = json.dumps(asked).encode()
@@ -88,7 +88,7 @@ class FileCommands:
     def _incoming(self, role: str, *args: str, request: bytes = b"") -> Iterator[Incoming]:
         """Yield the tar that a command writes.
 
-        :param request: what the command reads first
+        :param request: input that the command reads first
         """
         pipe = self.transport.open(self.argv(role, *args))
         incoming = Incoming(self.transport.host, pipe)
@@ -107,13 +107,13 @@ class FileCommands:
 
     @contextmanager
     def putting(self, run: str, relpath: str) -> Iterator[Outgoing]:
-        """Yield a file to write a tar to, which is unpacked below a path in a run's folder as it comes.
+        """Yield a file for writing a tar, which the host unpacks below a path in a run's folder as it arrives.
 
-        :raises HostRefusedError: the host could not keep it
+        :raises HostRefusedError: the host could not store it
         """
         pipe = self.transport.open(self.argv("put", run, relpath))
         try:
-            # A host that refuses ends before it has read everything; its exit status tells.
+            # If the host refuses, the command ends before it has read all input. Its exit status shows this.
             with suppress(HostError):
                 yield Outgoing(pipe)
             pipe.finish_input()
@@ -130,17 +130,17 @@ class FileCommands:
         exit_code, host = pipe.wait_exit(STALL_S), self.transport.host
         head = incoming.head
         if exit_code == 0:
-            return HostProtocolError(host, f"Host '{host}' answered '{role}' with no archive: {shown(head)}")
+            return HostProtocolError(host, f"Host '{host}' answered '{role}' without an archive: {shown(head)}")
         done = Completed(exit_code=-1 if exit_code is None else exit_code, stdout=head, stderr=pipe.errors())
         return self._refused(role, done)
 
     def fetch(self, run: str, relpath: str) -> bytes:
-        """Return a tar of a path below a run's folder; raises as :meth:`fetching` does."""
+        """Return a tar of a path below a run's folder. Raises like :meth:`fetching`."""
         with self.fetching(run, relpath) as incoming:
             return incoming.read()
 
     def put(self, run: str, relpath: str, tar: bytes) -> None:
-        """Unpack a tar below a path in a run's folder; raises as :meth:`putting` does."""
+        """Unpack a tar below a path in a run's folder. Raises like :meth:`putting`."""
         with self.putting(run, relpath) as outgoing:
             outgoing.write(tar)
 
@@ -149,17 +149,17 @@ class FileCommands:
 
 
 class Incoming:
-    """The output of a command as a file to read from; holds a few hundred KiB at most."""
+    """Output of a command as a file to read from. It buffers a few hundred KiB at most."""
 
     def __init__(self, host: str, pipe: Channel) -> None:
         self._host, self._pipe = host, pipe
         self._buffer = bytearray()
         self._ended = False
-        #: What came first, for messages.
+        #: First bytes of the output, for messages.
         self.head = b""
 
     def find_tar(self) -> bool:
-        """Drop what a login script printed; return whether an archive follows."""
+        """Drop the output of a login script and return whether an archive follows."""
         while (start := tar_start(bytes(self._buffer))) is None:
             if len(self._buffer) > NOISE_LIMIT_BYTES + 2 * _TAR_BLOCK or not self._more():
                 self.head = bytes(self._buffer)
@@ -168,9 +168,9 @@ class Incoming:
         return True
 
     def read(self, count: int = -1) -> bytes:
-        """Return the next ``count`` bytes, fewer at the end; all that is left without a count.
+        """Return the next ``count`` bytes, or fewer at the end. Without a count, return all remaining bytes.
 
-        :raises HostUnreachableError: nothing came for ``STALL_S``
+        :raises HostUnreachableError: no byte arrived for ``STALL_S``
         """
         while (count < 0 or len(self._buffer) < count) and self._more():
             pass
@@ -180,24 +180,22 @@ class Incoming:
         return taken
 
     def read_all(self, limit: int) -> bytes:
-        """Return everything up to the end, its last ``limit`` bytes."""
+        """Read to the end and return the last ``limit`` bytes."""
         while self._more():
             del self._buffer[:-limit]
         return bytes(self._buffer)
 
     def drain(self) -> None:
-        """Read to the end and forget it.
+        """Read to the end and discard the bytes.
 
-        :raises HostProtocolError: more follows the archive than the padding of tar
+        :raises HostProtocolError: more bytes follow the archive than the padding of tar
         """
         left = _AFTER_ARCHIVE_BYTES
         while self._more():
             left -= len(self._buffer)
             self._buffer.clear()
             if left < 0:
-                raise HostProtocolError(
-                    self._host, f"Host '{self._host}' sent more than the archive that was asked for."
-                )
+                raise HostProtocolError(self._host, f"Host '{self._host}' sent more bytes than the requested archive.")
 
     def _more(self) -> bool:
         if self._ended:
@@ -211,7 +209,7 @@ class Incoming:
 
 
 class Outgoing:
-    """The input of a command as a file to write to."""
+    """Input of a command as a file to write to."""
 
     def __init__(self, pipe: Channel) -> None:
         self._pipe = pipe
@@ -219,7 +217,7 @@ class Outgoing:
     def write(self, data: bytes) -> int:
         """Send all of ``data``.
 
-        :raises HostUnreachableError: the command takes nothing for ``STALL_S``
+        :raises HostUnreachableError: the command reads nothing for ``STALL_S``
         """
         for start in range(0, len(data), _PIECE_BYTES):
             self._pipe.send(data[start : start + _PIECE_BYTES], timeout_s=STALL_S)
@@ -227,9 +225,9 @@ class Outgoing:
 
 
 def _reason(done: Completed) -> dict[str, Any]:
-    """Return why a command failed: its JSON answer, else its last words."""
+    """Return the reason why a command failed: its JSON answer, else the end of its standard error."""
     for text in (done.stdout[-NOISE_LIMIT_BYTES:], done.stderr):
-        # Behind what a login script may have printed.
+        # The answer follows text that a login script may have printed.
         last = text.strip().rsplit(b"\n", 1)[-1]
         try:
             answer = json.loads(last[max(0, last.find(b"{")) :])
@@ -242,7 +240,7 @@ def _reason(done: Completed) -> dict[str, Any]:
 
 
 def tar_start(output: bytes) -> int | None:
-    """Return where a tar begins behind what a login script may have printed, None without one."""
+    """Return the position of a tar after the output of a login script, or None without a tar."""
     mark = output.find(b"ustar", 0, NOISE_LIMIT_BYTES + _TAR_BLOCK)
     while mark >= 0:
         start = mark - 257
@@ -253,7 +251,10 @@ def tar_start(output: bytes) -> int | None:
 
 
 def _is_header(block: bytes) -> bool:
-    """Return whether a tar header's checksum (eight octal digits at 148, counted as blanks) fits."""
+    """Return whether a tar header's checksum is correct.
+
+    The checksum is eight octal digits at offset 148, which count as blanks.
+    """
     digits = block[148:156].strip(b" \0")
     if len(block) < _TAR_BLOCK or not digits or digits.strip(b"01234567"):
         return False

@@ -1,4 +1,4 @@
-"""The beginning of a follow channel: from an argument vector to the host's first line."""
+"""Handshake of a follow channel, up to the host's first line."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from airflow_provider_dtrain.hosts.refusals import refusal
 from airflow_provider_dtrain.hosts.transport import Channel, Completed
 from airflow_provider_dtrain.hosts.wire import GreetingRefusedError, Hello, WireError, find_hello, shown
 
-#: How long an exit status may lag behind the end of the output.
+#: Seconds by which an exit status may lag behind the end of the output.
 _EXIT_WAIT_S = 2.0
 
 
 def follow(files: FileCommands, source: bytes, *, deadline: float) -> tuple[Channel, Hello, bytes]:
-    """Return an open channel, the greeting and what came behind it.
+    """Return an open channel, the greeting and the bytes received after it.
 
-    The supervisor is taken to be there; it is installed when it is not, and then tried once more.
+    The first try assumes that the supervisor is installed. If it is not, this function installs it and tries once more.
 
-    :param deadline: on the monotonic clock
-    :raises EnvironmentMissingError: no interpreter on the host, or one that is too old
-    :raises HostError: the host cannot be reached, or answers nonsense
+    :param deadline: reading of the monotonic clock
+    :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
+    :raises HostError: the host cannot be reached, or breaks the protocol
     """
     transport = files.transport
     begun = _begin(files, deadline)
@@ -41,14 +41,14 @@ def follow(files: FileCommands, source: bytes, *, deadline: float) -> tuple[Chan
     if isinstance(begun, Completed):
         raise HostProtocolError(
             transport.host,
-            f"The supervisor on host '{transport.host}' ended with {begun.exit_code} before its first line. "
-            f"Output: '{shown(begun.stdout)}'. Errors: '{shown(begun.stderr[-800:])}'.",
+            f"The supervisor on host '{transport.host}' ended with exit status {begun.exit_code} before its first line."
+            f" Output: '{shown(begun.stdout)}'. Errors: '{shown(begun.stderr[-800:])}'.",
         )
     return begun
 
 
 def _begin(files: FileCommands, deadline: float) -> tuple[Channel, Hello, bytes] | Completed:
-    """Return the greeted channel, or how the command ended without a greeting."""
+    """Return the channel with its greeting, or the result of a command that ended without one."""
     host = files.transport.host
     left_s = max(1.0, deadline - time.monotonic())
     channel = files.transport.open(files.argv("follow"), timeout_s=left_s)
@@ -59,7 +59,7 @@ def _begin(files: FileCommands, deadline: float) -> tuple[Channel, Hello, bytes]
         raise refusal(host, "follow", error.answer) from error
     except WireError as error:
         channel.close()
-        raise HostProtocolError(host, f"Host '{host}' did not greet as a supervisor does: {error}") from error
+        raise HostProtocolError(host, f"Host '{host}' did not send the greeting of a supervisor: {error}") from error
     except BaseException:
         channel.close()
         raise
@@ -89,7 +89,7 @@ def _await_hello(host: str, channel: Channel, deadline: float) -> tuple[Hello, b
 
 
 def _exit_code(channel: Channel) -> int:
-    """Return the exit status; -1 when the host does not tell it."""
+    """Return the exit status, or -1 if the host does not send it."""
     deadline = time.monotonic() + _EXIT_WAIT_S
     while (code := channel.exit_code()) is None and time.monotonic() < deadline:
         time.sleep(0.01)

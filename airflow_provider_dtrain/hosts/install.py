@@ -1,4 +1,4 @@
-"""Putting the supervisor on a host: one file, named by its content."""
+"""Installation of the supervisor on a host: one file, named by its content hash."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 MINIMUM_PYTHON = (3, 9)
 _MARK = "DTRAIN-INSTALL "
 
-# Runs under whatever answers to the interpreter's name, Python 2 included. Home directories are
-# often one share: two hosts may do this at once, hence the random name and the rename.
+# The interpreter may be of any version, including Python 2. Hosts often share home directories, so two hosts may
+# install at the same time, hence the random name and the rename.
 _BOOTSTRAP = """
 import sys
 def say(words):
@@ -53,12 +53,12 @@ except OSError as error:
     say("os %s %s" % (errno.errorcode.get(error.errno, "?"), error.strerror))
 say("ok")
 """.replace("@MARK@", _MARK).replace("@MINIMUM@", repr(MINIMUM_PYTHON))
-# One line without any character that some login shell would read in its own way.
+# One line without any character that a login shell might interpret.
 _ONE_LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_BOOTSTRAP.encode()).decode()}'))"
 
 _REFUSALS = {
-    "ENOSPC": ("disk_full", "its disk is full; free space"),
-    "EDQUOT": ("disk_full", "the account's quota is used up; free space"),
+    "ENOSPC": ("disk_full", "its disk is full; free some space"),
+    "EDQUOT": ("disk_full", "the account's quota is used up; free some space"),
     "EROFS": ("read_only", "the file system is read-only; mount it read-write or choose another remote_dir"),
     "EACCES": ("read_only", "the account may not write there; change the owner or choose another remote_dir"),
 }
@@ -66,19 +66,19 @@ _REFUSALS = {
 
 @functools.cache
 def supervisor_source() -> bytes:
-    """Return the supervisor as it travels to hosts."""
+    """Return the source of the supervisor that is sent to hosts."""
     return resources.files("airflow_provider_dtrain.hosts").joinpath("supervisor.py").read_bytes()
 
 
 def digest_of(source: bytes) -> str:
-    """Return the name of a supervisor file on hosts."""
+    """Return the content hash of a supervisor, which names its file on hosts."""
     return hashlib.sha256(source).hexdigest()
 
 
 def install(transport: Transport, *, python: str, remote_dir: str, source: bytes, timeout_s: float) -> None:
-    """Write the supervisor into ``remote_dir``; a second time changes nothing.
+    """Write the supervisor into ``remote_dir``. A second call changes nothing.
 
-    :raises EnvironmentMissingError: no interpreter, or one that is too old
+    :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
     :raises HostRefusedError: the folder cannot be written
     """
     argv = [python, "-c", _ONE_LINE, remote_dir, digest_of(source)]
@@ -98,13 +98,13 @@ def _verdict(done: Completed) -> str | None:
 
 
 def missing_python(host: str, python: str, done: Completed) -> EnvironmentMissingError | None:
-    """Return the error for an interpreter that could not be started, None when it was started."""
+    """Return the error for an interpreter that could not be started, or None if it was started."""
     if done.exit_code not in (126, 127):
         return None
     how = "cannot be executed" if done.exit_code == 126 else "does not exist"
     return EnvironmentMissingError(
         f"Host '{host}': interpreter '{python}' {how} there ({shown(done.stderr).strip()}). Python "
-        f"{_dotted(MINIMUM_PYTHON)} or newer is needed: install it, or name another interpreter for this host."
+        f"{_dotted(MINIMUM_PYTHON)} or newer is needed. Install it, or name another interpreter for this host."
     )
 
 
@@ -113,13 +113,13 @@ def _refusal(host: str, python: str, remote_dir: str, verdict: str) -> HostError
     if kind == "old":
         return EnvironmentMissingError(
             f"Host '{host}': interpreter '{python}' is Python {shown(words.encode())}, {_dotted(MINIMUM_PYTHON)} or "
-            "newer is needed. Install one, or name another interpreter for this host."
+            "newer is needed. Install a newer Python, or name another interpreter for this host."
         )
     if kind == "os":
         errno_name, _, reason = words.partition(" ")
-        code, remedy = _REFUSALS.get(errno_name, ("install", "see the reason"))
+        code, remedy = _REFUSALS.get(errno_name, ("install", "correct the cause"))
         return HostRefusedError(
-            host, f"Host '{host}' cannot keep the supervisor in '{remote_dir}': {shown(reason.encode())}; {remedy}.",
+            host, f"Host '{host}' cannot store the supervisor in '{remote_dir}': {shown(reason.encode())}; {remedy}.",
             code=code,
         )  # fmt: skip
     return HostProtocolError(host, f"The supervisor arrived damaged on host '{host}': {shown(verdict.encode())}.")
@@ -128,8 +128,8 @@ def _refusal(host: str, python: str, remote_dir: str, verdict: str) -> HostError
 def _nonsense(host: str, python: str, done: Completed) -> HostProtocolError:
     return HostProtocolError(
         host,
-        f"'{python}' on host '{host}' ended with {done.exit_code} and without an answer while the supervisor was "
-        f"installed. Output: '{shown(done.stdout)}'. Errors: '{shown(done.stderr)}'.",
+        f"Host '{host}': '{python}' ended with exit status {done.exit_code} and without an answer while it installed "
+        f"the supervisor. Output: '{shown(done.stdout)}'. Errors: '{shown(done.stderr)}'.",
     )
 
 

@@ -1,8 +1,8 @@
-"""The control side of the protocol with a host's supervisor.
+"""Control side of the protocol with a host's supervisor.
 
-One :class:`HostLink` per host and process: a follow channel, a thread that reads it and one that
-writes to it. Calls never block, so that a coroutine may make them: they queue a line and return a
-future. No lock is taken on that way, so a signal handler may use it too.
+Each process has one :class:`HostLink` per host: a follow channel, a thread that reads it, and a thread that writes to
+it. Calls never block, so a coroutine may make them: a call queues a line and returns a future. It takes no lock, so a
+signal handler may make it too.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from airflow_provider_dtrain.hosts.wire import (
 
 log = logging.getLogger(__name__)
 
-#: How long a channel may be silent; hosts send a beat every 5 s.
+#: Seconds for which a channel may be silent. Hosts send a beat every 5 s.
 SILENCE_S = 30.0
-#: Commands that may wait for the writer before a link counts as dead.
+#: Number of commands that may wait for the writer before a link counts as dead.
 QUEUE_LIMIT = 10_000
 _TICK_S = 0.5
 _SEND_TIMEOUT_S = 30.0
@@ -60,22 +60,22 @@ ProgressSink = Callable[[Progress], None]
 class _Call:
     cmd: str
     answer: Future[dict[str, Any]]
-    #: Our wall clock when it was queued.
+    #: Wall clock of the control side when the command was queued.
     sent_s: float
     timeout_s: float
-    #: On the monotonic clock.
+    #: Reading of the monotonic clock.
     deadline_s: float
 
 
 class HostLink:
-    """An open follow channel of one host. Thread-safe."""
+    """Open follow channel of one host. Thread-safe."""
 
     def __init__(self, transport: Transport, channel: Channel, hello: Hello, rest: bytes, files: FileCommands) -> None:
         self.host = transport.host
         self.hello = hello
-        #: The host's wall clock minus ours; every ``probe`` measures it anew.
+        #: The host's wall clock minus that of the control side. Every ``probe`` measures it again.
         self.clock_offset_s = hello.wall_s - time.time() if hello.wall_s is not None else 0.0
-        #: Called with every beat, in the reading thread: it must return at once.
+        #: The reader thread calls it with every beat, so it must return at once.
         self.on_beat: Callable[[dict[str, Any]], None] | None = None
         self._transport, self._channel, self._files = transport, channel, files
         self._calls: dict[str, _Call] = {}
@@ -104,18 +104,18 @@ class HostLink:
         timeout_s: float = 30.0,
         source: bytes | None = None,
     ) -> HostLink:
-        """Return a link to a host; installs the supervisor there when it is missing. Blocks.
+        """Return a link to a host, and install the supervisor there if it is missing. Blocks.
 
         The link owns ``transport`` and closes it.
 
         :param remote_dir: folder on the host, relative to the home directory or absolute
-        :param state_dir: folder on a disk of the host itself, None for the supervisor's default
+        :param state_dir: folder on a local disk of the host, None for the supervisor's default
         :param python: interpreter, a program name or a path
         :param lock_dir: folder for the locks of all accounts, None for the supervisor's default
         :param timeout_s: seconds for connecting and installing together
-        :param source: the supervisor's text; default the one of this package
-        :raises EnvironmentMissingError: no interpreter on the host, or one that is too old
-        :raises HostError: the host cannot be reached, or answers nonsense
+        :param source: source of the supervisor; default: the source in this package
+        :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
+        :raises HostError: the host cannot be reached, or breaks the protocol
         """
         source = supervisor_source() if source is None else source
         files = FileCommands(
@@ -135,19 +135,19 @@ class HostLink:
 
     @property
     def alive(self) -> bool:
-        """Whether the channel still works, as far as this side knows."""
+        """True while this side knows of no failure of the channel."""
         return self._failure is None
 
     def call(self, cmd: str, /, *, timeout_s: float = 30.0, **args: Any) -> Future[dict[str, Any]]:
-        """Send a command; the future holds the host's answer. Never blocks.
+        """Send a command and return a future for the host's answer. Never blocks.
 
         An answer with raw bytes has them under ``data``.
 
-        :param timeout_s: seconds until the future fails, the link stays open then. For
-            ``net_connect`` the host gets this time less a margin; for a command with ``wait_s`` it
-            is at least that plus 10
+        :param timeout_s: seconds until the future fails; the link stays open. For ``net_connect``, the
+            host gets this time less a margin. For a command with ``wait_s``, the time is at least
+            ``wait_s`` plus 10 s
         :raises: nothing here. The future raises SlotBusyError, HostLostError or HostRefusedError for
-            a refusal, HostUnreachableError for a dead channel or a missing answer
+            a refusal, and HostUnreachableError for a dead channel or a missing answer
         """
         if cmd == "net_connect":
             args.setdefault("timeout_s", max(timeout_s - 2.0, timeout_s / 2))
@@ -169,17 +169,18 @@ class HostLink:
         self, run: str, offsets: Mapping[str, int], sink: Sink, *, logs: str = "rank0",
         on_progress: ProgressSink | None = None, streams: Collection[str] | None = None,
     ) -> Future[dict[str, Any]]:  # fmt: skip
-        """Ask for a run's streams from the given offsets on; never blocks.
+        """Subscribe to a run's streams from the given offsets. Never blocks.
 
-        :param offsets: stream -> first byte wanted; a stream that is not named starts at 0
-        :param sink: called with each frame in the reading thread: it must return at once. When the
-            channel dies it gets one frame ``lost``
+        :param offsets: stream -> first byte to send; a stream without an offset starts at 0
+        :param sink: the reader thread calls it with each frame, so it must return at once. When the
+            channel dies, it gets one frame ``lost``
         :param logs: ``rank0``, ``all`` or ``none``
-        :param on_progress: called with what the ranks do, with each beat and once a second while one stands; in the
-            reading thread as well
-        :param streams: that the run has on this host; a frame of another one breaks the protocol. None = any
+        :param on_progress: the reader thread calls it with the progress of the ranks, at each beat and once a second
+            while a rank is stalled
+        :param streams: names of the run's streams on this host; a frame of another stream breaks the protocol.
+            None = any
         """
-        # Frames that are not acknowledged are in memory: the host may send no more than its window.
+        # Frames without an acknowledgement are kept in memory, so the host may not exceed its window.
         self._windows[run] = Window(streams)
         self._sinks[run] = sink
         self._progress.pop(run, None)
@@ -195,15 +196,15 @@ class HostLink:
             self._windows.pop(run, None)
 
     def ack(self, run: str, stream: str, offset: int) -> None:
-        """Tell the host that everything before ``offset`` has been dealt with."""
+        """Acknowledge to the host that all bytes before ``offset`` have been processed."""
         if (window := self._windows.get(run)) is not None:
             window.ack(stream, offset)
         self._post(encode({"cmd": "ack", "run": run, "stream": stream, "offset": offset}))
 
     def unsubscribe(self, run: str, sink: Sink | None = None) -> None:
-        """Take no more frames of a run.
+        """Stop the frames of a run.
 
-        :param sink: only if this one still gets them, not the sink of somebody who took over
+        :param sink: do so only while this sink receives the frames, not after another subscriber took over
         """
         if sink is not None and self._sinks.get(run) is not sink:
             return
@@ -213,15 +214,15 @@ class HostLink:
             self.call("unsubscribe", run=run)
 
     def renew(self, runs: Iterable[str], boottime_s: float, orphan_timeout_s: float) -> None:
-        """Return a beat after the renewal is committed in the store.
+        """Answer a beat, after the renewal is committed in the store, to renew the leases of runs.
 
-        :param boottime_s: the reading that the beat carried
+        :param boottime_s: the clock reading in the beat
         """
         document = {"cmd": "renew", "boottime_s": boottime_s, "runs": list(runs), "orphan_timeout_s": orphan_timeout_s}
         self._post(encode(document))
 
     def send_archive(self, kind: str, digest: str, content: bytes) -> None:
-        """Put an archive into the host's ``payloads`` or ``libraries``. Blocks."""
+        """Upload an archive into the host's ``payloads`` or ``libraries``. Blocks."""
         self._files.send_archive(kind, digest, content)
 
     def fetch(self, run: str, relpath: str) -> bytes:
@@ -233,22 +234,22 @@ class HostLink:
         self._files.put(run, relpath, tar)
 
     def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
-        """Yield the tar that :meth:`fetch` returns as a file to read from, in pieces as it comes. Blocks."""
+        """Yield the tar of :meth:`fetch` as a file that is read in pieces as it arrives. Blocks."""
         return self._files.fetching(run, relpath)
 
     def outputs(
         self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int
     ) -> AbstractContextManager[Incoming]:
-        """Yield a tar of the files that ranks of a run wrote or changed, in pieces as it comes. Blocks."""
+        """Yield a tar of the files that the ranks of a run wrote or changed, in pieces as it arrives. Blocks."""
         return self._files.outputs(run, known=known, limit_bytes=limit_bytes, limit_files=limit_files)
 
     def putting(self, run: str, relpath: str) -> AbstractContextManager[Outgoing]:
-        """Yield a file to write a tar to that is unpacked as by :meth:`put`. Blocks."""
+        """Yield a file for writing a tar, which the host unpacks as for :meth:`put`. Blocks."""
         return self._files.putting(run, relpath)
 
     def close(self) -> None:
-        """Close channel and connection; repeatable, never raises."""
-        self._die(HostUnreachableError(self.host, f"The channel to host '{self.host}' was closed on our side."))
+        """Close the channel and the connection. Repeatable, never raises."""
+        self._die(HostUnreachableError(self.host, f"The channel to host '{self.host}' was closed on this side."))
         for thread in (self._reader, self._writer):
             if thread is not threading.current_thread():
                 thread.join(timeout=2.0)
@@ -259,7 +260,8 @@ class HostLink:
             return
         self._die(
             HostUnreachableError(
-                self.host, f"Host '{self.host}' reads nothing: {QUEUE_LIMIT} commands wait. Its follow process hangs."
+                self.host,
+                f"Host '{self.host}' does not read commands: {QUEUE_LIMIT} commands wait. Its follow process hangs.",
             )
         )
 
@@ -273,7 +275,7 @@ class HostLink:
             self._die(HostUnreachableError(self.host, f"The channel to host '{self.host}' broke: {error!r}."))
 
     def _batch(self, first: bytes) -> bytes:
-        """Return what waits in one piece: each write is a packet of its own."""
+        """Return the waiting lines in one piece, since each write is a packet of its own."""
         lines, size = [first], len(first)
         with contextlib.suppress(Empty):
             while size < _BATCH_BYTES:
@@ -294,7 +296,7 @@ class HostLink:
             self._die(HostProtocolError(self.host, f"Host '{self.host}' broke the protocol: {error}"))
         except Exception as error:
             log.exception("Reading from host '%s' failed", self.host)
-            self._die(HostProtocolError(self.host, f"What host '{self.host}' sent could not be read: {error!r}"))
+            self._die(HostProtocolError(self.host, f"Data from host '{self.host}' could not be processed: {error!r}"))
 
     def _pump(self, chunk: bytes | None) -> None:
         frames, heard_s = FrameReader(), time.monotonic()
@@ -304,11 +306,11 @@ class HostLink:
                 for document, raw in frames.feed(chunk):
                     self._dispatch(document, raw)
             self._expire()
-            # Only an empty channel is silent: after a pause of our own the host's bytes are waiting.
+            # Only an empty channel is silent: after a pause of this process, the host's bytes are still waiting.
             if chunk is None and time.monotonic() - heard_s > SILENCE_S:
                 raise HostUnreachableError(
                     self.host,
-                    f"Host '{self.host}' was silent for {SILENCE_S:g} s, a beat comes every 5 s. "
+                    f"Host '{self.host}' was silent for {SILENCE_S:g} s, but it should send a beat every 5 s. "
                     "The network is cut, or its follow process was stopped.",
                 )
             chunk = self._channel.receive(timeout_s=_TICK_S)
@@ -338,16 +340,16 @@ class HostLink:
         call = self._calls.pop(key, None) if isinstance(key, str) else None
         ok = document.pop("ok", None)
         if call is None and (not isinstance(key, str) or not key.startswith(self._prefix)):
-            raise WireError(f"an answer to nothing: {plain(document.get('message', key), 200)}")
+            raise WireError(f"an answer to an unknown command: {plain(document.get('message', key), 200)}")
         if call is None:
-            return  # It came after its deadline.
+            return  # The answer came after its deadline.
         if ok is not True:
             _settle(call.answer, error=refusal(self.host, call.cmd, document))
             return
         try:
             check_answer(call.cmd, document)
         except WireError as error:
-            # The line is whole: only this answer is refused.
+            # The line is complete, so only this answer is rejected and the link stays open.
             problem = HostProtocolError(self.host, f"Host '{self.host}' broke the protocol: {error}")
             _settle(call.answer, error=problem)
             return
@@ -390,7 +392,7 @@ class HostLink:
             _settle(call.answer, error=error)
 
     def _die(self, error: HostError) -> None:
-        # Not a blocking lock: close() may be called while another thread is in here.
+        # The lock must not block: another thread may execute this method when close() is called.
         if not self._dying.acquire(blocking=False):
             return
         self._failure = error
@@ -399,7 +401,7 @@ class HostLink:
         while self._sinks:
             run, sink = self._sinks.popitem()
             self._deliver(sink, Frame(t="lost", run=run, reason=str(error), error=error))
-        # The connection first: on a cut one, saying goodbye to the channel could block.
+        # Close the connection first: if it is cut, closing the channel in an orderly way could block.
         self._transport.close()
         self._channel.close()
         self._outbox.put(None)
@@ -408,7 +410,7 @@ class HostLink:
 def _settle(
     answer: Future[dict[str, Any]], *, result: dict[str, Any] | None = None, error: Exception | None = None
 ) -> None:
-    # Whoever waited may have cancelled it at the same moment.
+    # The waiting caller may cancel the future at the same moment.
     with contextlib.suppress(InvalidStateError):
         if error is not None:
             answer.set_exception(error)
@@ -417,5 +419,5 @@ def _settle(
 
 
 def from_home(path: str) -> str:
-    """Return a path as commands see it, which start in the home directory."""
+    """Return a path relative to the home directory, in which commands start."""
     return path.removeprefix("~/") if path != "~" else "."

@@ -1,4 +1,4 @@
-"""One link per host for a whole process."""
+"""Pool of links: one link per host for a whole process."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from airflow_provider_dtrain.hosts.transport import Transport
 
 @dataclass(frozen=True)
 class HostAddress:
-    """All that is needed to reach a host, without a connection to it."""
+    """Parameters that are needed to reach a host, without a connection to it."""
 
     #: Name under which the host is registered.
     name: str
     #: Folder for the supervisor and payloads, relative to the home directory or absolute.
     remote_dir: str
-    #: Folder on a disk of the host itself, None for the supervisor's default.
+    #: Folder on a local disk of the host, None for the supervisor's default.
     state_dir: str | None
-    #: Interpreter that runs the supervisor: a name or a path.
+    #: Interpreter that runs the supervisor: a program name or a path.
     python: str
-    #: Makes a transport that has not connected yet; called once per connection.
+    #: Makes a transport that is not connected yet; called once per connection.
     make_transport: Callable[[], Transport] = field(compare=False)
     #: Folder for the locks of all accounts of the host, None for the supervisor's default.
     lock_dir: str | None = None
 
 
 class _Entry:
-    """What is known of one host. Its lock is held while connecting, so that one slow host delays no other."""
+    """State of one host. Its own lock is held while connecting, so a slow host delays no other host."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -40,11 +40,11 @@ class _Entry:
 
 
 class Links:
-    """The open links of this process, by host. Thread-safe.
+    """Open links of this process, by host. Thread-safe.
 
-    A caller that names itself (``user``) shares the link with others and gives it back with
-    :meth:`release`; the link closes when its last user has. Callers without a name keep it open
-    until :meth:`drop` or :meth:`close_all`.
+    A caller that passes ``user`` shares the link with other callers and returns it with
+    :meth:`release`. The link closes when its last user has released it. A caller without ``user``
+    keeps it open until :meth:`drop` or :meth:`close_all`.
     """
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Links:
         self._pid = os.getpid()
 
     def get(self, host: HostAddress, *, user: Hashable = None, timeout_s: float = 30.0) -> HostLink:
-        """Return the live link to a host; connects when there is none. Blocks.
+        """Return the live link to a host, and connect if there is none. Blocks.
 
-        An address that has changed since gets a new link.
+        If the host's address has changed, it gets a new link.
 
-        :param user: who will release it; asking twice counts once
-        :raises EnvironmentMissingError: no usable interpreter on the host
-        :raises HostError: the host cannot be reached, or answers nonsense
+        :param user: the user that will release the link; two calls by the same user count once
+        :raises EnvironmentMissingError: the host has no usable interpreter
+        :raises HostError: the host cannot be reached, or breaks the protocol
         """
         entry = self._entry(host.name)
         with entry.lock:
@@ -81,7 +81,7 @@ class Links:
             return entry.link
 
     def release(self, name: str, *, user: Hashable) -> None:
-        """Give a link back; it closes when nobody else uses it."""
+        """Release a link. It closes when its last user has released it."""
         entry = self._entry(name)
         with entry.lock:
             entry.users.discard(user)
@@ -92,7 +92,7 @@ class Links:
             link.close()
 
     def drop(self, name: str) -> None:
-        """Close the link to a host for everybody; subscribers get a frame ``lost``."""
+        """Close the link to a host for all its users. Subscribers get a frame ``lost``."""
         entry = self._entry(name)
         with entry.lock:
             link, entry.link = entry.link, None
@@ -101,7 +101,7 @@ class Links:
             link.close()
 
     def close_all(self) -> None:
-        """Close every link; repeatable."""
+        """Close every link. Repeatable."""
         with self._lock:
             names = list(self._entries)
         for name in names:
@@ -109,7 +109,7 @@ class Links:
 
     def _entry(self, name: str) -> _Entry:
         if self._pid != os.getpid():
-            # A forked child owns none of its parent's connections, nor the state of their locks.
+            # A forked child owns neither its parent's connections nor the state of the parent's locks.
             self._pid, self._lock, self._entries = os.getpid(), threading.Lock(), {}
         with self._lock:
             return self._entries.setdefault(name, _Entry())

@@ -1,4 +1,4 @@
-"""The machine that Airflow itself runs on, as a host."""
+"""Transport to the machine that Airflow itself runs on."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from airflow_provider_dtrain.hosts.transport import Channel, Completed
 _CHUNK_BYTES = 256 * 1024
 # A command that floods standard error must not keep its reader from standard output.
 _DRAIN_CHUNKS = 16
-#: A command whose channel was closed sees the end of its input; after this many seconds it is killed.
+#: A command whose channel was closed reads the end of its input. It is killed after this many seconds.
 _LINGER_S = 10.0
 
 
 class LocalTransport:
-    """Commands as child processes of this one.
+    """Transport that runs commands as child processes of this process.
 
-    Each runs in a session of its own, so that a signal to an Airflow worker's process group does
-    not reach it, and with a small environment of its own: what configures Airflow here, credentials
-    included, stays here.
+    Each command runs in a session of its own, so that a signal to an Airflow worker's process group does
+    not reach it. It also gets a small environment of its own, so that Airflow's configuration, including
+    credentials, does not reach it.
 
     :param host: name under which this machine is registered
-    :param home: folder in which commands start; default the account's home directory
+    :param home: folder in which commands start; default: the account's home directory
     :param env: variables beside PATH, HOME, USER, LOGNAME, LANG and TMPDIR, e.g. LD_LIBRARY_PATH
     """
 
@@ -46,7 +46,7 @@ class LocalTransport:
         self._lock = threading.Lock()
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Completed:
-        """Run a command to its end; one that outlives ``timeout_s`` is killed."""
+        """Run a command to its end. After ``timeout_s`` it is killed."""
         process = self._start(argv)
         if isinstance(process, EndedChannel):
             return Completed(exit_code=process.exit_code(), stdout=b"", stderr=process.errors())
@@ -70,7 +70,7 @@ class LocalTransport:
         return channel
 
     def close(self) -> None:
-        """Close every channel; repeatable, never raises."""
+        """Close every channel. Repeatable, never raises."""
         with self._lock:
             channels, self._channels = self._channels, []
         for channel in channels:
@@ -79,7 +79,7 @@ class LocalTransport:
     def _start(self, argv: Sequence[str]) -> _Process | EndedChannel:
         if not self._home.is_dir():
             raise HostUnreachableError(
-                self.host, f"Host '{self.host}' has no home folder {self._home}; create it or set HOME."
+                self.host, f"Host '{self.host}' has no home folder {self._home}. Create it, or set HOME."
             )
         try:
             return _Process(argv, cwd=self._home, env=self._env)
@@ -89,7 +89,8 @@ class LocalTransport:
             return EndedChannel(126, f"{argv[0]}: {error.strerror}\n".encode())
         except OSError as error:
             raise HostUnreachableError(
-                self.host, f"Host '{self.host}' cannot start a process: {error}. Limit of processes or memory?"
+                self.host,
+                f"Host '{self.host}' cannot start a process: {error}. Check the limits of processes and memory.",
             ) from error
 
 
@@ -103,7 +104,7 @@ def _base_environment(home: Path) -> dict[str, str]:
 
 
 class _Process:
-    """A child process and our ends of its three streams.
+    """Child process and this process's ends of its three streams.
 
     The streams are socket pairs, since a socket can be shut down while another thread waits on it.
     """
@@ -159,7 +160,7 @@ class LocalChannel:
                 self._write(memoryview(data), deadline)
             except OSError as error:
                 raise HostUnreachableError(
-                    self._host, f"A command on host '{self._host}' takes no more input: {error}."
+                    self._host, f"A command on host '{self._host}' does not accept further input: {error}."
                 ) from error
 
     def _write(self, view: memoryview, deadline: float) -> None:
@@ -172,7 +173,7 @@ class LocalChannel:
                 view = view[self._process.stdin.send(view) :]
 
     def receive(self, *, timeout_s: float) -> bytes | None:
-        """Return the next bytes of standard output, ``b""`` at the end, None when none came in time."""
+        """Return the next bytes of standard output, ``b""`` at the end, or None on a time-out."""
         deadline = time.monotonic() + timeout_s
         with self._reading:
             if self.closed:
@@ -191,7 +192,7 @@ class LocalChannel:
                     return None
 
     def _drain_errors(self) -> bool:
-        """Keep what standard error holds; return whether it has ended."""
+        """Store the available standard error, and return whether it has ended."""
         for _ in range(_DRAIN_CHUNKS):
             chunk = _read(self._process.stderr)
             if not chunk:
@@ -201,7 +202,7 @@ class LocalChannel:
         return False
 
     def errors(self) -> bytes:
-        """Return what the command wrote to standard error so far, at most the last 64 KiB."""
+        """Return the command's standard error so far, at most the last 64 KiB."""
         with self._reading:
             if not self.closed:
                 self._drain_errors()
@@ -212,14 +213,14 @@ class LocalChannel:
         return self._popen.poll()
 
     def wait_exit(self, timeout_s: float) -> int | None:
-        """Return the exit status, or None when the command has not ended in time."""
+        """Return the exit status, or None if the command has not ended in time."""
         try:
             return self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def finish_input(self) -> None:
-        """Close the command's standard input; never raises."""
+        """Close the command's standard input. Never raises."""
         with contextlib.suppress(OSError):
             self._process.stdin.shutdown(socket.SHUT_WR)
 
@@ -229,9 +230,9 @@ class LocalChannel:
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the streams; a command that does not end by itself is killed a while later."""
+        """Close the streams. A command that does not end by itself is killed after ``_LINGER_S``."""
         for ours in (self._process.stdin, self._process.stdout):
-            # Wakes whoever reads or writes in another thread.
+            # This wakes threads that read from or write to the channel.
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)
         with self._reading, self._writing:
@@ -249,12 +250,12 @@ class LocalChannel:
             self._popen.wait()
 
     def abandon(self) -> None:
-        """Close the descriptors in a forked child, telling the other side nothing."""
+        """Close the descriptors in a forked child without a message to the command."""
         self._process.close()
 
 
 def _read(stream: socket.socket) -> bytes | None:
-    """Return waiting bytes, ``b""`` at the end, None when nothing waits."""
+    """Return the available bytes, ``b""`` at the end, or None if none are available."""
     try:
         return stream.recv(_CHUNK_BYTES)
     except BlockingIOError:
@@ -264,24 +265,24 @@ def _read(stream: socket.socket) -> bytes | None:
 
 
 class EndedChannel:
-    """The channel of a command that could not be started."""
+    """Channel of a command that could not be started."""
 
     def __init__(self, exit_code: int, errors: bytes) -> None:
         self._exit_code, self._errors = exit_code, errors
 
     def send(self, data: bytes, *, timeout_s: float = 30.0) -> None:
-        """Drop ``data``: nobody reads it."""
+        """Drop ``data``, since no command reads it."""
 
     def receive(self, *, timeout_s: float) -> bytes | None:
         """Return the end of the output."""
         return b""
 
     def errors(self) -> bytes:
-        """Return why the command was not started."""
+        """Return the reason why the command was not started."""
         return self._errors
 
     def exit_code(self) -> int:
-        """Return what a shell would have returned: 127 not found, 126 not executable."""
+        """Return the exit status of a shell in this case: 127 not found, 126 not executable."""
         return self._exit_code
 
     def finish_input(self) -> None:

@@ -1,4 +1,4 @@
-"""What travels to a host beside the supervisor: user code and the training library, by content."""
+"""Archives for hosts, named by their content hash: the user's code and the training library."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from airflow_provider_dtrain.errors import PayloadError
 
 LIMIT_BYTES = 96 * 1024 * 1024
 IGNORE_FILE = ".dtrainignore"
-#: Never packed: neither belongs to the user's code, and caches would change the digest.
+#: Folders that are never packed: neither belongs to the user's code, and caches would change the digest.
 SKIPPED = frozenset({"__pycache__", ".git"})
 _PACKAGE = "airflow_provider_dtrain"
 _LARGEST = 5
 _HOOK = "dtrain_rendezvous"
-#: A distribution as importlib.metadata finds it; PyTorch calls the entry point at the end of its import.
+#: Metadata of a distribution for importlib.metadata. PyTorch calls the entry point at the end of its import.
 _HOOK_METADATA = {
     "METADATA": f"Metadata-Version: 2.1\nName: {_HOOK}\nVersion: 1\n",
     "entry_points.txt": f"[torch.backends]\n{_HOOK} = {_HOOK}:install\n",
@@ -33,7 +33,7 @@ _HOOK_METADATA = {
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """A tar.gz and its content hash."""
+    """Archive (tar.gz) with its content hash."""
 
     #: SHA-256 of ``content``, lower-case hex.
     digest: str
@@ -41,14 +41,15 @@ class Payload:
 
 
 def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
-    """Return a folder as an archive; the same files give the same bytes, whenever and wherever packed.
+    """Return a folder as a reproducible archive.
 
-    ``.dtrainignore`` in the folder leaves files out, in the syntax of ``.gitignore``. Links within
-    the folder stay links, written relative. Modes are 0755 for what is executable, else 0644.
+    The same files give the same bytes on every machine and at any time. ``.dtrainignore`` in the folder excludes files,
+    in the syntax of ``.gitignore``. Links within the folder stay links, with relative targets. The mode is 0755 for
+    executable files, else 0644.
 
-    :param limit_bytes: most that the files may have together; default the 96 MiB of the
-        configuration reference
-    :raises PayloadError: no folder, too large, a link that leaves the folder, or no regular file
+    :param limit_bytes: maximum total size of the files; default: the 96 MiB of the configuration reference
+    :raises PayloadError: ``model_dir`` is not a folder or is too large, or it has a link that leaves the folder or an
+        entry that is neither a file, a folder nor a link
     """
     if not model_dir.is_dir():
         raise PayloadError(f"model_dir '{model_dir}' is not a folder. Correct model_dir in the configuration.")
@@ -60,10 +61,10 @@ def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
 
 @functools.cache
 def library() -> Payload:
-    """Return what ranks import: this package's root module and ``train``, and the hook that PyTorch calls.
+    """Return the archive that ranks import: this package's root module, ``train``, and the hook that PyTorch calls.
 
-    The hook is a copy of ``train/rendezvous.py`` at the top, so that programs which do not use the library do not
-    import it, with a distribution folder that registers it as an entry point.
+    The hook is a copy of ``train/rendezvous.py`` at the top level, so that programs that do not use the library do not
+    import it. A distribution folder registers it as an entry point.
     """
     root = Path(str(resources.files(_PACKAGE)))
     files = [root / "__init__.py", root / "train", *_walk(root / "train", lambda _: False)]
@@ -76,7 +77,10 @@ def library() -> Payload:
 
 
 def _ignored(root: Path) -> Callable[[str], bool]:
-    """Return whether a path below the root, folders with a slash at the end, is left out."""
+    """Return a function that tells whether a path below the root is excluded.
+
+    The path of a folder ends with a slash.
+    """
     from pathspec import GitIgnoreSpec
 
     try:
@@ -88,14 +92,16 @@ def _ignored(root: Path) -> Callable[[str], bool]:
     try:
         return GitIgnoreSpec.from_lines(lines).match_file
     except ValueError as error:
-        raise PayloadError(f"{root / IGNORE_FILE} has a pattern that is no .gitignore pattern: {error}") from error
+        raise PayloadError(f"{root / IGNORE_FILE} has an invalid .gitignore pattern: {error}") from error
 
 
 def _walk(root: Path, ignored: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield folders, files and links in one order on every machine."""
+    """Yield folders, files and links in the same order on every machine."""
 
     def fail(error: OSError) -> None:
-        raise PayloadError(f"{error.filename} cannot be read: {error.strerror}. Fix its mode, or leave it out.")
+        raise PayloadError(
+            f"{error.filename} cannot be read: {error.strerror}. Fix its mode, or name it in .dtrainignore."
+        )
 
     for folder, names, files in os.walk(root, onerror=fail):
         here = Path(folder)
@@ -115,7 +121,9 @@ def _name(root: Path, path: Path) -> str:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise PayloadError(f"The name of {os.fsencode(name)!r} is not UTF-8. Rename it, or leave it out.") from error
+        raise PayloadError(
+            f"The name of {os.fsencode(name)!r} is not UTF-8. Rename it, or move it out of model_dir."
+        ) from error
     return name
 
 
@@ -125,11 +133,11 @@ def _checked(root: Path, path: Path) -> Path:
         target = Path(os.path.normpath(path.parent / os.readlink(path)))
         if not target.is_relative_to(root) or not Path(os.path.realpath(path)).is_relative_to(root):
             raise PayloadError(
-                f"{path} is a link to {os.readlink(path)}, outside {root}, where hosts have nothing. Copy the file in, "
-                f"or name the link in {IGNORE_FILE}."
+                f"{path} is a link to {os.readlink(path)}, outside {root}, which is not sent to hosts. Copy the file "
+                f"into the folder, or name the link in {IGNORE_FILE}."
             )
     elif not stat.S_ISREG(mode):
-        raise PayloadError(f"{path} is neither file, folder nor link. Remove it, or name it in {IGNORE_FILE}.")
+        raise PayloadError(f"{path} is not a file, folder or link. Remove it, or name it in {IGNORE_FILE}.")
     return path
 
 
@@ -140,7 +148,7 @@ def _check_size(root: Path, entries: list[Path], limit_bytes: int) -> None:
         return
     largest = ", ".join(f"{path.relative_to(root)} ({_mib(size)})" for size, path in sizes[:_LARGEST])
     raise PayloadError(
-        f"{root} has {_mib(total)} in {len(sizes)} files, at most {_mib(limit_bytes)} may travel. The largest: "
+        f"{root} has {_mib(total)} in {len(sizes)} files, at most {_mib(limit_bytes)} may be sent. The largest: "
         f"{largest}. Name data and checkpoints in {IGNORE_FILE} and read them from storage."
     )
 
@@ -154,7 +162,7 @@ def _archive(entries: Iterator[tuple[str, Path | bytes]]) -> Payload:
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, source in sorted(entries, key=lambda entry: PurePosixPath(entry[0]).parts):
             _add(tar, name, source)
-    # Not the gzip module: its header depends on the version of Python.
+    # The gzip module is not used, because its header depends on the version of Python.
     squeeze = zlib.compressobj(6, zlib.DEFLATED, 31)
     content = squeeze.compress(plain.getbuffer()) + squeeze.flush()
     return Payload(digest=hashlib.sha256(content).hexdigest(), content=content)
@@ -174,7 +182,7 @@ def _add(tar: tarfile.TarFile, name: str, path: Path | bytes) -> None:
         member.type, member.mode = tarfile.DIRTYPE, 0o755
         tar.addfile(member)
     else:
-        # Read first: a file that grows meanwhile must not break the archive.
+        # Read the whole file first: a file that grows meanwhile must not break the archive.
         content = _read(path)
         member.size = len(content)
         if path.stat().st_mode & 0o100:
@@ -191,4 +199,6 @@ def _read(path: Path) -> bytes:
     try:
         return read_regular(path)
     except OSError as error:
-        raise PayloadError(f"{path} cannot be read: {error.strerror}. Fix its mode, or leave it out.") from error
+        raise PayloadError(
+            f"{path} cannot be read: {error.strerror}. Fix its mode, or name it in .dtrainignore."
+        ) from error

@@ -1,4 +1,4 @@
-"""From a host's ``ok: false`` to an error of this package."""
+"""Conversion of a host's ``ok: false`` answer into an error of this package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from airflow_provider_dtrain.hosts.wire import plain
 
 
 def refusal(host: str, cmd: str, answer: Mapping[str, Any]) -> HostError:
-    """Return the error for an answer that is not ok; what it says beside code and message is in ``details``."""
+    """Return the error for an answer that is not ok.
+
+    ``details`` has all fields of the answer except code and message.
+    """
     code = plain(answer.get("code", "unknown"), 64)
     details = {key: value for key, value in answer.items() if key not in ("ok", "code", "message")}
     message = f"Host '{host}' refused '{cmd}' ({code}): {plain(answer.get('message', 'no reason given'))}"

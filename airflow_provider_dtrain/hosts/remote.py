@@ -1,4 +1,4 @@
-"""The protocol with the supervisors of hosts, as the rest of the package uses it."""
+"""Public names of the protocol with the hosts' supervisors."""
 
 from __future__ import annotations
 

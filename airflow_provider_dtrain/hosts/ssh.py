@@ -1,7 +1,7 @@
-"""A host behind sshd, through paramiko and Airflow's SSHHook.
+"""SSH transport to a host, through paramiko and Airflow's SSHHook.
 
-One client per host and process carries all commands on a few channels. Agent and X11 forwarding are
-never asked for.
+Each process has one client per host, which carries all commands on a few channels. It never requests agent or X11
+forwarding.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 __all__ = ["HostKey", "SSHTransport", "fetch_host_key", "hook_from_connection", "hook_from_id"]
 
-#: sshd's MaxSessions is 10 by default, and a session counts there for a while after its end.
+#: sshd's MaxSessions is 10 by default, and sshd counts a session for a while after its end.
 MAX_CHANNELS = 6
 _CHUNK_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
 
 
 class SSHTransport:
-    """Commands on a host through SSH.
+    """Transport that runs commands on a host over SSH.
 
     :param host: name under which the host is registered
-    :param hook: makes the hook when a connection is needed; called in the thread that needs it
-    :param host_key: ``TYPE BASE64`` that the host must show, unless the connection brings a key of its own
-    :param connect_timeout_s: most that connecting may take, whatever the operation has left
-    :param max_channels: commands at a time; more wait for one to end
+    :param hook: makes the hook when a connection is needed; the thread that needs it calls this
+    :param host_key: ``TYPE BASE64`` that the host must present, unless the connection has a key of its own
+    :param connect_timeout_s: maximum time for connecting, in seconds, even if the operation has more time left
+    :param max_channels: maximum number of concurrent commands; further commands wait for one to end
     """
 
     def __init__(
@@ -67,7 +67,10 @@ class SSHTransport:
         not_in_children(self)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Completed:
-        """Run a command to its end. One that outlives ``timeout_s`` goes on there: sshd ends nothing."""
+        """Run a command to its end.
+
+        A command that takes longer than ``timeout_s`` keeps running on the host, since sshd does not end it.
+        """
         started_s = time.monotonic()
         pipe = self._open(argv, timeout_s)
         left_s = max(0.1, timeout_s - (time.monotonic() - started_s))
@@ -81,7 +84,7 @@ class SSHTransport:
         return self._open(argv, timeout_s)
 
     def close(self) -> None:
-        """Close the connection; repeatable, never raises. Commands in progress fail."""
+        """Close the connection. Repeatable, never raises. Commands in progress fail."""
         self._closed = True
         client, self._client = self._client, None
         if client is not None:
@@ -89,7 +92,7 @@ class SSHTransport:
                 client.close()
 
     def abandon(self) -> None:
-        """Close the descriptor in a forked child, telling the host nothing."""
+        """Close the descriptor in a forked child without a message to the host."""
         transport = self._client.get_transport() if self._client is not None else None
         if transport is not None and isinstance(transport.sock, socket.socket):
             transport.sock.close()
@@ -100,7 +103,7 @@ class SSHTransport:
             raise HostUnreachableError(
                 self.host,
                 f"All {self._max_channels} channels to host '{self.host}' were in use for {timeout_s:g} s. "
-                "Its commands hang, or too much is transferred at once.",
+                "Its commands hang, or too many transfers run at the same time.",
             )
         try:
             channel = self._session(deadline)
@@ -112,7 +115,9 @@ class SSHTransport:
 
     def _connected(self, deadline: float) -> paramiko.SSHClient:
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise HostUnreachableError(self.host, f"Connecting to host '{self.host}' takes too long in another thread.")
+            raise HostUnreachableError(
+                self.host, f"Host '{self.host}' is not connected yet: connecting takes too long in another thread."
+            )
         try:
             client = self._client
             if not self._closed and (client is None or not _active(client)):
@@ -120,13 +125,13 @@ class SSHTransport:
                 self._client = client = connect(self.host, self._make_hook, self._host_key, limit)
             if self._closed or client is None:
                 self.close()
-                raise HostUnreachableError(self.host, f"The connection to host '{self.host}' was closed on our side.")
+                raise HostUnreachableError(self.host, f"The connection to host '{self.host}' was closed on this side.")
             return client
         finally:
             self._connecting.release()
 
     def _session(self, deadline: float) -> paramiko.Channel:
-        """Return a new channel; reconnects once when the connection turns out to be dead."""
+        """Return a new channel, and reconnect once if the connection is dead."""
         import paramiko
 
         pause_s, reconnected = 0.05, False
@@ -139,8 +144,8 @@ class SSHTransport:
                 return transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
             except (paramiko.SSHException, EOFError, OSError) as error:
                 if _active(client) and "Timeout" not in str(error):
-                    # Refused: sshd still counts sessions that have ended on our side. Threads that
-                    # are refused together get paramiko's errors mixed up, so no type tells this.
+                    # sshd refused the session: it still counts sessions that have ended on this side. paramiko mixes
+                    # up the errors of threads that are refused together, so the error's type does not identify this.
                     if time.monotonic() + pause_s > deadline:
                         raise self._no_session(error) from error
                     time.sleep(pause_s)
@@ -152,7 +157,7 @@ class SSHTransport:
                 reconnected = True
 
     def _exec(self, channel: paramiko.Channel, command: str, deadline: float) -> None:
-        """Start a command; paramiko waits for the host's answer without an end, hence the timer."""
+        """Start a command under a timer, since paramiko waits for the host's answer without a limit."""
         import paramiko
 
         with _closing_at(deadline, channel):
@@ -165,14 +170,15 @@ class SSHTransport:
     def _cut(self, error: Exception) -> HostUnreachableError:
         words = plain(error, 300) or type(error).__name__
         return HostUnreachableError(
-            self.host, f"The SSH connection to host '{self.host}' broke or stalled: {words} Network, or host down?"
+            self.host,
+            f"The SSH connection to host '{self.host}' broke or stalled: {words} Check the network and the host.",
         )
 
     def _no_session(self, error: Exception) -> HostUnreachableError:
         return HostUnreachableError(
             self.host,
-            f"sshd on host '{self.host}' opens no more sessions on this connection ({plain(error, 300)}). Its "
-            f"MaxSessions is 10 by default, this process uses up to {self._max_channels}. Raise it to at least that.",
+            f"sshd on host '{self.host}' refuses further sessions on this connection ({plain(error, 300)}). Its "
+            f"MaxSessions is 10 by default, this process needs up to {self._max_channels}. Raise it to at least that.",
         )
 
 
@@ -193,14 +199,14 @@ def _closing_at(deadline: float, channel: paramiko.Channel) -> Iterator[None]:
 
 
 class SSHChannel:
-    """Streams of one command behind sshd."""
+    """Streams of one command over SSH."""
 
     def __init__(self, host: str, channel: paramiko.Channel, on_close: Callable[[], None]) -> None:
         self._host, self._channel, self._on_close = host, channel, on_close
         self._errors = bytearray()
         self._closing = threading.Lock()
-        # paramiko has one time limit for both directions of a channel; the sender owns it, the
-        # reader waits for this event, which either stream sets.
+        # paramiko has one time limit for both directions of a channel. The sender uses it. The reader waits for this
+        # event instead, which both output streams set.
         self._readable = threading.Event()
         channel.in_stderr_buffer.set_event(self._readable)
         channel.in_buffer.set_event(self._readable)
@@ -216,18 +222,18 @@ class SSHChannel:
         except (OSError, EOFError) as error:
             words = "it read nothing until the deadline" if isinstance(error, TimeoutError) else str(error)
             raise HostUnreachableError(
-                self._host, f"A command on host '{self._host}' takes no more input: {words}."
+                self._host, f"A command on host '{self._host}' does not accept further input: {words}."
             ) from error
 
     def receive(self, *, timeout_s: float) -> bytes | None:
-        """Return the next bytes of standard output, ``b""`` at the end, None when none came in time."""
+        """Return the next bytes of standard output, ``b""`` at the end, or None on a time-out."""
         deadline = time.monotonic() + timeout_s
-        # Reading one stream clears the event for both: look at each after reading the other.
+        # Reading one stream clears the event for both, so check each stream after reading the other.
         self._drain_errors()
         while not self._channel.recv_ready():
             if self._channel.closed or self._channel.eof_received:
                 self._drain_errors()
-                # Bytes may have come between the two looks.
+                # Bytes may have arrived between the two checks.
                 return self._channel.recv(_RECEIVE_BYTES)
             if not self._readable.wait(max(0.0, deadline - time.monotonic())):
                 return None
@@ -235,44 +241,45 @@ class SSHChannel:
         return self._channel.recv(_RECEIVE_BYTES)
 
     def _drain_errors(self) -> None:
-        # Standard error shares the channel's window: unread it would stop standard output.
+        # Standard error shares the channel's window: if it is not read, it blocks standard output.
         while self._channel.recv_stderr_ready():
             self._errors += self._channel.recv_stderr(_RECEIVE_BYTES)
             del self._errors[:-STDERR_LIMIT_BYTES]
 
     def errors(self) -> bytes:
-        """Return what the command wrote to standard error so far, at most the last 64 KiB."""
+        """Return the command's standard error so far, at most the last 64 KiB."""
         self._drain_errors()
         return bytes(self._errors)
 
     def exit_code(self) -> int | None:
-        """Return the exit status, -1 for an unknown signal, None while it runs or when it was never told."""
+        """Return the exit status, -1 for an unknown signal, None while the command runs or if it never arrived."""
         return None if not self._channel.exit_status_ready() else self._status()
 
     def _status(self) -> int | None:
         status = self._channel.exit_status
         transport = self._channel.get_transport()
-        # paramiko keeps -1 both when a signal ended the command and when the connection was cut.
+        # paramiko reports -1 both if a signal ended the command and if the connection was cut.
         return status if status >= 0 or (transport is not None and transport.is_active()) else None
 
     def wait_exit(self, timeout_s: float) -> int | None:
-        """Return the exit status, or None when the command has not ended in time."""
+        """Return the exit status, or None if the command has not ended in time."""
         if not self._channel.status_event.wait(timeout_s):
             return None
         status = self._status()
         if status is None:
             raise HostUnreachableError(
-                self._host, f"The connection to host '{self._host}' was cut while a command ran; its end is unknown."
+                self._host,
+                f"The connection to host '{self._host}' was cut while a command ran. Its exit status is unknown.",
             )
         return status
 
     def finish_input(self) -> None:
-        """Close the command's standard input; never raises."""
+        """Close the command's standard input. Never raises."""
         with contextlib.suppress(Exception):
             self._channel.shutdown_write()
 
     def close(self) -> None:
-        """Close the channel; repeatable, never raises."""
+        """Close the channel. Repeatable, never raises."""
         if not self._closing.acquire(blocking=False):
             return
         with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""From an Airflow ``ssh`` connection to a paramiko client, with every way to fail in its own words."""
+"""Creation of a paramiko client from an Airflow ``ssh`` connection, with a specific error for each cause."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 KEEPALIVE_S = 15
-#: Bytes that stay unacknowledged for so long end a connection; keep-alives make sure that there are some.
+#: Seconds after which unacknowledged bytes end a connection. Keep-alives ensure that there are such bytes.
 TCP_TIMEOUT_S = 45
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
 _DROP_WORDS = (b"Exceeded MaxStartups", b"Not allowed at this time")
 
 
 class HostKey(NamedTuple):
-    """The public key that a host shows."""
+    """Public key that a host presents."""
 
     type: str
     base64: str
-    #: As OpenSSH prints it: ``SHA256:...``.
+    #: Fingerprint in OpenSSH's format: ``SHA256:...``.
     fingerprint: str
 
     @property
     def line(self) -> str:
-        """Type and key, as ``known_hosts`` and the ``host_key`` extra of a connection hold them."""
+        """Type and key in the format of ``known_hosts`` and of a connection's ``host_key`` extra."""
         return f"{self.type} {self.base64}"
 
 
@@ -53,18 +53,18 @@ class _Dropped(Exception):
 
 
 def hook_from_connection(connection: Any) -> SSHHook:
-    """Return a hook for a connection that was fetched already: no look-up happens any more.
+    """Return a hook for a connection that was fetched already, without a further look-up.
 
-    Compression is off unless the connection asks for it: payloads are compressed, and zlib costs
-    more time than a local network.
+    Compression is off unless the connection requests it: payloads are already compressed, and zlib
+    costs more time than it saves on a local network.
 
     :param connection: Airflow connection of type ``ssh``
-    :raises UserError: the connection cannot be used, e.g. its private key is no key
+    :raises UserError: the connection cannot be used, e.g. its private key is not valid
     """
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
     class FetchedHook(SSHHook):
-        """A hook that has its connection."""
+        """Hook that already has its connection."""
 
         @classmethod
         def get_connection(cls, conn_id: str) -> Any:
@@ -83,7 +83,7 @@ def hook_from_connection(connection: Any) -> SSHHook:
 
 
 def hook_from_id(conn_id: str) -> SSHHook:
-    """Return a hook for a connection id; looks the connection up.
+    """Return a hook for a connection ID, after fetching the connection.
 
     :raises NotFoundError: Airflow has no such connection
     """
@@ -100,7 +100,7 @@ def hook_from_id(conn_id: str) -> SSHHook:
 
 
 def _mask(connection: Any) -> None:
-    """Keep what is secret in the connection's extra out of logs; Airflow masks the extra only as a whole."""
+    """Mask the secrets in the connection's extra in logs, since Airflow masks the extra only as a whole."""
     from airflow.sdk.log import mask_secret
 
     extra = connection.extra_dejson
@@ -114,9 +114,9 @@ def _mask(connection: Any) -> None:
 def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, deadline: float) -> paramiko.SSHClient:
     """Return a connected client.
 
-    :param host_key: ``TYPE BASE64`` to expect, unless the connection brings a key of its own
-    :param deadline: on the monotonic clock
-    :raises HostError: one kind per cause
+    :param host_key: ``TYPE BASE64`` to expect, unless the connection has a key of its own
+    :param deadline: reading of the monotonic clock
+    :raises HostError: a specific subclass for each cause
     """
     hook = _hook(host, make_hook)
     pin(host, hook, host_key)
@@ -141,7 +141,7 @@ def _hook(host: str, make_hook: Callable[[], SSHHook]) -> SSHHook:
     except Exception as error:
         if type(error).__name__ == "AirflowNotFoundException":
             raise NotFoundError(
-                f"Host '{host}' is reached through a connection that Airflow does not have: {plain(error)} "
+                f"Host '{host}' needs an Airflow connection that does not exist: {plain(error)} "
                 "Add it with: airflow connections add CONN_ID --conn-type ssh ..."
             ) from error
         raise UserError(f"The SSH connection of host '{host}' cannot be used: {plain(error)}") from error
@@ -150,7 +150,7 @@ def _hook(host: str, make_hook: Callable[[], SSHHook]) -> SSHHook:
 def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
     where = f"{hook.remote_host}:{hook.port}"
     sock = _dial(host, hook, deadline)
-    # The guard below is what ends an attempt in time; paramiko's own limits only have to be later.
+    # The guard below ends an attempt in time. paramiko's own limits only have to be later.
     hook.conn_timeout = hook.auth_timeout = int(max(1.0, deadline - time.monotonic()) + 5)
     hook.conn_retry_attempts, hook.keepalive_interval = 1, KEEPALIVE_S
     vars(hook)["host_proxy"] = sock
@@ -175,7 +175,7 @@ def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
     """Return a TCP connection to an SSH server whose first bytes have arrived.
 
     :raises _Dropped: the server closed it at once
-    :raises HostUnreachableError: no connection, with the cause's own words
+    :raises HostUnreachableError: no connection; the message states the cause
     """
     where = f"{address}:{port}"
     left_s = max(0.1, deadline - time.monotonic())
@@ -190,7 +190,7 @@ def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
     except TimeoutError as error:
         sock.close()
         raise HostUnreachableError(
-            host, f"{where} of host '{host}' took the connection but said nothing. Is it an SSH server?"
+            host, f"Host '{host}' accepted the connection to {where} but sent no data. Is it an SSH server?"
         ) from error
     except BaseException:
         sock.close()
@@ -199,7 +199,7 @@ def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
 
 
 def _tune(sock: socket.socket) -> None:
-    # Without it each command waits 40 ms for a delayed acknowledgement.
+    # Without TCP_NODELAY, each command waits 40 ms for a delayed acknowledgement.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -207,18 +207,21 @@ def _tune(sock: socket.socket) -> None:
 
 
 def _await_first_bytes(sock: socket.socket) -> None:
-    """Look without taking: an overloaded sshd hangs up here, and paramiko would log a traceback for it."""
+    """Wait for the first bytes without consuming them.
+
+    An overloaded sshd closes the connection here, for which paramiko would log a traceback.
+    """
     try:
         first = sock.recv(64, socket.MSG_PEEK)
     except ConnectionError as error:
         raise _Dropped(str(error)) from error
     if not first or first.startswith(_DROP_WORDS):
-        raise _Dropped(shown(first).strip() or "closed without a word")
+        raise _Dropped(shown(first).strip() or "closed without a message")
 
 
 @contextlib.contextmanager
 def _closed_at(deadline: float, sock: Any) -> Iterator[threading.Event]:
-    """Close a socket when the deadline comes; the event tells whether it did."""
+    """Close a socket at the deadline. The event is set if this happened."""
     late = threading.Event()
 
     def give_up() -> None:
@@ -245,7 +248,7 @@ def _no_route(host: str, where: str, left_s: float, error: OSError) -> HostUnrea
     elif isinstance(error, TimeoutError):
         words = f"{where} did not answer within {left_s:.0f} s. The host is down, or a firewall drops packets."
     else:
-        words = f"no way to {where} ({error.strerror or error}). Check address, route and firewall."
+        words = f"no route to {where} ({error.strerror or error}). Check address, route and firewall."
     return HostUnreachableError(host, f"Host '{host}' cannot be reached: {words}")
 
 
@@ -258,15 +261,15 @@ def _late(host: str, where: str) -> HostUnreachableError:
 def _dropped(host: str, hook: SSHHook, attempts: int, elapsed_s: float, words: str) -> HostUnreachableError:
     return HostUnreachableError(
         host,
-        f"Host '{host}' ({hook.remote_host}:{hook.port}) hung up on {attempts} SSH connections in {elapsed_s:.0f} s "
-        f"before the key exchange ({words}). sshd does so beyond MaxStartups (10:30:100 by default) unauthenticated "
-        "connections, or when it blocks this address. Raise MaxStartups there, or start fewer tasks at once: each "
-        "worker process opens one connection per host.",
+        f"Host '{host}' ({hook.remote_host}:{hook.port}) closed {attempts} SSH connections in {elapsed_s:.0f} s "
+        f"before the key exchange ({words}). sshd does so if more than MaxStartups (10:30:100 by default) connections "
+        "are unauthenticated, or if it blocks this address. Raise MaxStartups there, or start fewer tasks at once: "
+        "each worker process opens one connection per host.",
     )
 
 
 def _explain(host: str, hook: SSHHook, where: str, error: Exception) -> Exception:
-    """Return the error to raise for what paramiko raised."""
+    """Return the error to raise for an exception of paramiko."""
     import paramiko
 
     words = plain(error, 300)
@@ -282,7 +285,7 @@ def _explain(host: str, hook: SSHHook, where: str, error: Exception) -> Exceptio
             "extras ciphers and disabled_algorithms.",
         )  # fmt: skip
     if isinstance(error, paramiko.AuthenticationException) and ("timeout" in words or "saw EOF" in words):
-        return HostUnreachableError(host, f"Host '{host}' ({where}) hung up during the log-in: {words}")
+        return HostUnreachableError(host, f"Host '{host}' ({where}) closed the connection during the login: {words}")
     if isinstance(error, paramiko.AuthenticationException) or "authentication" in words.lower():
         return _refused(host, hook, where, words)
     if isinstance(error, FileNotFoundError | PermissionError):
@@ -299,19 +302,19 @@ def _refused(host: str, hook: SSHHook, where: str, words: str) -> HostAuthError:
     tried = " and ".join(filter(None, ways)) or "the SSH agent and the keys in ~/.ssh of this account"
     return HostAuthError(
         host,
-        f"Host '{host}' ({where}) did not let user '{hook.username}' in; tried: {tried} ({words}). Add the public key "
-        "to authorized_keys there, or correct login, key_file or private_key of the connection.",
+        f"Host '{host}' ({where}) refused the login of user '{hook.username}' with {tried} ({words}). Add the public "
+        "key to authorized_keys there, or correct login, key_file or private_key of the connection.",
     )
 
 
 def changed_key(host: str, where: str, seen: HostKey, expected: HostKey) -> HostKeyError:
-    """Return the error for a host that shows another key than before."""
+    """Return the error for a host that presents another key than before."""
     return HostKeyError(
         host,
-        f"Host '{host}' ({where}) shows another key than before: {seen.type} {seen.fingerprint} instead of "
-        f"{expected.type} {expected.fingerprint}. Either the machine was reinstalled, or somebody sits in between. "
-        "If you know that it was reinstalled: remove the old key from known_hosts or the connection, then "
-        f"airflow dtrain hosts probe {host} --accept-host-key {seen.fingerprint}",
+        f"Host '{host}' ({where}) presents another key than before: {seen.type} {seen.fingerprint} instead of "
+        f"{expected.type} {expected.fingerprint}. Either the machine was reinstalled, or another machine intercepts "
+        "the connection. If you know that it was reinstalled, remove the old key from known_hosts or the connection, "
+        f"then run: airflow dtrain hosts probe {host} --accept-host-key {seen.fingerprint}",
     )
 
 
@@ -322,14 +325,14 @@ def _unknown_key(host: str, hook: SSHHook, where: str) -> HostKeyError:
         seen = f"{key.type} {key.fingerprint}, which"
     return HostKeyError(
         host,
-        f"Host '{host}' ({where}) shows a key, {seen} nobody has accepted yet. Compare it with the output of "
+        f"Host '{host}' ({where}) presents a key, {seen} has not been accepted yet. Compare it with the output of "
         "'ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub' on the host, then accept it: airflow dtrain hosts add "
         "(or probe) with --accept-host-key SHA256:...",
     )
 
 
 def fetch_host_key(address: str, port: int = 22, timeout_s: float = 10.0) -> HostKey:
-    """Return the key that an SSH server shows, without logging in.
+    """Return the key that an SSH server presents, without logging in.
 
     :raises HostUnreachableError: no SSH server answers there
     """
@@ -343,7 +346,7 @@ def fetch_host_key(address: str, port: int = 22, timeout_s: float = 10.0) -> Hos
             return _host_key(transport.get_remote_server_key())
     except (_Dropped, EOFError, OSError, paramiko.SSHException) as error:
         raise HostUnreachableError(
-            address, f"{address}:{port} showed no host key within {timeout_s:g} s: {plain(error, 300)}"
+            address, f"{address}:{port} presented no host key within {timeout_s:g} s: {plain(error, 300)}"
         ) from error
 
 

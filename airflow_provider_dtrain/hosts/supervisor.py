@@ -1,8 +1,8 @@
-"""Everything that runs on a host: one file, standard library only, Python >= 3.9.
+"""Host side of the provider: one file, standard library only, Python >= 3.9.
 
-The same file plays every role. ``follow`` carries commands and bytes over one channel; the
-*supervisor* is forked by it, detached, and is the parent of a run's ranks; the other roles are
-single commands. ``docs/host-protocol.md`` lists the files and messages.
+The same file implements every role. ``follow`` carries commands and bytes over one channel. It
+forks the detached *supervisor*, which is the parent of a run's ranks. The other roles are single
+commands. ``docs/host-protocol.md`` lists the files and messages.
 
 Sections: constants, values from the network, files, host facts, network facts, devices, folders,
 locks, events, samples, containment, archives, outputs, plans, ranks, supervisor, launching, commands,
@@ -53,67 +53,67 @@ MAX_LINE = 8 << 20
 #: Most bytes of one stream that the control side has not acknowledged.
 WINDOW = 1 << 20
 CHUNK = 256 << 10
-#: A follower that is further behind in a log gets the last eighth of it and a gap.
+#: A follower that lags further behind in a log gets a gap, and then the last eighth of this.
 LOG_LAG = 8 << 20
-#: How much of a line that is too long is searched for its end at once.
+#: Bytes of an overlong line that are searched for its end at once.
 SKIP = 16 << 20
-#: Frames are made while less than this waits for the control side.
+#: New frames are created only while fewer bytes than this are queued for the control side.
 HIGH_WATER = 4 << 20
 BEAT_S = 5.0
-#: Between two looks at the progress of ranks.
+#: Period at which the progress of ranks is polled.
 LOOK_S = 1.0
-#: A rank that has stood for this long is told of at each look, until a beat does as well.
+#: A rank stalled for STANDS_S to STOOD_S is reported at every poll. After that the heartbeat reports it.
 STANDS_S, STOOD_S = 3.0, 20.0
-#: Less of one CPU than this is idle.
+#: A process that uses less of one CPU than this is idle.
 IDLE_RATIO = 0.05
 PAGE_BYTES = 256
 LOG_TAIL = 4096
-#: How much of a failed rank's log is searched for its traceback.
+#: Bytes at the end of a failed rank's log that are searched for a traceback.
 LOG_SEARCH = 64 << 10
-#: How long a supervisor may take to notice that it is fenced before it is killed, and to kill its ranks.
+#: Time that a fenced supervisor has to notice the fence, and to kill its ranks. After that it is killed.
 OBEY_S, KILLING_S = 1.0, 5.0
 FENCE_WAIT_S = 10.0
-#: How long a start waits for a slot whose last run has ended.
+#: Time that a start waits for a slot whose last run has ended.
 SLOT_WAIT_S = 2.0
-#: Folder of the lock files that all accounts of a machine share, and the value that does without.
+#: Folder of the lock files that all accounts of a machine share, and the value that disables it.
 LOCK_DIR, NO_LOCK_DIR = "/run/lock", "none"
-#: A probe holds a lock for microseconds; a refusal within this time proves nothing.
+#: A lock must be taken for longer than this before its slot counts as busy. A probe holds it for microseconds.
 PROBE_S = 0.1
 ATTACH_WAIT_S = 20.0
 GO_WAIT_S = 30.0
-#: Between two looks at the length of the logs: at most, and at first and after one had to be cut.
+#: Period of the checks of log sizes: the longest one, and the one at the start and after a log was cut.
 LOG_CHECK_S, FLOOD_CHECK_S = 2.0, 0.25
-#: Where the middle of a file cannot be freed: how much of its end a cut keeps, and what may be written meanwhile.
+#: For file systems without hole punching: bytes at the end that a cut keeps, and bytes that may be written meanwhile.
 CUT_TAIL, CUT_SLACK = 4 << 20, 1 << 20
-#: How long a program may take to join the training library before a requested stop reaches it as SIGTERM.
+#: Time that a program has to join the training library before a requested stop is sent to it as SIGTERM.
 JOIN_S = 10.0
 TOMBSTONE_DAYS = 90
-#: Runs that one command names or removes.
+#: Most runs that one command names or removes.
 COLLECT_LIMIT = 20_000
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000
-#: Folders of a run whose files are its outputs, first those that are taken first.
+#: Folders of a run whose files are its outputs.
 OUTPUT_FOLDERS = ("checkpoints", "work")
-#: Most output files that are sent, and that are looked at; longest path of one.
+#: Most output files that are sent, most that are examined, longest path of one.
 OUTPUT_FILES, OUTPUT_LOOKS, OUTPUT_PATH = 10_000, 500_000, 1024
-#: A file that changed within this time and is open for writing is not sent yet; how long it is waited for.
+#: A file that changed within SETTLED_S and is open for writing is not sent yet. SETTLE_WAIT_S limits the wait.
 SETTLED_S, SETTLE_WAIT_S = 5.0, 10.0
-#: Last member of the outputs: what was sent, what was not.
+#: Last member of the outputs archive. It lists what was sent and what was not.
 OUTPUTS_END = "end.json"
-#: Space kept back so that the end of a run can be recorded on a full disk.
+#: Bytes reserved so that the end of a run can be recorded on a full disk.
 RESERVE = 64 << 10
-#: A record of gaps has this size at least, so that it can be replaced on a full disk.
+#: A gaps record is padded to this size when it is overwritten in place on a full disk.
 GAPS_BYTES = 128
-#: What one pattern may cost on the logs of one run, seconds of CPU and in all; then it is given up.
+#: Limits of a search in the logs of one run: CPU seconds of each pattern, wall-clock seconds of the whole search.
 MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
-#: Decisions of the searcher about one run; no search has more rungs.
+#: Most decisions of the searcher about one run. No search has more rungs.
 DECISIONS_LIMIT = 256
-#: How much of a line is looked at, and how much is told of one that matches.
+#: Bytes of a line that are searched, and characters of a matching line that are reported.
 MATCH_LINE, MATCH_SHOWN = 16 << 10, 500
-#: Largest file of system metrics; it is written less and less often and never gets there.
+#: Upper bound of the file of system metrics. The sampling rate falls as the file grows, so it is never reached.
 SAMPLES_LIMIT = 64 << 20
-#: How long a killed sampler that hangs in a driver may hold up the end of a run.
+#: Time that a killed sampler stuck in a driver may delay the end of a run.
 SAMPLER_PATIENCE_S = 2.0
 
 RUN_NAME = re.compile(r"(?:[0-9a-f]{8}-)?t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)
@@ -128,10 +128,23 @@ DECISION = re.compile(r"continue|stop|complete")
 CARRIED = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
-#: What is read on request only.
+#: Files that the ``read`` command accepts. Samples are sent on request only.
 READABLE = re.compile(rf"{STREAM.pattern}|samples|rank(\d{{1,6}})\.samples", re.ASCII)
 KINDS = ("payloads", "libraries")
-ROLES = ("follow", "receive", "fetch", "put", "start", "stop", "fence", "status", "collect", "match", "probe")
+ROLES = (
+    "follow",
+    "receive",
+    "fetch",
+    "outputs",
+    "put",
+    "start",
+    "stop",
+    "fence",
+    "status",
+    "collect",
+    "match",
+    "probe",
+)
 ARCHIVE_NAME = re.compile(r"(payloads|libraries)/[0-9a-f]{64}")
 BASE_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 LINGER_DIR = "/var/lib/systemd/linger"
@@ -149,9 +162,9 @@ Json = dict[str, Any]
 
 
 class Refused(Exception):
-    """A command that is not carried out.
+    """A refused command.
 
-    :param code: what the control side decides by
+    :param code: machine-readable reason that the control side decides by
     :param message: fact, limit, next step
     :param details: more fields of the answer
     """
@@ -161,12 +174,12 @@ class Refused(Exception):
         self.code, self.message, self.details = code, message, details
 
     def answer(self) -> Json:
-        """Return the refusal as it travels."""
+        """Return the refusal as an answer frame."""
         return {"ok": False, "code": self.code, "message": self.message, **self.details}
 
 
 def refuse_os_error(error: OSError) -> Refused:
-    """Return the refusal for a failed system call, full and read-only disks under codes of their own."""
+    """Return the refusal for a failed system call. Full and read-only disks have their own codes."""
     where = error.filename if isinstance(error.filename, str) else "a file"
     words = f"{error.strerror or error} ({where})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -177,7 +190,7 @@ def refuse_os_error(error: OSError) -> Refused:
 
 
 def refusal_of(error: BaseException) -> Refused:
-    """Return any error as a refusal; an unexpected one keeps its last frame for whoever looks into it."""
+    """Return the refusal for any error. An unexpected error keeps its last frame for debugging."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, OSError):
@@ -217,46 +230,46 @@ class Fields:
 
     def text(self, name: str, pattern: re.Pattern[str] | None = None, *, limit: int = 4096,
              default: Any = REQUIRED) -> Any:  # fmt: skip
-        """Return a string of at most ``limit`` characters without NUL; None only where it is the default."""
+        """Return a string of at most ``limit`` characters without NUL, or None if that is the default."""
         value = self._get(name, default)
         if value is None and default is None:
             return None
         if not isinstance(value, str) or len(value) > limit or "\0" in value:
-            raise self.bad(name, f"must be a string of at most {limit} characters, is {shorten(value)}")
+            raise self.bad(name, f"must be a string of at most {limit} characters, got {shorten(value)}")
         if pattern is not None and not pattern.fullmatch(value):
-            raise self.bad(name, f"{shorten(value)} does not match {pattern.pattern}")
+            raise self.bad(name, f"must match {pattern.pattern}, got {shorten(value)}")
         return value
 
     def integer(self, name: str, low: int, high: int, *, default: Any = REQUIRED) -> Any:
-        """Return a whole number within bounds; None only where it is the default."""
+        """Return a whole number within bounds, or None if that is the default."""
         value = self._get(name, default)
         if value is None and default is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.bad(name, f"must be a whole number from {low} to {high}, is {shorten(value)}")
+            raise self.bad(name, f"must be a whole number from {low} to {high}, got {shorten(value)}")
         return value
 
     def number(self, name: str, low: float, high: float, *, default: Any = REQUIRED) -> Any:
-        """Return a number within bounds; None only where it is the default."""
+        """Return a number within bounds, or None if that is the default."""
         value = self._get(name, default)
         if value is None and default is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise self.bad(name, f"must be a number from {low:g} to {high:g}, is {shorten(value)}")
+            raise self.bad(name, f"must be a number from {low:g} to {high:g}, got {shorten(value)}")
         return value
 
     def flag(self, name: str, *, default: Any = REQUIRED) -> bool:
         """Return true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
-            raise self.bad(name, f"must be true or false, is {shorten(value)}")
+            raise self.bad(name, f"must be true or false, got {shorten(value)}")
         return value
 
     def items(self, name: str, *, least: int = 0, limit: int = 4096, default: Any = REQUIRED) -> list[Any]:
         """Return a list with a bounded number of items."""
         value = self._get(name, default)
         if not isinstance(value, list) or not least <= len(value) <= limit:
-            raise self.bad(name, f"must be a list of {least} to {limit} items, is {shorten(value)}")
+            raise self.bad(name, f"must be a list of {least} to {limit} items, got {shorten(value)}")
         return value
 
     def texts(self, name: str, pattern: re.Pattern[str] | None = None, *, least: int = 0, limit: int = 4096,
@@ -267,22 +280,22 @@ class Fields:
         return [inner.text(str(i), pattern, limit=length) for i in range(len(found))]
 
     def inner(self, name: str, *, default: Any = REQUIRED) -> Fields:
-        """Return an object inside this one."""
+        """Return a nested object."""
         return Fields(self._get(name, default), self._path(name))
 
     def environment(self, name: str) -> dict[str, str]:
         """Return environment variables, {} when absent."""
         inner = self.inner(name, default={})
         if len(inner.values) > 2048:
-            raise self.bad(name, "has more than 2048 variables")
+            raise self.bad(name, "must have at most 2048 variables")
         for key in inner.values:
             if not isinstance(key, str) or not ENV_NAME.fullmatch(key):
-                raise self.bad(name, f"{shorten(key)} is no name of an environment variable")
+                raise self.bad(name, f"must have names of environment variables as keys, got {shorten(key)}")
             inner.text(key, limit=128 << 10)
         return dict(inner.values)
 
     def port_range(self, name: str) -> tuple[int, int] | None:
-        """Return the first and last port, None when any may be taken."""
+        """Return the first and last port, None if any port may be used."""
         if self.values.get(name) is None:
             return None
         pair = self.items(name, least=2, limit=2)
@@ -291,7 +304,7 @@ class Fields:
         return low, inner.integer("1", low, 65535)
 
     def run(self, name: str = "run") -> str:
-        """Return the name of a run; it is safe as the name of a folder."""
+        """Return the name of a run, which is safe as the name of a folder."""
         return str(self.text(name, RUN_NAME, limit=64))
 
     def _path(self, name: str) -> str:
@@ -299,7 +312,7 @@ class Fields:
 
 
 def shorten(value: Any) -> str:
-    """Return a value from the network, short enough and harmless for a message."""
+    """Return a value from the network as ASCII text of at most 80 characters, for a message."""
     text = ascii(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -317,7 +330,7 @@ def parse_object(line: bytes) -> Json | None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write everything; a partial write on a full disk is followed by its error."""
+    """Write all bytes. After a partial write on a full disk, the next write raises the error."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -333,10 +346,10 @@ def sync_folder(path: str) -> None:
 
 
 def write_atomic(path: str, data: bytes, *, durable: bool = True, sync_names: bool = True) -> None:
-    """Replace a file by new content, whole or not at all.
+    """Replace the content of a file atomically.
 
-    :param durable: False for what means nothing after a reboot, when no process of a run lives
-    :param sync_names: False when the caller makes the folder durable after several files
+    :param durable: False for content that is meaningless after a reboot, which ends every process of a run
+    :param sync_names: False if the caller syncs the folder itself after several files
     """
     temporary = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -364,7 +377,7 @@ def write_json(path: str, document: Any, *, durable: bool = True, sync_names: bo
 
 
 def overwrite(path: str, data: bytes) -> None:
-    """Replace the content of a file of one block in place, padded with blanks: this needs no free space."""
+    """Replace the content of a one-block file in place, padded with blanks. This needs no free space."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.pwrite(fd, data.ljust(GAPS_BYTES), 0)
@@ -374,7 +387,7 @@ def overwrite(path: str, data: bytes) -> None:
 
 
 def write_mark(path: str, document: Any) -> None:
-    """Create a file whose being there counts, durably; without a rename, which costs a second flush."""
+    """Create a marker file durably. It is not renamed, because a rename costs a second flush."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         write_all(fd, json.dumps(document, separators=(",", ":")).encode())
@@ -385,7 +398,7 @@ def write_mark(path: str, document: Any) -> None:
 
 
 def read_bytes(path: str, limit: int = MAX_LINE) -> bytes | None:
-    """Return a regular file's first bytes, None when there is none; never follows a link, never blocks."""
+    """Return a regular file's first bytes, None if there is none. Never follows a link, never blocks."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -399,13 +412,13 @@ def read_bytes(path: str, limit: int = MAX_LINE) -> bytes | None:
 
 
 def read_json(path: str) -> Json | None:
-    """Return the object in a file, None when there is no file or no object in it."""
+    """Return the object in a file, None if there is no file or no object in it."""
     content = read_bytes(path)
     return None if content is None else parse_object(content)
 
 
 def read_text(path: str) -> str | None:
-    """Return a small system file without the newline at its end, None when it cannot be read."""
+    """Return a small system file without the newline at its end, None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(1 << 20).decode("utf-8", "replace").rstrip("\n")
@@ -414,9 +427,11 @@ def read_text(path: str) -> str | None:
 
 
 def make_private(path: str) -> None:
-    """Create a folder for this account alone; what is there must belong to it and be closed to others.
+    """Create a folder that only this account can access.
 
-    :raises Refused: it is a link or a file, or belongs to another user
+    An existing folder must belong to this account. Its access rights for other accounts are removed.
+
+    :raises Refused: the path is a link or a file, or belongs to another user
     """
     if not os.path.lexists(path):
         with contextlib.suppress(FileExistsError):
@@ -435,7 +450,7 @@ def make_private(path: str) -> None:
 
 
 def kind_of(found: os.stat_result) -> str:
-    """Return in words what a path is."""
+    """Return the kind of a path as a phrase, e.g. ``a folder``."""
     kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"), (stat.S_ISLNK, "a symbolic link"))
     return next((words for test, words in kinds if test(found.st_mode)), "a special file")
 
@@ -447,13 +462,13 @@ def below(root: str, relative: str) -> str:
     """
     parts = relative.split("/")
     if not relative or len(relative) > 4096 or "\0" in relative or any(part in ("", ".", "..") for part in parts):
-        raise Refused("bad_plan", f"path: {shorten(relative)} is not a plain relative path", field="path")
+        raise Refused("bad_plan", f"path: must be a plain relative path, got {shorten(relative)}", field="path")
     path = root
     for part in parts:
         path = os.path.join(path, part)
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISLNK(os.lstat(path).st_mode):
-                raise Refused("bad_plan", f"path: {shorten(relative)} passes through a link", field="path")
+                raise Refused("bad_plan", f"path: must not pass through a link, got {shorten(relative)}", field="path")
     return path
 
 
@@ -461,7 +476,7 @@ def below(root: str, relative: str) -> str:
 
 
 class Proc(NamedTuple):
-    """One process as /proc shows it; pid and start time together are never used twice."""
+    """A process as /proc shows it. The pair of pid and start time is never reused."""
 
     pid: int
     ppid: int
@@ -471,12 +486,12 @@ class Proc(NamedTuple):
 
 
 def boottime() -> float:
-    """Return the seconds since the host started, suspended time included; no clock change moves it."""
+    """Return the seconds since boot, including suspended time. Clock changes do not affect it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def machine_id() -> str:
-    """Return what names this machine for good."""
+    """Return the permanent id of this machine."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         text = (read_text(path) or "").strip()
         if WORD.fullmatch(text):
@@ -485,12 +500,12 @@ def machine_id() -> str:
 
 
 def boot_id() -> str:
-    """Return what changes with every boot."""
+    """Return the id of the current boot."""
     return (read_text("/proc/sys/kernel/random/boot_id") or "unknown").strip()
 
 
 def pid_namespace() -> int:
-    """Return which pid namespace this is: pids mean nothing in another one."""
+    """Return the id of this pid namespace. Pids are meaningless in another one."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -498,7 +513,7 @@ def pid_namespace() -> int:
 
 
 def read_proc(pid: int) -> Proc | None:
-    """Return a process, None when it does not exist."""
+    """Return a process, None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             head, _, rest = file.read().rpartition(b") ")
@@ -515,7 +530,7 @@ def all_procs() -> dict[int, Proc]:
 
 
 def is_dead(proc: Proc) -> bool:
-    """Return whether only the entry is left; a zombie whose other threads run is alive."""
+    """Return whether only the process table entry is left. A zombie with running threads is alive."""
     if proc.state not in "ZX":
         return False
     try:
@@ -525,7 +540,7 @@ def is_dead(proc: Proc) -> bool:
 
 
 def descendants(roots: Iterable[int], procs: dict[int, Proc]) -> list[Proc]:
-    """Return all living descendants of some processes, themselves not included."""
+    """Return all living descendants of some processes, without these processes themselves."""
     children: dict[int, list[int]] = {}
     for proc in procs.values():
         children.setdefault(proc.ppid, []).append(proc.pid)
@@ -540,7 +555,7 @@ def descendants(roots: Iterable[int], procs: dict[int, Proc]) -> list[Proc]:
 
 
 def identity(pid: int | None = None) -> Json:
-    """Return what tells a process from any other that ever has its pid."""
+    """Return the fields that distinguish a process from any other with the same pid."""
     proc = read_proc(os.getpid() if pid is None else pid)
     return {
         "pid": proc.pid if proc else 0,
@@ -551,13 +566,13 @@ def identity(pid: int | None = None) -> Json:
 
 
 def start_time(pid: int) -> int:
-    """Return when a process was started, 0 when it is gone."""
+    """Return the start time of a process, 0 if it is gone."""
     proc = read_proc(pid)
     return proc.start_time if proc else 0
 
 
 def find_process(known: Json | None) -> Proc | None:
-    """Return the living process with this identity; None when it is gone or its pid is another's now."""
+    """Return the living process with this identity, None if it is gone or its pid was reused."""
     if not known or known.get("boot_id") != boot_id() or known.get("pid_ns", pid_namespace()) != pid_namespace():
         return None
     pid = known.get("pid")
@@ -568,13 +583,13 @@ def find_process(known: Json | None) -> Proc | None:
 
 
 def how_gone(folder: RunFolder) -> tuple[str, str]:
-    """Return cause and words for a supervisor that is not there any more."""
-    # After a crash of the host only the mark of the start is sure to be whole.
+    """Return cause and description of the disappearance of a supervisor."""
+    # After a crash of the host only the ``started`` mark is known to be intact.
     known = folder.supervisor() or read_json(folder.file("started"))
     if not known:
         return "supervisor_killed", "its supervisor left no identity"
     if known.get("boot_id") != boot_id():
-        return "reboot", "the host has started anew since"
+        return "reboot", "the host has rebooted since"
     if known.get("pid_ns") != pid_namespace():
         return "reboot", "its pid namespace (container) is gone"
     proc = read_proc(int(known.get("pid") or 0))
@@ -584,7 +599,7 @@ def how_gone(folder: RunFolder) -> tuple[str, str]:
 
 
 def open_pidfd(pid: int) -> int:
-    """Return a pidfd, -1 where there is none."""
+    """Return a pidfd, -1 if there is none."""
     opener = getattr(os, "pidfd_open", None)
     if opener is None:
         return -1
@@ -596,7 +611,7 @@ def open_pidfd(pid: int) -> int:
 
 
 def send_signal(proc: Proc, number: int) -> None:
-    """Signal exactly this process; one that took over its pid is left alone."""
+    """Send a signal to exactly this process, never to a later one with its pid."""
     fd = open_pidfd(proc.pid)
     try:
         now = read_proc(proc.pid)
@@ -613,13 +628,13 @@ def send_signal(proc: Proc, number: int) -> None:
 
 
 def command_of(pid: int) -> str:
-    """Return a process's command line, shortened; its name where it has none."""
+    """Return a process's command line, shortened, or its name if it has none."""
     raw = (read_text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()
     return (raw or f"[{(read_text(f'/proc/{pid}/comm') or '?')}]")[:200]
 
 
 def describe(proc: Proc) -> Json:
-    """Return a survivor as it is reported."""
+    """Return the record that describes a surviving process in an answer."""
     return {"pid": proc.pid, "state": proc.state, "command": command_of(proc.pid)}
 
 
@@ -642,7 +657,7 @@ def unescape_mount(text: str) -> str:
 
 def distribution_version(name: str) -> str | None:
     """Return the version of an installed distribution, None without one. Imports nothing of it."""
-    # Slow to import, and a channel's first line is waited for.
+    # Slow to import, and the control side waits for a channel's first line.
     from importlib import metadata
 
     try:
@@ -652,7 +667,7 @@ def distribution_version(name: str) -> str | None:
 
 
 def memory_bytes() -> int:
-    """Return the host's memory."""
+    """Return the host's memory in bytes."""
     match = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo") or "")
     return int(match.group(1)) * 1024 if match else 0
 
@@ -687,7 +702,7 @@ class Address(NamedTuple):
 
 
 def netlink_dump(kind: int, header: bytes) -> Iterator[bytes]:
-    """Yield the kernel's answers to one dump request; nothing where netlink is closed."""
+    """Yield the kernel's answers to one dump request, nothing if netlink is unavailable."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
             sock.settimeout(5.0)
@@ -744,7 +759,7 @@ def addresses() -> list[Address]:
 
 
 def speed_mbps(name: str) -> int | None:
-    """Return an interface's speed, None when it does not say."""
+    """Return an interface's speed in Mbit/s, None if it reports none."""
     text = read_text(f"/sys/class/net/{name}/speed") or ""
     return int(text) if text.isdigit() and 0 < int(text) < 4_000_000 else None
 
@@ -752,8 +767,8 @@ def speed_mbps(name: str) -> int | None:
 def candidates() -> list[Json]:
     """Return the addresses under which other hosts may reach this one.
 
-    Left out: loopback, link-local, down, tentative or deprecated addresses, bridges of container
-    engines. Any other bridge counts only when nothing else is there (a host bridged for its VMs).
+    Excluded: loopback, link-local, down, tentative or deprecated addresses, bridges of container
+    engines. Any other bridge counts only if there is no other address (a host bridged for its VMs).
     """
     usable = [
         found
@@ -817,7 +832,7 @@ class NvmlProcess(ctypes.Structure):
 
 
 class Nvml:
-    """The driver's management library, asked without any NVIDIA program or package."""
+    """The driver's management library, called without any NVIDIA program or package."""
 
     _lock = threading.Lock()
 
@@ -853,13 +868,13 @@ class Nvml:
                 yield index, handle
 
     def words(self, function: str, handle: Any) -> str:
-        """Return a text that the library tells about a device, empty when it refuses."""
+        """Return a text property of a device, empty if the call fails."""
         buffer = ctypes.create_string_buffer(128)
         failed = getattr(self.library, function)(handle, buffer, ctypes.c_uint(len(buffer)))
         return "" if failed else buffer.value.decode("utf-8", "replace")
 
     def device(self, index: int, handle: Any) -> Json:
-        """Return what a probe reports of a device."""
+        """Return the probe report of a device."""
         memory = NvmlMemory()
         failed = self.library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
         return {
@@ -870,13 +885,13 @@ class Nvml:
         }
 
     def handle_of(self, uuid: str) -> Any:
-        """Return the handle of a device, None when the library does not know it."""
+        """Return the handle of a device, None if the library does not know it."""
         handle = ctypes.c_void_p()
         failed = self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
         return None if failed else handle
 
     def load(self, handle: Any) -> Json:
-        """Return what of ``gpu_util`` (percent) and ``gpu_free_memory`` (bytes) a device tells."""
+        """Return ``gpu_util`` (percent) and ``gpu_free_memory`` (bytes), each only if the device reports it."""
         found: Json = {}
         utilization, memory = NvmlUtilization(), NvmlMemory()
         if self.library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(utilization)) == 0:
@@ -906,7 +921,7 @@ def gpus() -> list[Json]:
 
 
 def device_users(devices: Iterable[str]) -> list[Json]:
-    """Return the processes on some devices, named with user and memory."""
+    """Return the processes on some devices, with user, memory and command."""
     wanted, found = set(devices), []
     if not wanted:
         return []
@@ -923,19 +938,22 @@ def device_users(devices: Iterable[str]) -> list[Json]:
 
 
 def user_of(pid: int) -> str:
-    """Return whose process it is, ``?`` when it is hidden."""
+    """Return the user of a process, ``?`` if it is hidden."""
     uid = real_uid(pid)
     return "?" if uid is None else user_name(uid)
 
 
 def real_uid(pid: int) -> int | None:
-    """Return the account of a process, None when it is hidden; the owner of /proc/<pid> is root for some programs."""
+    """Return the real uid of a process, None if it is hidden.
+
+    The owner of /proc/<pid> is not used, because it is root for some programs.
+    """
     match = re.search(r"^Uid:\s+(\d+)", read_text(f"/proc/{pid}/status") or "", re.MULTILINE)
     return int(match.group(1)) if match else None
 
 
 def user_name(uid: int) -> str:
-    """Return the name of an account, its number where it has none."""
+    """Return the name of an account, or its number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -958,25 +976,25 @@ class RunFolder:
         return os.path.join(self.path, *parts)
 
     def has(self, name: str) -> bool:
-        """Return whether a file is there."""
+        """Return whether a file exists in the folder."""
         return os.path.lexists(self.file(name))
 
     @property
     def exists(self) -> bool:
-        """Whether somebody tried to start this run here; the lock alone may have been removed since."""
+        """Return whether a start of this run was attempted here. Its lock file may have been removed since."""
         return self.has("lock") or self.has("supervisor.json")
 
     @property
     def buried(self) -> bool:
-        """Whether this run must never start here."""
+        """Return whether this run must never start here."""
         return os.path.lexists(self.tombstone)
 
     def buried_launch(self, launch: str | None) -> bool:
-        """Return whether this launch of the run must never start here, although another one did."""
+        """Return whether this one launch of the run must never start here."""
         return launch is not None and os.path.lexists(f"{self.tombstone}+{launch}")
 
     def is_other_launch(self, launch: str | None) -> bool:
-        """Return whether what is here under this name was launched by somebody else; False where nobody can say."""
+        """Return whether the run here is of another launch, False if either launch is unknown."""
         known = (self.plan() or {}).get("launch")
         return launch is not None and known is not None and launch != known
 
@@ -985,11 +1003,11 @@ class RunFolder:
         return read_json(self.file("plan.json"))
 
     def state(self) -> Json:
-        """Return what the supervisor last said of itself, {} before that."""
+        """Return the state that the supervisor last recorded, {} before the first record."""
         return read_json(self.file("state.json")) or {}
 
     def ended(self) -> Json | None:
-        """Return how the run ended, None while it has not."""
+        """Return the record of the run's end, None before the end."""
         return read_json(self.file("ended")) if self.has("ended") else None
 
     def supervisor(self) -> Json | None:
@@ -1001,7 +1019,7 @@ class RunFolder:
         return find_process(self.supervisor()) is not None
 
     def ring(self) -> bool:
-        """Wake the supervisor so that it looks at its files; return whether it listens."""
+        """Wake the supervisor to read its command files. Return whether it listens."""
         try:
             fd = os.open(self.file("control"), os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -1016,11 +1034,11 @@ class RunFolder:
 
 
 class Layout:
-    """Where everything lies on this host.
+    """Paths of all files and folders on this host.
 
-    :param remote_dir: content-addressed archives; may be one share for many hosts
-    :param state_dir: locks, pids and runs; must be a file system of this host
-    :param lock_dir: lock files that all accounts share; None: ``/run/lock`` where it can be used, ``none``: no folder
+    :param remote_dir: content-addressed archives; many hosts may share it
+    :param state_dir: locks, pids and runs; must be on a file system of this host
+    :param lock_dir: lock files that all accounts share; None: ``/run/lock`` if it can be used, ``none``: no folder
     """
 
     def __init__(self, remote_dir: str, state_dir: str | None = None, lock_dir: str | None = None) -> None:
@@ -1029,7 +1047,7 @@ class Layout:
         self.is_default = state_dir is None
         self.state_dir = os.path.abspath(os.path.expanduser(state_dir or default))
         wanted = os.path.abspath(lock_dir or LOCK_DIR)
-        #: Why slots are locked against this account only.
+        #: Reason why slots are locked against this account only, None if they are locked against all.
         self.lock_problem = "lock_dir is 'none'" if lock_dir == NO_LOCK_DIR else why_no_lock_dir(wanted)
         self.lock_dir = None if self.lock_problem else wanted
         self.needs_lock_dir = lock_dir not in (None, NO_LOCK_DIR)
@@ -1037,8 +1055,8 @@ class Layout:
     def ensure(self) -> Layout:
         """Create the folders of ``state_dir`` and return self.
 
-        :raises Refused: ``state_dir`` is on a network file system, or not this account's; ``lock_dir`` was set and
-            cannot be used
+        :raises Refused: ``state_dir`` is on a network file system or belongs to another account; ``lock_dir`` was
+            set and cannot be used
         """
         if self.needs_lock_dir and self.lock_problem:
             raise Refused("lock_dir", self.lock_problem)
@@ -1046,8 +1064,8 @@ class Layout:
         if kind in NETWORK_FILE_SYSTEMS:
             raise Refused(
                 "state_dir",
-                f"state_dir {self.state_dir} lies on {kind} (mounted at {point}). Locks and pids need a file system of "
-                "the host itself. Set state_dir to a local folder.",
+                f"state_dir {self.state_dir} must be on a local file system, because it holds locks and pids. It is on "
+                f"{kind} (mounted at {point}). Set state_dir to a local folder.",
             )
         if self.is_default:
             make_private(os.path.dirname(self.state_dir))
@@ -1057,26 +1075,26 @@ class Layout:
         return self
 
     def run(self, name: str) -> RunFolder:
-        """Return a run's folder; the name has been checked."""
+        """Return a run's folder. The caller has checked the name."""
         return RunFolder(self, name)
 
     def runs(self) -> list[str]:
-        """Return the names of all runs that left something here."""
+        """Return the names of all runs that have a folder here."""
         with contextlib.suppress(OSError):
             return sorted(n for n in os.listdir(os.path.join(self.state_dir, "runs")) if RUN_NAME.fullmatch(n))
         return []
 
     def slots(self) -> list[int]:
-        """Return the slots that were ever locked."""
+        """Return all slots that were ever locked here."""
         names = (name.partition(".") for name in names_in(os.path.join(self.state_dir, "slots")))
         return sorted(int(index) for index, _, kind in names if kind == "lock" and index.isdigit())
 
     def slot_lock(self, index: int) -> str:
-        """Return the lock file of a slot for this account; its text names the run that took the slot last."""
+        """Return the lock file of a slot for this account. Its content names the last run of the slot."""
         return os.path.join(self.state_dir, "slots", f"{index}.lock")
 
     def machine_lock(self, index: int, device: str | None) -> str | None:
-        """Return the lock file of a slot for all accounts, None where there is no folder for it."""
+        """Return the lock file of a slot for all accounts, None without a ``lock_dir``."""
         if self.lock_dir is None:
             return None
         name = f"cpu-{index}" if device is None else device.replace("/", "_")
@@ -1091,9 +1109,9 @@ class Layout:
         return os.path.join(self.remote_dir, "libraries", digest)
 
     def bury(self, run: str, token: int | None, launch: str | None = None) -> None:
-        """Refuse every later start of a run, durably.
+        """Write a durable tombstone that forbids every later start of a run.
 
-        :param launch: only of this one; None = of all
+        :param launch: the only launch that is forbidden; None = all
         """
         folder = self.run(run)
         path = folder.tombstone if launch is None else f"{folder.tombstone}+{launch}"
@@ -1103,16 +1121,16 @@ class Layout:
         write_json(path, {"run": run, "token": token, "at": time.time()})
 
     def tokens(self, index: int) -> Json:
-        """Return the highest token per store that used a slot."""
+        """Return the highest token of each store that used a slot."""
         return read_json(os.path.join(self.state_dir, "slots", f"{index}.token")) or {}
 
     def stores(self) -> Json:
-        """Return the highest token seen per store."""
+        """Return the highest token seen of each store."""
         found = (read_json(os.path.join(self.state_dir, "store.json")) or {}).get("stores")
         return found if isinstance(found, dict) else {}
 
     def record_tokens(self, store: str, token: int, slots: Iterable[int]) -> None:
-        """Raise the recorded tokens of a store; they never fall."""
+        """Raise the recorded tokens of a store. They never decrease."""
         lock = wait_lock(os.path.join(self.state_dir, "store.lock"), 10.0)
         try:
             for index in slots:
@@ -1129,7 +1147,7 @@ class Layout:
 
 
 def number(value: Any) -> int:
-    """Return a recorded number, -1 when it is none."""
+    """Return a recorded integer, -1 for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
@@ -1137,9 +1155,9 @@ def number(value: Any) -> int:
 
 
 def take_lock(path: str, *, shared: bool = False) -> int | None:
-    """Return a descriptor that holds the lock of a file, None when another holds it.
+    """Return a descriptor that holds the lock of a file, None if another process holds it.
 
-    :param shared: only look; two that look do not disturb each other
+    :param shared: only probe the lock; concurrent probes do not block each other
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -1151,7 +1169,7 @@ def take_lock(path: str, *, shared: bool = False) -> int | None:
 
 
 def lock_file(fd: int, *, shared: bool) -> bool:
-    """Lock an open file without waiting; close it when another process holds it."""
+    """Lock an open file without waiting. Close it and return False if another process holds the lock."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
@@ -1163,7 +1181,10 @@ def lock_file(fd: int, *, shared: bool) -> bool:
 
 
 def is_file_at(fd: int, path: str) -> bool:
-    """Return whether an open file is still the one at a path; it may be replaced between our open and our lock."""
+    """Return whether an open file is still the one at a path.
+
+    Another process may replace the file between this process's open and lock.
+    """
     here = os.fstat(fd)
     try:
         there = os.stat(path, follow_symlinks=False)
@@ -1173,9 +1194,9 @@ def is_file_at(fd: int, path: str) -> bool:
 
 
 def wait_lock(path: str, timeout_s: float) -> int:
-    """Return a descriptor that holds the lock of a file.
+    """Wait for the lock of a file and return a descriptor that holds it.
 
-    :raises Refused: somebody holds it for longer than ``timeout_s``
+    :raises Refused: another process holds it for longer than ``timeout_s``
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -1183,12 +1204,12 @@ def wait_lock(path: str, timeout_s: float) -> int:
         if fd is not None:
             return fd
         if time.monotonic() > deadline:
-            raise Refused("busy", f"{path} was locked for {timeout_s:g} s. Look which process hangs there.")
+            raise Refused("busy", f"{path} was locked for {timeout_s:g} s. Check with lslocks whether its owner hangs.")
         time.sleep(0.005)
 
 
 def is_locked(path: str) -> bool:
-    """Return whether somebody holds the lock of a file."""
+    """Return whether any process holds the lock of a file."""
     if not os.path.lexists(path):
         return False
     fd = take_lock(path, shared=True)
@@ -1199,11 +1220,11 @@ def is_locked(path: str) -> bool:
 
 
 def why_no_lock_dir(path: str) -> str | None:
-    """Return why a folder cannot hold the lock files of all accounts, None when it can."""
+    """Return the reason why a folder cannot hold the lock files of all accounts, None if it can."""
     try:
         found = os.lstat(path)
     except OSError as error:
-        words = f"it cannot be looked at: {error.strerror}"
+        words = f"it cannot be read: {error.strerror}"
     else:
         owner, kind = user_name(found.st_uid), mount_of(path)[1]
         mode = stat.S_IMODE(found.st_mode)
@@ -1212,7 +1233,7 @@ def why_no_lock_dir(path: str) -> str | None:
         elif found.st_uid != 0 or not mode & stat.S_ISVTX or not mode & stat.S_IWOTH:
             words = f"it has mode {mode:04o} and belongs to user {owner}"
         elif kind in NETWORK_FILE_SYSTEMS:
-            words = f"it lies on {kind}, not on a file system of the host itself"
+            words = f"it is on {kind}, not on a file system of the host itself"
         else:
             return None
     return (
@@ -1222,11 +1243,12 @@ def why_no_lock_dir(path: str) -> str | None:
 
 
 def open_machine_lock(path: str, *, create: bool) -> int:
-    """Open a lock file that all accounts share; only the caller that may ``create`` one must have a single thread.
+    """Open a lock file that all accounts share.
 
-    Sticky folders refuse O_CREAT on a file of another account (fs.protected_regular), so it comes second.
+    With ``create`` the process must be single-threaded, because the umask changes. Sticky folders refuse
+    O_CREAT on a file of another account (fs.protected_regular), so an open without it comes first.
 
-    :raises FileNotFoundError: it is not there, and ``create`` is false
+    :raises FileNotFoundError: the file does not exist, and ``create`` is false
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     for _ in range(100):
@@ -1246,11 +1268,11 @@ def open_machine_lock(path: str, *, create: bool) -> int:
 
 
 def take_machine_lock(path: str, *, create: bool) -> int | None:
-    """Return a descriptor that holds a slot's lock for all accounts, None when another process holds it.
+    """Return a descriptor that holds a slot's lock for all accounts, None if another process holds it.
 
-    :param create: make the file when it is not there
-    :raises Refused: ``slot_busy``, the file is none of ours; names its owner and the command that repairs it
-    :raises FileNotFoundError: there is nothing to look at
+    :param create: create the file if it does not exist
+    :raises Refused: ``slot_busy``, the file is not a valid lock file; names its owner and the command that repairs it
+    :raises FileNotFoundError: the file does not exist, and ``create`` is false
     """
     while True:
         try:
@@ -1276,7 +1298,7 @@ def unusable_lock(path: str) -> Refused:
         words = f"found {kind_of(found)} with mode {stat.S_IMODE(found.st_mode):04o} and {found.st_nlink} name(s)"
         words += f" of user {user_name(found.st_uid)}"
     except OSError as error:
-        words = f"it cannot be looked at: {error.strerror}"
+        words = f"it cannot be read: {error.strerror}"
     return Refused(
         "slot_busy",
         f"Lock file {path} must be a regular file with mode 0444 and one name, {words}. "
@@ -1285,7 +1307,7 @@ def unusable_lock(path: str) -> Refused:
 
 
 def machine_holder(path: str | None) -> str | None:
-    """Return in words who holds a slot's lock for all accounts, None when it is free."""
+    """Return a description of the holder of a slot's lock for all accounts, None if it is free."""
     if path is None:
         return None
     try:
@@ -1301,7 +1323,7 @@ def machine_holder(path: str | None) -> str | None:
 
 
 def lock_taker(path: str) -> str:
-    """Return in words which process took the lock of a file, by the kernel's own list."""
+    """Return a description of the process that took the lock of a file, according to /proc/locks."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -1315,14 +1337,14 @@ def lock_taker(path: str) -> str:
 
 
 def write_label(fd: int, label: Json) -> None:
-    """Write who holds a slot into its lock file, while holding it."""
+    """Write the holder of a slot into its lock file. The caller holds the lock."""
     data = json.dumps(label).encode()
     os.pwrite(fd, data, 0)
     os.ftruncate(fd, len(data))
 
 
 def lock_holders(path: str) -> list[Proc]:
-    """Return the processes that keep the lock of a file, by the kernel's own account."""
+    """Return the processes that hold the lock of a file, according to /proc/<pid>/fdinfo."""
     try:
         wanted = os.stat(path)
     except OSError:
@@ -1338,7 +1360,7 @@ def lock_holders(path: str) -> list[Proc]:
 
 
 def holds_lock(pid: int, fd: str, wanted: os.stat_result) -> bool:
-    """Return whether a descriptor of a process keeps the lock of a file; an open file alone does not."""
+    """Return whether a descriptor of a process holds the lock of a file. An open file alone does not."""
     try:
         found = os.stat(f"/proc/{pid}/fd/{fd}")
     except OSError:
@@ -1361,20 +1383,20 @@ def encode_event(record: Json) -> bytes:
 
 
 def decode_event(line: bytes) -> Json | None:
-    """Return the event of a line, None when it is not what its writer wrote."""
+    """Return the event of a line, None if the line is damaged."""
     checksum, _, body = line.rstrip(b"\n").partition(b" ")
     return parse_object(body) if checksum == b"%08x" % zlib.crc32(body) else None
 
 
 class EventWriter:
-    """The one writer of a run's ``events.supervisor``; whoever holds the run's lock may be it."""
+    """The only writer of a run's ``events.supervisor``. Its process must hold the run's lock."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         content = os.pread(self.fd, 64 << 20, 0)
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
-            # Nobody was sent a part of a line, so cutting it moves no offset.
+            # Partial lines are never sent, so this truncation does not affect any offset.
             os.ftruncate(self.fd, whole)
         records = [record for record in map(decode_event, content[:whole].splitlines()) if record]
         self.seq = max((number(record.get("seq")) for record in records), default=0)
@@ -1383,7 +1405,7 @@ class EventWriter:
         self.first_failure = next((one.get("rank") for one in exits if one.get("exit_code")), None)
 
     def write(self, record: Json) -> None:
-        """Append one event, or leave the file as it was; how a rank or run ended is durable at once."""
+        """Append one event, or leave the file unchanged. Ends of ranks and runs are durable at once."""
         size = os.fstat(self.fd).st_size
         try:
             write_all(self.fd, encode_event({"seq": self.seq + 1, **record}))
@@ -1396,7 +1418,7 @@ class EventWriter:
         self.last = record
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         os.close(self.fd)
 
 
@@ -1404,15 +1426,15 @@ class EventWriter:
 
 
 class Sampler:
-    """Measures this host and the GPUs of a run, in a process of its own.
+    """Measurement of this host and the GPUs of a run, in its own process.
 
-    The supervisor has one thread and must never wait, neither for a disk nor for a driver. The GPUs are asked in
-    a second thread of this process, so that a driver that hangs takes only its own figures away.
+    The supervisor has one thread and must never wait for a disk or a driver. A second thread of this process
+    queries the GPUs, so that a driver that hangs affects only the figures of the GPUs.
 
     One line per interval, ``kind`` ``system``: ``cpu_util`` (percent, mean over the CPUs), ``memory_available``
     (bytes), and since the last line, per second, ``net_sent``, ``net_recv``, ``disk_read``, ``disk_write`` (bytes)
-    and ``disk_iops``; ``gpus``: ``uuid``, ``gpu_util`` (percent), ``gpu_free_memory`` (bytes). What cannot be
-    measured is left out.
+    and ``disk_iops``; ``gpus``: ``uuid``, ``gpu_util`` (percent), ``gpu_free_memory`` (bytes). A figure that
+    cannot be measured is omitted.
     """
 
     def __init__(self, path: str, interval_s: float, devices: list[str], limit: int = SAMPLES_LIMIT) -> None:
@@ -1426,7 +1448,7 @@ class Sampler:
         self.wanted: dict[str, bool] = {}
 
     def run(self) -> None:
-        """Write samples until the process is killed, or the file has no room for more."""
+        """Write samples until the process is killed or the file is full."""
         if self.devices:
             threading.Thread(target=self._ask_gpus, daemon=True).start()
         before, before_at = self._counters(), time.monotonic()
@@ -1451,7 +1473,7 @@ class Sampler:
             found["memory_available"] = int(after["memory_available"])
         for name in ("net_sent", "net_recv", "disk_iops", "disk_read", "disk_write"):
             if name in change:
-                # An interface or disk that went away takes its counts with it.
+                # The counters of a removed interface or disk leave the sum, so it may fall.
                 found[name] = round(max(0.0, change[name]) / elapsed_s, 1)
         if self.gpus and time.monotonic() - self.gpus_at < 3 * self.interval_s + 1.0:
             found["gpus"] = self.gpus
@@ -1497,21 +1519,21 @@ class Sampler:
         return {"disk_iops": operations, "disk_read": read, "disk_write": written}
 
     def _counts(self, kind: str, name: str) -> bool:
-        """Return whether a disk or interface is one of its own, so that nothing is counted twice."""
+        """Return whether a disk or interface is counted. Those on top of another one are not."""
         path = f"{kind}/{name}"
         if path not in self.wanted:
             if kind == "/sys/block":
-                # Partitions are not there; a volume, array or mapping has slaves; a loop reads another file system.
+                # No partitions here. Volumes, arrays and mappings have slaves. A loop device reads another file system.
                 inner = re.match(r"loop|ram|zram|fd|sr", name) is not None
                 self.wanted[path] = not inner and os.path.isdir(path) and not names_in(f"{path}/slaves")
             else:
-                # Bonds, bridges and VLANs pass on what the interface below them counts as well.
+                # Bonds, bridges and VLANs forward traffic that the interface below them counts too.
                 upper = any(entry.startswith("lower_") for entry in names_in(path))
                 self.wanted[path] = not upper and name != "lo" and not CONTAINER_INTERFACES.match(name)
         return self.wanted[path]
 
     def _ask_gpus(self) -> None:
-        """Keep the GPUs' latest figures; ends when the library is not there or fails."""
+        """Update the GPUs' latest figures until the library fails. Return at once without the library."""
         with contextlib.suppress(Exception), Nvml.opened() as nvml:
             if nvml is None:
                 return
@@ -1526,7 +1548,7 @@ class Sampler:
         try:
             write_all(self.fd, line)
         except OSError:
-            # A full disk: samples are the first thing to do without.
+            # The disk is full. Samples are dropped first.
             with contextlib.suppress(OSError):
                 os.ftruncate(self.fd, self.written)
             return
@@ -1534,7 +1556,7 @@ class Sampler:
         self.written += len(line)
 
     def _thin(self) -> None:
-        """Halve the rate each time half of what is left of the limit is used: the file never gets there."""
+        """Halve the rate each time half of the remaining limit is used, so that the file never reaches it."""
         while self.written >= self.thin_at and self.limit - self.thin_at >= 4096:
             self.interval_s *= 2
             self.thin_at += (self.limit - self.thin_at) // 2
@@ -1542,7 +1564,7 @@ class Sampler:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder, [] when there is none."""
+    """Return the names in a folder, [] if there is none."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -1550,7 +1572,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> int:
-    """Fork the process that writes a run's samples; return its pid. It dies with its parent."""
+    """Fork the process that writes a run's samples and return its pid. It dies with its parent."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -1560,7 +1582,7 @@ def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> i
         for number_ in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number_, signal.SIG_DFL)
         LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        # The locks of the slots and of the run above all: they must not outlive the supervisor in here.
+        # Above all the locks of the slots and of the run: this process must not hold them after the supervisor.
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2:
                 with contextlib.suppress(OSError):
@@ -1578,14 +1600,14 @@ def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> i
 
 
 class Cgroup:
-    """A cgroup v2 of a run's own; one write kills everything in it, however it detached itself."""
+    """A run's own cgroup v2. One write kills every process in it, including detached ones."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     @classmethod
     def create(cls, folder: RunFolder) -> Cgroup | None:
-        """Return a new cgroup for a run, None where this account may not have one."""
+        """Return a new cgroup for a run, None if this account may not create one."""
         if os.environ.get("DTRAIN_NO_CGROUP"):
             return None
         parent = own_cgroup()
@@ -1608,18 +1630,18 @@ class Cgroup:
 
     @classmethod
     def known(cls, path: Any) -> Cgroup | None:
-        """Return the cgroup that a dead supervisor wrote down, None unless it is one of ours."""
+        """Return the cgroup that a dead supervisor recorded, None unless it is the cgroup of a run."""
         if not isinstance(path, str) or not CGROUP_NAME.fullmatch(os.path.basename(path)):
             return None
         ours = any(os.path.dirname(path).startswith(mount) for mount, _ in cgroup_mounts())
         return cls(path) if ours and ".." not in path.split("/") and os.path.isdir(path) else None
 
     def enter(self) -> bool:
-        """Put the calling process into the cgroup; return whether it is there."""
+        """Move the calling process into the cgroup. Return whether it is inside."""
         return self._move(self.path) and self.is_inside()
 
     def leave(self) -> bool:
-        """Put the calling process back to where the cgroup was made; return whether it is out."""
+        """Move the calling process to the parent of the cgroup. Return whether it is outside."""
         return self._move(os.path.dirname(self.path)) and not self.is_inside()
 
     def is_inside(self) -> bool:
@@ -1636,24 +1658,24 @@ class Cgroup:
         return True
 
     def kill(self) -> None:
-        """Send SIGKILL to everything inside, children that appear meanwhile included."""
+        """Send SIGKILL to all processes inside, including children forked meanwhile."""
         with contextlib.suppress(OSError), open(os.path.join(self.path, "cgroup.kill"), "wb", buffering=0) as file:
             file.write(b"1")
 
     def pids(self) -> list[int]:
-        """Return the processes inside, those in groups below it included."""
+        """Return the pids inside, including those in nested cgroups."""
         files = (os.path.join(path, "cgroup.procs") for path, _, _ in os.walk(self.path))
         return [int(pid) for file in files for pid in (read_text(file) or "").split() if pid.isdigit()]
 
     def remove(self) -> None:
-        """Remove the cgroup and what the ranks made below it; keeps it while something lives inside."""
+        """Remove the cgroup and those that the ranks created in it. A cgroup with processes stays."""
         with contextlib.suppress(OSError):
             for path, _, _ in os.walk(self.path, topdown=False):
                 os.rmdir(path)
 
 
 def cgroup_mounts() -> list[tuple[str, str]]:
-    """Return mount point and root of every cgroup v2 mount, the ``unified`` one of a hybrid host too."""
+    """Return mount point and root of every cgroup v2 mount, including ``unified`` of a hybrid host."""
     found = []
     for line in (read_text("/proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
@@ -1663,7 +1685,7 @@ def cgroup_mounts() -> list[tuple[str, str]]:
 
 
 def own_cgroup() -> str | None:
-    """Return the folder of this process's cgroup v2, None when there is none or it is not writable."""
+    """Return the folder of this process's cgroup v2, None if it is missing or not writable."""
     match = re.search(r"^0::(.*)$", read_text("/proc/self/cgroup") or "", re.MULTILINE)
     for mount, root in cgroup_mounts() if match else ():
         path = match.group(1) if match else "/"
@@ -1678,7 +1700,7 @@ def own_cgroup() -> str | None:
 
 
 def environment_names(pid: int, folder: RunFolder) -> bool:
-    """Return whether a process was started as part of a run of this very folder."""
+    """Return whether a process's environment names the run of exactly this folder."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = file.read(4 << 20).split(b"\0")
@@ -1691,8 +1713,9 @@ def environment_names(pid: int, folder: RunFolder) -> bool:
 def leftovers(folder: RunFolder) -> list[Proc]:
     """Return the living processes of a run whose supervisor is gone.
 
-    Found by the run's cgroup, by its ranks (pid and start time) and their descendants, by the
-    environment, by who keeps its slot locks, and below its reaper. Never this process or one above it.
+    They are found by the run's cgroup, by its ranks (pid and start time) and their descendants, by
+    their environment, by the slot locks that they hold, and below the run's reaper. This process and
+    its ancestors are never returned.
     """
     procs = all_procs()
     found: dict[int, Proc] = {}
@@ -1705,7 +1728,7 @@ def leftovers(folder: RunFolder) -> list[Proc]:
         inside = [procs[pid] for pid in (group.pids() if group else ()) if pid in procs]
         for proc in [*mine, *inside, *descendants([proc.pid for proc in [*mine, *inside]], procs)]:
             found[proc.pid] = proc
-        # It inherits what its dead supervisor leaves, a sampler that hangs in a driver as well.
+        # The reaper inherits the children of its dead supervisor, also a sampler stuck in a driver, which is skipped.
         if (reaper := find_reaper(folder)) is not None:
             found.update({one.pid: one for one in descendants([reaper.pid], procs) if not is_ours(one.pid)})
     for proc in procs.values():
@@ -1719,13 +1742,13 @@ def leftovers(folder: RunFolder) -> list[Proc]:
 
 
 def rank_records(folder: RunFolder) -> list[Json]:
-    """Return what the supervisor wrote of its ranks."""
+    """Return the supervisor's records of its ranks."""
     ranks = folder.state().get("ranks")
     return [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
 
 
 def slot_keepers(folder: RunFolder) -> list[Proc]:
-    """Return the processes that keep a slot lock which this run took, also when its folder is gone."""
+    """Return the processes that hold a slot lock taken by this run, even if its folder is gone."""
     found: list[Proc] = []
     for index in folder.layout.slots():
         path = folder.layout.slot_lock(index)
@@ -1735,7 +1758,7 @@ def slot_keepers(folder: RunFolder) -> list[Proc]:
 
 
 def ancestors(pid: int, procs: dict[int, Proc]) -> set[int]:
-    """Return a process and everything above it."""
+    """Return the pids of a process and of its ancestors."""
     found: set[int] = set()
     while pid in procs and pid not in found:
         found.add(pid)
@@ -1743,31 +1766,31 @@ def ancestors(pid: int, procs: dict[int, Proc]) -> set[int]:
     return found
 
 
-#: The file of this program as hosts have it, and in a checkout.
+#: Path of this program on hosts, and in a checkout.
 OWN_FILE = re.compile(r"(.*/)?(supervisor/[0-9a-f]{64}|airflow_provider_dtrain/hosts/supervisor)\.py")
 
 
 def is_ours(pid: int) -> bool:
-    """Return whether a process is a role of this program; no role ever becomes code of a user."""
+    """Return whether a process is a role of this program. No role ever executes user code."""
     argv = (read_text(f"/proc/{pid}/cmdline") or "").split("\0")
     return len(argv) > 2 and OWN_FILE.fullmatch(argv[1]) is not None and argv[2] in ROLES
 
 
 def find_reaper(folder: RunFolder) -> Proc | None:
-    """Return the living reaper of a run, None when it is gone or the run was started by an older version."""
+    """Return the living reaper of a run, None if it is gone or an older version started the run."""
     known = folder.supervisor() or {}
     reaper = known.get("reaper")
     return find_process({**known, **reaper}) if isinstance(reaper, dict) else None
 
 
 def origin() -> Json:
-    """Return what every descendant of this process has in common with it, and loses to no ordinary system call.
+    """Return properties that every descendant of this process shares and no ordinary system call changes.
 
-    ``heirs`` are the processes above the reaper, nearest first: one of them inherits what outlives the reaper.
+    ``heirs`` are the processes above the reaper, nearest first. One of them inherits the reaper's orphans.
     """
     heirs: list[Json] = []
     session = os.getsid(0)
-    # The process that forked the reaper leads the session and ends at once; the run is not started before.
+    # The process that forked the reaper leads the session and exits at once. The run must not start before that.
     while (reaper := read_proc(os.getppid())) is not None and reaper.ppid == session:
         time.sleep(0.0005)
     heir = read_proc(reaper.ppid) if reaper else None
@@ -1778,19 +1801,19 @@ def origin() -> Json:
 
 
 def place_of(pid: int) -> Json:
-    """Return the login session that the kernel keeps for a process, and its place in the hierarchy of systemd."""
+    """Return the kernel's login session of a process, and its place in the hierarchy of systemd."""
     groups = (read_text(f"/proc/{pid}/cgroup") or "").splitlines()
     group = [line.partition(":")[2] for line in groups if line.split(":")[1:2] in ([""], ["name=systemd"])]
     return {"login": read_text(f"/proc/{pid}/sessionid"), "group": sorted(group)}
 
 
 def suspects(folder: RunFolder) -> list[Proc]:
-    """Return the processes that may be what a run has left, when supervisor and reaper are both gone.
+    """Return the possible leftovers of a run whose supervisor and reaper are both gone.
 
-    They are of this account, younger than the run, belong to no known run, and either share a session with the run or
-    were inherited by the process that inherits the run's orphans. They are not killed, since a program that the user
-    started otherwise may look the same. Not suspected is what has another login session or another place in systemd's
-    hierarchy than the run, since neither changes without privileges.
+    They belong to this account, are younger than the run, belong to no known run, and either share a session with the
+    run or were inherited by the process that inherits the run's orphans. They are not killed, because another program
+    of the user may look the same. A process with another login session or another place in systemd's hierarchy than
+    the run is no suspect, because neither changes without privileges.
     """
     known = folder.supervisor() or {}
     start = number(known.get("start_time"))
@@ -1812,7 +1835,7 @@ def suspects(folder: RunFolder) -> list[Proc]:
 
 
 def is_proved(known: Json) -> bool:
-    """Return whether nothing of a run can live although its supervisor is gone: another boot, or an empty cgroup."""
+    """Return whether a run without supervisor provably has no process: another boot, or an empty cgroup."""
     if known.get("boot_id") != boot_id() or known.get("pid_ns") != pid_namespace():
         return True
     path = known.get("cgroup")
@@ -1820,17 +1843,17 @@ def is_proved(known: Json) -> bool:
 
 
 def orphans_parents(source: Json, procs: dict[int, Proc]) -> set[int]:
-    """Return who may have inherited what a run has left; nothing is known of runs that an older version started."""
+    """Return the pids that may have inherited a run's orphans, none for a run started by an older version."""
     heirs = source.get("heirs")
     heirs = [heir for heir in heirs if isinstance(heir, dict)] if isinstance(heirs, list) else []
     living = [procs[heir["pid"]].pid for heir in heirs
               if heir.get("pid") in procs and procs[heir["pid"]].start_time == heir.get("start_time")]  # fmt: skip
-    # The nearest one inherits. Once it has gone, it is one of those above it, and any of them may be.
+    # The nearest heir inherits. Once it is gone, any of the heirs above it may have inherited.
     return set(living[:1] if len(living) == len(heirs) else living)
 
 
 def is_suspect(proc: Proc, source: Json) -> bool:
-    """Return whether a process is of this account, and of the run's login session and place if these are known."""
+    """Return whether a process has this account, and the run's login session and place if they are known."""
     if real_uid(proc.pid) != os.getuid():
         return False
     place = place_of(proc.pid)
@@ -1838,13 +1861,16 @@ def is_suspect(proc: Proc, source: Json) -> bool:
 
 
 def known_processes(procs: dict[int, Proc]) -> set[int]:
-    """Return the roles of this program, of any ``state_dir``, and everything that runs below them."""
+    """Return the pids of all roles of this program, of any ``state_dir``, and of their descendants."""
     roles = [proc.pid for proc in procs.values() if is_ours(proc.pid)]
     return {*roles, *(proc.pid for proc in descendants(roles, procs))}
 
 
 def left_of(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
-    """Return what lives of a run whose supervisor is gone, its reaper included, and without these its suspects."""
+    """Return the living processes of a run without supervisor, and its suspects if there are none.
+
+    The reaper is returned if it is the only process left.
+    """
     found = leftovers(folder)
     if not found and (reaper := find_reaper(folder)) is not None:
         found = [reaper]
@@ -1852,12 +1878,12 @@ def left_of(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
 
 
 def has_left(folder: RunFolder) -> bool:
-    """Return whether something may live of a run that was started and whose supervisor is gone."""
+    """Return whether a started run without supervisor may still have processes."""
     return folder.has("started") and not folder.has("ended") and not folder.alive() and any(left_of(folder))
 
 
 def remains(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
-    """Kill what surely is left of a run whose supervisor is gone; return what lives all the same, and suspects."""
+    """Kill the leftovers of a run without supervisor. Return the processes that survive, and the suspects."""
     kill_leftovers(folder)
     if (reaper := find_reaper(folder)) is not None and reaper.state in "Tt":
         send_signal(reaper, signal.SIGCONT)
@@ -1865,7 +1891,7 @@ def remains(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
 
 
 def kill_leftovers(folder: RunFolder) -> list[Proc]:
-    """Kill what is left of a run without supervisor; return what was alive before that."""
+    """Kill the leftovers of a run without supervisor. Return the processes that were alive before."""
     group = Cgroup.known((folder.supervisor() or {}).get("cgroup"))
     if group is not None:
         group.kill()
@@ -1881,7 +1907,7 @@ def kill_leftovers(folder: RunFolder) -> list[Proc]:
 
 
 def receive_archive(layout: Layout, kind: str, digest: str, source: IO[bytes]) -> None:
-    """Keep an archive that comes in, whole and with the right digest or not at all.
+    """Store an incoming archive, completely and with the right digest or not at all.
 
     :raises Refused: wrong digest, or the folder cannot be written
     """
@@ -1896,7 +1922,7 @@ def receive_archive(layout: Layout, kind: str, digest: str, source: IO[bytes]) -
                 seen.update(chunk)
                 write_all(fd, chunk)
             if seen.hexdigest() != digest:
-                words = f"The archive arrived as {seen.hexdigest()}, announced was {digest}. Send it again."
+                words = f"The archive must have SHA-256 {digest}, got {seen.hexdigest()}. Send it again."
                 raise Refused("digest", words)
             os.fsync(fd)
         finally:
@@ -1911,13 +1937,13 @@ def receive_archive(layout: Layout, kind: str, digest: str, source: IO[bytes]) -
 
 def bad_archive(name: str, words: str) -> Refused:
     """Return the refusal for a member of an archive."""
-    return Refused("bad_archive", f"Member {shorten(name)} {words}. Nothing unsafe is unpacked.")
+    return Refused("bad_archive", f"Archive member {shorten(name)} {words}. It was not unpacked.")
 
 
 def member_parts(name: str) -> list[str]:
     """Return the parts of a member's path.
 
-    :raises Refused: it is absolute or leads upwards
+    :raises Refused: the path is absolute or leads upwards
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or "\0" in name or ".." in parts or len(name) > 4096:
@@ -1928,8 +1954,8 @@ def member_parts(name: str) -> list[str]:
 def check_link(name: str, target: str, depth: int) -> None:
     """Refuse a symbolic link that may lead outside.
 
-    Only leading ``..`` and no more of them than the link lies deep: as no member is ever written
-    through a link, such a target stays inside whatever the rest of it passes through.
+    A target may have only leading ``..`` parts, at most as many as the depth of the link. No member is
+    ever written through a link, so such a target stays inside whatever the rest of it passes through.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
@@ -1938,19 +1964,19 @@ def check_link(name: str, target: str, depth: int) -> None:
 
 
 def real_parent(root: str, parts: list[str], name: str) -> str:
-    """Return the folder for a member, created and free of links."""
+    """Create and return the folder for a member. No part of its path is a link."""
     path = root
     for part in parts[:-1]:
         path = os.path.join(path, part)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         if not stat.S_ISDIR(os.lstat(path).st_mode):
-            raise bad_archive(name, "lies below something that is no folder")
+            raise bad_archive(name, "is below a path that is not a folder")
     return path
 
 
 def unpack(archive: tarfile.TarFile, root: str) -> None:
-    """Unpack files, folders and inner links below ``root``, readable for this account alone.
+    """Unpack files, folders and inner links below ``root``, readable by this account only.
 
     :raises Refused: a member has a path or link that leads outside, or is a device
     """
@@ -1974,11 +2000,11 @@ def unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str, 
         if found is None:
             os.mkdir(path, 0o700)
         elif not stat.S_ISDIR(found.st_mode):
-            raise bad_archive(member.name, "is a folder where a file is")
+            raise bad_archive(member.name, "is a folder, but its path is already a file")
         return
     if found is not None:
         if stat.S_ISDIR(found.st_mode):
-            raise bad_archive(member.name, "is a file where a folder is")
+            raise bad_archive(member.name, "is a file, but its path is already a folder")
         os.unlink(path)
     if member.issym():
         check_link(member.name, member.linkname, len(parts) - 1)
@@ -1987,7 +2013,7 @@ def unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str, 
         inner = member_parts(member.linkname)
         source = below(root, "/".join(inner)) if inner else ""
         if not source or not os.path.isfile(source):
-            raise bad_archive(member.name, "is a hard link to something that is not there")
+            raise bad_archive(member.name, "is a hard link to a file that does not exist")
         os.link(source, path, follow_symlinks=False)
     elif member.isreg():
         unpack_file(archive, member, path)
@@ -1996,7 +2022,7 @@ def unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str, 
 
 
 def unpack_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-    """Write a regular member; only its executable bit counts, its time is kept."""
+    """Write a regular member. Of its metadata, only the executable bit and the time are kept."""
     source = archive.extractfile(member)
     mode = 0o700 if member.mode & 0o100 else 0o600
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -2010,7 +2036,7 @@ def unpack_file(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) ->
 
 
 def unpack_archive(path: str, target: str) -> None:
-    """Unpack a tar.gz into a folder that appears whole or, if it is there already, stays as it is."""
+    """Unpack a tar.gz into a folder atomically. An existing folder stays unchanged."""
     if os.path.isdir(target):
         return
     temporary = f"{target}.{os.getpid()}.{random.getrandbits(48):012x}.tmp"
@@ -2031,7 +2057,7 @@ def unpack_archive(path: str, target: str) -> None:
 
 
 def send_tree(path: str, target: IO[bytes]) -> None:
-    """Write a tar of a file or folder, named by its last part; sockets and devices are left out."""
+    """Write a tar of a file or folder, named by its last part, without sockets and devices."""
 
     def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.uid = member.gid = 0
@@ -2052,22 +2078,22 @@ class OutputFile(NamedTuple):
     path: str
     size: int
     mtime: float
-    #: Differs after each change.
+    #: Text that differs after each change.
     version: str
 
 
 def version_of(found: os.stat_result) -> str:
-    """Return what tells a file from itself after a change."""
+    """Return a version of a file that differs after each change."""
     return f"{found.st_ino}.{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}"
 
 
 def output_file(path: str, found: os.stat_result) -> OutputFile:
-    """Return a file as it is; a time that archives cannot hold becomes one that they can."""
+    """Return the record of a file, with its time clipped to the range of archives."""
     return OutputFile(path, found.st_size, min(max(0.0, found.st_mtime), float(1 << 33)), version_of(found))
 
 
 def walk_files(folder: RunFolder, name: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and status of everything but folders below a folder of a run; caches of Python are left out."""
+    """Yield path and status of all but folders below a folder of a run, without the caches of Python."""
     if not os.path.isdir(folder.file(name)) or os.path.islink(folder.file(name)):
         return
     for base, folders, files in os.walk(folder.file(name)):
@@ -2079,19 +2105,19 @@ def walk_files(folder: RunFolder, name: str) -> Iterator[tuple[str, os.stat_resu
 
 
 def note_baseline(folder: RunFolder) -> None:
-    """Record which files came with the user's code, once: what differs later was written by the ranks."""
+    """Record the files of the user's code, once. A file that differs later was written by the ranks."""
     if not folder.has("baseline.json"):
         found = {path: version_of(status) for path, status in walk_files(folder, "work")}
         write_json(folder.file("baseline.json"), found, durable=False)
 
 
 def take_carried(folder: RunFolder, name: str | None) -> None:
-    """Move the files of the attempt before to their places, over those of the user's code."""
+    """Move the files of the previous attempt to their places, over those of the user's code."""
     root = folder.file(f"carried-{name}")
     for base, _, files in os.walk(root) if name is not None else ():
         for one in files:
             parts = os.path.relpath(os.path.join(base, one), root).split(os.sep)
-            # A path that became a link or a folder in the user's code stays so.
+            # A path that became a link or a folder in the user's code stays as it is.
             with contextlib.suppress(Refused, IsADirectoryError, NotADirectoryError):
                 if parts[0] in OUTPUT_FOLDERS:
                     os.replace(os.path.join(base, one), os.path.join(real_parent(folder.path, parts, one), parts[-1]))
@@ -2101,19 +2127,19 @@ def take_carried(folder: RunFolder, name: str | None) -> None:
 
 
 class Outputs:
-    """Sends the files that ranks wrote or changed, as a tar whose last member says what it holds.
+    """Sender of the files that ranks wrote or changed, as a tar whose last member lists its content.
 
-    :param known: path -> version of what the other side has
-    :param limit_bytes: most bytes that the files have together
+    :param known: path -> version of the files that the control side has
+    :param limit_bytes: largest total size of the files
     """
 
     def __init__(self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int) -> None:
         self.folder, self.known, self.limit_bytes, self.limit_files = folder, known, limit_bytes, limit_files
-        #: path -> [size, mtime, version] of what is sent, or is known.
+        #: path -> [size, mtime, version] of each file that is sent or known.
         self.files: dict[str, list[Any]] = {}
         self.unsettled: list[str] = []
         self.left_out: list[tuple[int, str]] = []
-        #: Links, sockets, names that are no text: not sent.
+        #: Number of entries that are not sent: links, sockets, unprintable paths, those beyond the limit of entries.
         self.others = 0
         self.total = 0
 
@@ -2133,14 +2159,14 @@ class Outputs:
             archive.addfile(member, io.BytesIO(content))
 
     def end(self) -> Json:
-        """Return what the last member says."""
+        """Return the content of the last member."""
         largest = sorted(self.left_out, reverse=True)[:3]
         left_out = {"files": len(self.left_out), "bytes": sum(size for size, _ in self.left_out),
                     "largest": [path for _, path in largest]}  # fmt: skip
         return {"files": self.files, "unsettled": self.unsettled, "left_out": left_out, "others": self.others}
 
     def chosen(self) -> list[OutputFile]:
-        """Return what is sent or known: checkpoints first, then what was changed last, up to the limits."""
+        """Return the files up to the limits: checkpoints first, then those changed last."""
         chosen: list[OutputFile] = []
         for file in sorted(self.found(), key=lambda file: (not file.path.startswith("checkpoints/"), -file.mtime)):
             if self.total + file.size > self.limit_bytes or len(chosen) == self.limit_files:
@@ -2151,7 +2177,7 @@ class Outputs:
         return chosen
 
     def refreshed(self, file: OutputFile) -> OutputFile:
-        """Return a file as it is now, unless it has outgrown the limit since the list was made."""
+        """Return the current record of a file, or the given one if it has outgrown the limit or is no regular file."""
         now = os.lstat(self.folder.file(file.path))
         if not stat.S_ISREG(now.st_mode) or self.total + now.st_size - file.size > self.limit_bytes:
             return file
@@ -2162,7 +2188,7 @@ class Outputs:
         """Yield every file that did not come with the user's code."""
         baseline = parse_object(read_bytes(self.folder.file("baseline.json"), 1 << 30) or b"") or {}
         plan = self.folder.plan() or {}
-        # Checkpoints on shared storage are kept there.
+        # Checkpoints on shared storage stay there.
         has_own = "DTRAIN_CHECKPOINT_DIR" not in (plan.get("env") or {})
         looks = 0
         for name in OUTPUT_FOLDERS:
@@ -2177,7 +2203,7 @@ class Outputs:
                     yield output_file(path, status)
 
     def _send(self, archive: tarfile.TarFile, file: OutputFile, *, is_last: bool) -> bool:
-        """Send a file unless it is known; return False when it is to be tried again."""
+        """Send a file unless it is known. Return False if the caller must try again."""
         try:
             file = self.refreshed(file)
             entry = [file.size, file.mtime, file.version]
@@ -2197,7 +2223,7 @@ class Outputs:
         return True
 
     def _write(self, archive: tarfile.TarFile, file: OutputFile) -> bool:
-        """Send a file; return whether it was the same before and after."""
+        """Send a file. Return whether it stayed unchanged meanwhile."""
         fd = os.open(self.folder.file(file.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as source:
             if version_of(os.fstat(fd)) != file.version:
@@ -2210,13 +2236,13 @@ class Outputs:
 
     def _is_being_written(self, file: OutputFile) -> bool:
         if time.time() - file.mtime > SETTLED_S:
-            # A log that is kept open, or a file without a writer.
+            # Unchanged for a while: a log that is kept open, or a file without a writer.
             return False
         now = os.lstat(self.folder.file(file.path))
         return (now.st_dev, now.st_ino) in self._open_files()
 
     def _open_files(self) -> set[tuple[int, int]]:
-        """Return device and inode of what processes of the run have open for writing."""
+        """Return device and inode of the files that processes of the run have open for writing."""
         found = set()
         parent = find_process(self.folder.supervisor())
         for proc in descendants([parent.pid], all_procs()) if parent is not None else ():
@@ -2230,7 +2256,7 @@ class Outputs:
 
 
 class Padded:
-    """A file that gives zeros behind its end: a file that became shorter must not break the archive."""
+    """A file that reads as zeros behind its end, so that a file that shrinks does not break the archive."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self.source = source
@@ -2242,7 +2268,7 @@ class Padded:
 
 
 def is_plain_path(path: str) -> bool:
-    """Return whether a path is text that JSON, archives and other file systems take."""
+    """Return whether a path is text that JSON, archives and other file systems accept."""
     return len(path) <= OUTPUT_PATH and path.isprintable() and path.count("/") < 32
 
 
@@ -2260,7 +2286,7 @@ def check_plan(document: Any) -> Json:
         "run": plan.run(),
         "store": plan.text("store", WORD),
         "token": plan.integer("token", 0, 10**18),
-        #: Tells a launch from one of the same name, which a store that was set back to a backup has forgotten.
+        #: Distinguishes a launch from an earlier one of the same name that a store restored from a backup has lost.
         "launch": plan.text("launch", WORD, default=None),
         "host": plan.text("host", limit=128, default=""),
         "world_size": plan.integer("world_size", 1, 1 << 20),
@@ -2280,21 +2306,21 @@ def check_plan(document: Any) -> Json:
         "timeout_s": plan.number("timeout_s", 0.01, 10**9, default=None),
         "log_limit_bytes": plan.integer("log_limit_bytes", 1 << 16, 1 << 50, default=256 << 20),
         "cpu_slots": plan.flag("cpu_slots", default=False),
-        #: Names the folder with the files of the attempt before, which was put into the run's; None = there are none.
+        #: Names the folder with the previous attempt's files, which is inside the run's folder; None = no such files.
         "carried": plan.text("carried", CARRIED, default=None),
         #: 0: system metrics are not sampled.
         "sampling_interval_s": plan.number("sampling_interval_s", 0, 86400, default=0),
     }
     checked["ranks"] = check_ranks(plan, checked["world_size"])
     if not checked["argv"][0]:
-        raise plan.bad("argv.0", "is empty")
+        raise plan.bad("argv.0", "must not be empty")
     if checked["token"] != int(checked["run"].rpartition(".")[2]):
-        raise plan.bad("token", f"is {checked['token']}, the run's name says otherwise: {checked['run']}")
+        raise plan.bad("token", f"must be the last part of the run's name {checked['run']}, got {checked['token']}")
     return checked
 
 
 def check_ranks(plan: Fields, world_size: int) -> list[Json]:
-    """Return the ranks of this host, each checked; no two share a rank, local rank or slot."""
+    """Return the checked ranks of this host. Each rank, local rank and slot occurs once."""
     ranks: list[Json] = []
     for index, item in enumerate(plan.items("ranks", least=1, limit=1024)):
         rank = Fields(item, f"plan.ranks.{index}")
@@ -2307,19 +2333,19 @@ def check_ranks(plan: Fields, world_size: int) -> list[Json]:
         }
         for name in ("rank", "local_rank", "slot"):
             if found[name] != -1 and any(other[name] == found[name] for other in ranks):
-                raise rank.bad(name, f"{found[name]} is used twice")
+                raise rank.bad(name, f"must be unique, but {found[name]} is used twice")
         ranks.append(found)
     return ranks
 
 
 def plan_slots(plan: Json) -> list[int]:
-    """Return the slots that a plan uses; the slotless rank of a 0-slot request uses none."""
+    """Return the slots that a plan uses. The rank of a 0-slot request uses none."""
     ranks = plan.get("ranks")
     return sorted({rank["slot"] for rank in ranks if rank["slot"] >= 0}) if isinstance(ranks, list) else []
 
 
 def slot_devices(plan: Json) -> dict[int, str | None]:
-    """Return the slots that a plan uses, in order, with their devices; None for a CPU slot."""
+    """Return the slots that a plan uses, in order, with their devices, None for a CPU slot."""
     devices = {rank["slot"]: rank.get("device") for rank in plan.get("ranks") or ()}
     return {index: devices[index] for index in plan_slots(plan)}
 
@@ -2347,24 +2373,24 @@ class Rank:
         self.gap: list[int] | None = None
 
     def note_gap(self, start: int, end: int) -> None:
-        """Record which part of the log is free before it is: a reader that finds a hole must know that it is one."""
+        """Record a gap of the log before its bytes are freed, so that readers recognize the hole."""
         path, document = os.path.join(self.folder, "gaps.json"), {"gaps": [[start, end]]}
         try:
             write_json(path, document, durable=False)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # The log has filled the disk. The file has its block since the start.
+            # The log has filled the disk. The gaps file was allocated its block when the run was prepared.
             overwrite(path, json.dumps(document, separators=(",", ":")).encode())
         self.gap = [start, end]
 
     @property
     def running(self) -> bool:
-        """Whether its process was started and has not been reaped."""
+        """Return whether the process was started and has not been reaped."""
         return self.pid > 0 and self.exit_code is None
 
     def record(self) -> Json:
-        """Return what state.json says of it."""
+        """Return the rank's record in state.json."""
         return {"rank": self.number, "pid": self.pid, "start_time": self.start_time, "exit_code": self.exit_code}
 
 
@@ -2397,7 +2423,7 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
 
 
 def rank_argv(plan: Json) -> list[str]:
-    """Return the command of a rank; ``python`` means the plan's interpreter, else this one."""
+    """Return the command of a rank. ``python`` becomes the interpreter of the plan, or else this one."""
     argv = list(plan["argv"])
     if argv[0] in ("python", "python3"):
         argv[0] = os.path.expanduser(plan["python"] or sys.executable)
@@ -2406,10 +2432,10 @@ def rank_argv(plan: Json) -> list[str]:
 
 def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: Rank, parent: int, cgroup: Cgroup | None,
                 log: int, locks: list[int]) -> None:  # fmt: skip
-    """Turn a freshly forked child into a rank; only returns by raising.
+    """Turn a freshly forked child into a rank. Returns only by raising.
 
-    The order matters: the cgroup before anything can fork, the parent-death signal before the look
-    at the parent, the descriptors last because everything before may still need one.
+    The order matters: the cgroup before any fork, the parent-death signal before the check of the
+    parent, the descriptors last because earlier steps may still need one.
     """
     signal.set_wakeup_fd(-1)
     if cgroup is not None and not cgroup.is_inside():
@@ -2427,7 +2453,7 @@ def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: R
     os.chdir(folder.file("work"))
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # The locks' descriptors get the first free numbers, as after any start; first out of each other's way.
+    # Locks get the first free numbers, as after any start. Move them to high ones first, so that none is overwritten.
     away = [fcntl.fcntl(lock, fcntl.F_DUPFD, 64) for lock in locks]
     for number_, lock in enumerate(away, 3):
         os.dup2(lock, number_, inheritable=True)
@@ -2443,7 +2469,7 @@ def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: R
 
 
 def say_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
-    """Leave the reason where the supervisor looks for a rank's error."""
+    """Write the reason to the log and to the error file that the supervisor reads."""
     words = getattr(error, "strerror", None) or str(error)
     message = f"cannot execute {program!r}: {words}"
     with contextlib.suppress(OSError):
@@ -2453,7 +2479,7 @@ def say_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
 
 
 def tail_of(path: str, length: int) -> bytes:
-    """Return the last bytes of a file, b"" without one."""
+    """Return the last bytes of a file, b"" if there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -2467,7 +2493,7 @@ def tail_of(path: str, length: int) -> bytes:
 
 
 def error_of(folder: str, exit_code: int) -> Json | None:
-    """Return why a rank failed: its error file, else the traceback in its log, else its last lines."""
+    """Return the error of a rank: its error file, else the traceback in its log, else its last lines."""
     if exit_code == 0:
         return None
     from_file = parse_error_file(read_json(os.path.join(folder, "error.json")))
@@ -2480,7 +2506,7 @@ def error_of(folder: str, exit_code: int) -> Json | None:
     found = find_traceback(log)
     if found is not None:
         return found
-    words = last.splitlines()[-1] if last else "it wrote nothing"
+    words = last.splitlines()[-1] if last else "its log is empty"
     return {"message": f"exit code {exit_code}: {words[:1000]}", "traceback": last}
 
 
@@ -2497,7 +2523,7 @@ def parse_error_file(document: Json | None) -> Json | None:
 
 
 def find_traceback(log: str) -> Json | None:
-    """Return the last Python traceback in a log, with the exceptions that it was chained to."""
+    """Return the last Python traceback in a log, with its chained exceptions."""
     mark = "Traceback (most recent call last):"
     start = log.rfind(mark)
     if start < 0:
@@ -2512,15 +2538,15 @@ def find_traceback(log: str) -> Json | None:
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has ended since boot because memory ran out."""
+    """Return the number of processes that the kernel has killed since boot because memory ran out."""
     found = re.search(r"^oom_kill (\d+)$", read_text("/proc/vmstat") or "", re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def who_killed(kills: int) -> str:
-    """Return who sent a SIGKILL that was not ours.
+    """Return the probable sender of a SIGKILL that the supervisor did not send.
 
-    :param kills: processes that the kernel ended for want of memory since the ranks were started
+    :param kills: number of processes that the kernel killed for lack of memory since the ranks were started
     """
     if kills > 0:
         memory = f"this host has {memory_bytes() / 2**30:.1f} GiB"
@@ -2529,7 +2555,7 @@ def who_killed(kills: int) -> str:
 
 
 def signal_name(number_: int) -> str:
-    """Return a signal as people write it."""
+    """Return the number and name of a signal, for messages."""
     with contextlib.suppress(ValueError):
         return f"signal {number_} ({signal.Signals(number_).name})"
     return f"signal {number_}"
@@ -2547,7 +2573,7 @@ class Supervisor:
     """Parent of a run's ranks on this host: one thread, woken by signals, its control FIFO and deadlines.
 
     States: ``preparing``, ``prepared``, ``running``, ``stopping`` (SIGTERM was sent), ``killing``,
-    ``ended``. Commands arrive as files; a byte in the FIFO says that there is a new one.
+    ``ended``. Commands arrive as files. A byte in the FIFO announces a new one.
     """
 
     def __init__(self, layout: Layout, plan: Json, secrets: dict[str, str]) -> None:
@@ -2572,22 +2598,22 @@ class Supervisor:
         self.is_rung = False
         self.next_log_check, self.log_check_s = 0.0, FLOOD_CHECK_S
         self.kill_pause_s = 0.001
-        #: Somebody sent us SIGTERM, e.g. a host that shuts down.
+        #: The supervisor received SIGTERM, e.g. because the host shuts down.
         self.terminated = False
-        #: Process that measures the host; 0 = none.
+        #: Pid of the process that measures the host; 0 = none.
         self.sampler = 0
         self.killing_since = 0.0
         self.oom_kills = 0
-        #: Somebody wants the run to write a checkpoint and end; ranks that may not know it.
+        #: The run was requested to write a checkpoint and end. The strangers are ranks that may be unaware of it.
         self.requested, self.strangers = False, list[Rank]()
         self.started_at = 0.0
 
     # Preparing.
 
     def prepare(self) -> Json:
-        """Claim the run and its slots and make everything ready; return the answer to ``prepare``.
+        """Claim the run and its slots, write its files, and return the answer to ``prepare``.
 
-        :raises Refused: this run cannot start here, nothing of it is left behind
+        :raises Refused: this run cannot start here; nothing of it remains
         """
         created = not os.path.lexists(self.folder.path)
         try:
@@ -2608,14 +2634,14 @@ class Supervisor:
                 self.cgroup.remove()
             if created and self.run_lock >= 0:
                 shutil.rmtree(self.folder.path, ignore_errors=True)
-            # Before the refusal is read, so that a look at the slots finds them as they are.
+            # Before the control side reads the refusal, so that its next status query finds the slots free.
             for lock in (lock for locks in self.slot_locks.values() for lock in locks):
                 os.close(lock)
             raise
         return {"state": "prepared", "attached": False, "port": port}
 
     def _claim(self) -> Json | None:
-        """Lock the run folder; return an answer instead when the run lives or has ended already."""
+        """Lock the run folder. Return an answer instead if the run is alive or has ended already."""
         deadline = time.monotonic() + ATTACH_WAIT_S
         while True:
             if self.folder.buried or self.folder.buried_launch(self.plan["launch"]):
@@ -2628,11 +2654,11 @@ class Supervisor:
                 shown = "prepared" if state["state"] == "prepared" else "running"
                 return {"state": shown, "attached": True, "port": state.get("port")}
             if time.monotonic() > deadline:
-                raise Refused("busy", f"Run {self.folder.name} is locked but does not get ready.")
+                raise Refused("busy", f"Run {self.folder.name} is locked by a start that does not become ready.")
             time.sleep(0.005)
         if self.folder.has("started") or self.folder.has("ended"):
             return self._was_started()
-        # Words of an earlier supervisor that died before the start must not be taken for ours.
+        # Files of an earlier supervisor that died before the start must not be mistaken for this one's.
         for name in ("go.json", "stop.json", "state.json", "renewed"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.folder.file(name))
@@ -2647,14 +2673,14 @@ class Supervisor:
         except FileNotFoundError:
             return False
         if lock is not None and self.folder.alive():
-            # Somebody removed the file that its supervisor has locked.
+            # Another process removed the file that the run's supervisor has locked.
             os.close(lock)
             lock = None
         self.run_lock = -1 if lock is None else lock
         return lock is not None
 
     def _was_started(self) -> Json:
-        """Return how the run ended; what was started and did not end is lost, never started again."""
+        """Return the end of a run that was started. A run without an end is lost and never starts again."""
         os.close(self.run_lock)
         self.run_lock = -1
         self._refuse_namesake()
@@ -2667,10 +2693,10 @@ class Supervisor:
         raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {words}.", cause=cause)
 
     def _refuse_namesake(self) -> None:
-        """Refuse a run whose name another launch has here: its grant was given out twice."""
+        """Refuse a run whose name another launch uses here. Its grant was issued twice."""
         if self.folder.is_other_launch(self.plan["launch"]):
             words = f"Run {self.folder.name} of another launch is on this host: the store was restored from a backup."
-            raise Refused("other_launch", f"{words} Another grant is needed.", run=self.folder.name)
+            raise Refused("other_launch", f"{words} Request a new grant.", run=self.folder.name)
 
     def _check_archives(self) -> None:
         missing = {}
@@ -2682,16 +2708,16 @@ class Supervisor:
         if missing:
             words = ", ".join(f"{kind}/{digests[0][:12]}" for kind, digests in missing.items())
             digests = [digest for found in missing.values() for digest in found]
-            words = f"Not on this host: {words}. Send it and prepare again."
+            words = f"This host does not have {words}. Send it and prepare again."
             raise Refused("need", words, missing=digests, kinds=missing)
 
     def _take_slots(self) -> None:
-        """Take every slot's locks, in order; a slot whose last run has just ended is waited for."""
+        """Take every slot's locks, in order. Wait for a slot whose last run has just ended."""
         label = {"run": self.folder.name, "store": self.plan["store"], "token": self.plan["token"], **identity()}
         devices = slot_devices(self.plan)
         for index in devices:
             self.slot_locks[index] = [self._take_account_lock(index)]
-        # All of this account's first: a run of ours that holds a slot is named by its own name.
+        # Take all locks of this account first, so that a refusal names the run of this account that holds the slot.
         self._refuse_hidden_holder()
         for index, device in devices.items():
             if (path := self.layout.machine_lock(index, device)) is not None:
@@ -2713,7 +2739,7 @@ class Supervisor:
     def _take_machine_lock(self, index: int, path: str) -> int:
         begun = time.monotonic()
         try:
-            # A run of this account that is about to be gone may have let go of the other lock only.
+            # A run of this account that is about to end may have released only the other lock.
             while (lock := take_machine_lock(path, create=True)) is None:
                 if time.monotonic() - begun > SLOT_WAIT_S:
                     words = f"Slot {index} is held by {lock_taker(path)}, outside this account's runs ({path})."
@@ -2740,17 +2766,17 @@ class Supervisor:
         for index in self.slot_locks:
             known = number(self.layout.tokens(index).get(store))
             if known > token:
-                words = f"Slot {index} was granted under token {known}, this plan carries {token}: its grant is over."
+                words = f"Slot {index} was granted under token {known}, but the plan has {token}. Its grant is over."
                 raise Refused("stale_token", words, slot=index, recorded=known)
         self.layout.record_tokens(store, token, self.slot_locks)
 
     def _write_files(self) -> None:
-        """Unpack the code and write everything that ranks and followers read."""
+        """Unpack the code and write all files that ranks and followers read."""
         folder = self.folder
         for name in ("checkpoints", *(f"rank{rank.number}" for rank in self.ranks)):
             os.makedirs(folder.file(name), mode=0o700, exist_ok=True)
         for rank in self.ranks:
-            # Its block is kept from now on, for the day when the log has filled the disk.
+            # This allocates its block now, so that it can be overwritten once the log has filled the disk.
             write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": []}, durable=False)
         if self.plan["payload"]:
             unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
@@ -2761,7 +2787,7 @@ class Supervisor:
             digest = self.plan["library"]
             unpack_archive(self.layout.archive("libraries", digest), self.layout.library(digest))
         self.cgroup = Cgroup.create(folder)
-        # Ranks are born in it: moving one process costs the kernel milliseconds, and holds up every fork.
+        # Ranks are forked inside it. Moving a process takes the kernel milliseconds and delays every fork.
         if self.cgroup is not None and not self.cgroup.enter():
             self._leave_cgroup()
             self.cgroup.remove()
@@ -2770,16 +2796,16 @@ class Supervisor:
         documents = {"context.json": self.plan["context"], "supervisor.json": own, "plan.json": self.plan}
         for name, document in documents.items():
             write_json(folder.file(name), document, durable=False)
-        # The name of the folder itself, for the mark that the start will leave in it.
+        # Make the name of the folder durable, for the ``started`` mark that the start writes into it.
         sync_folder(os.path.dirname(folder.path))
         with open(folder.file("reserve"), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE)
 
     def _bind_port(self) -> int | None:
-        """Hold the rendezvous port on the host of rank 0, without listening.
+        """Bind the rendezvous port on the host of rank 0, without listening.
 
-        Bound exclusively, so that a port of another run is not taken, and opened to SO_REUSEADDR
-        afterwards: then rank 0 may listen on it and nobody else gets it by chance.
+        It is bound exclusively, so that it is not a port of another run. SO_REUSEADDR is set afterwards,
+        so that rank 0 can listen on it and no other process gets it by chance.
         """
         if not self.plan["master_local"]:
             return None
@@ -2790,15 +2816,15 @@ class Supervisor:
                 continue
             self.port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return int(self.port_socket.getsockname()[1])
-        raise Refused("no_port", f"No free port in {self.plan['port_range']}. Widen port_range or end what uses it.")
+        raise Refused("no_port", f"No free port in {self.plan['port_range']}. Widen port_range or free its ports.")
 
     def _listen(self, port: int | None) -> None:
-        """Become ready for commands; announces itself last."""
+        """Become ready for commands. The state ``prepared`` is recorded last."""
         control = self.folder.file("control")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(control)
         os.mkfifo(control, 0o600)
-        # Open for both directions: never at its end, however many writers come and go.
+        # Open for both directions, so that it never reports end-of-file when writers close it.
         self.control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -2819,13 +2845,13 @@ class Supervisor:
     # Running.
 
     def run(self) -> None:
-        """Serve until everything of the run is gone."""
+        """Serve until no process of the run is left."""
         while self.state != "ended":
             self._wait()
             self._read_commands()
             self._reap()
             self._check_deadlines()
-            # After the deadlines: whoever was stopped for long must not start what nobody waits for any more.
+            # After the deadlines: a supervisor resumed after a long SIGSTOP must not start an abandoned run.
             self._look_for_go()
             self._advance()
             self._retry_events()
@@ -2867,7 +2893,7 @@ class Supervisor:
             self._start(go)
 
     def _tell_strangers(self) -> None:
-        """Send SIGTERM to the ranks that do not look for a requested stop, because they do not use our library."""
+        """Send SIGTERM to ranks that do not use the training library, so do not poll for a requested stop."""
         patient = time.monotonic() < self.started_at + JOIN_S
         waiting = [rank for rank in self.strangers if rank.running and not self.folder.has(f"progress/{rank.number}")]
         self.strangers = waiting if patient else []
@@ -2875,7 +2901,7 @@ class Supervisor:
             self._signal_sessions(signal.SIGTERM, waiting)
 
     def _start(self, go: Json) -> None:
-        """Fork the ranks; the mark that they were started is durable before the first one exists."""
+        """Fork the ranks. The ``started`` mark is durable before the first one exists."""
         write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity(), "origin": origin()})
         self.prepare_deadline = float("inf")
         self.started_at = time.monotonic()
@@ -2900,7 +2926,7 @@ class Supervisor:
             self._not_started(*failed)
         elif self.plan["sampling_interval_s"]:
             devices = [rank.plan["device"] for rank in self.ranks if rank.plan["device"]]
-            # Without it the run goes on; a system that refuses a process says so to the ranks as well.
+            # The run continues without a sampler. A system that refuses this process refuses those of the ranks too.
             with contextlib.suppress(OSError):
                 self.sampler = start_sampler(self.folder, max(0.1, self.plan["sampling_interval_s"]), devices)
 
@@ -2925,7 +2951,7 @@ class Supervisor:
         rank.start_time = proc.start_time if proc else 0
 
     def _not_started(self, rank: Rank, error: OSError) -> None:
-        """Record that the system refused a process for a rank; the run fails by it."""
+        """Record that the system refused a process for a rank, and fail the run."""
         words = f"cannot start a process: {error.strerror}"
         rank.exit_code = 126
         self.event("exit", rank=rank.number, exit_code=126, error={"message": words, "traceback": ""}, log_tail="",
@@ -2934,7 +2960,7 @@ class Supervisor:
         self.begin_stop("failed", self.plan["grace_s"])
 
     def _reap(self) -> None:
-        """Take the exit status of every dead child; orphans of the ranks come to us as well."""
+        """Collect the exit status of every dead child, including inherited orphans of the ranks."""
         dead = []
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -2945,11 +2971,11 @@ class Supervisor:
                 if rank is not None:
                     rank.exit_code = os.waitstatus_to_exitcode(found[1])
                     dead.append((rank, rank.exit_code, time.time()))
-        # All of them before we signal anyone: two that died by themselves are two failures.
+        # Record all exits before sending a signal: two ranks that died by themselves are two failures.
         for rank, code, at in dead:
             self._record_exit(rank, code, at)
         if dead and self.state == "running":
-            # One that was asked to end may end with any status; the others were asked as well.
+            # A rank that was requested to end may exit with any status. All other ranks were requested too.
             if any(code != 0 and not (self.requested and rank.signalled) for rank, code, _ in dead):
                 self.begin_stop("failed", self.plan["grace_s"])
             else:
@@ -2972,7 +2998,7 @@ class Supervisor:
         if now > self.timeout_deadline:
             self.timeout_deadline = float("inf")
             self.begin_stop("timeout", self.plan["grace_s"])
-        # Whoever rings may have made the lease shorter than it was.
+        # A process that wakes the supervisor may have shortened the lease.
         rung, self.is_rung = self.is_rung, False
         if (rung or boottime() > self.orphan_deadline) and self._is_orphan():
             self.begin_stop("orphaned", self.plan["grace_s"])
@@ -2982,7 +3008,7 @@ class Supervisor:
             self.next_log_check = now + self.log_check_s
 
     def _is_orphan(self) -> bool:
-        """Return whether the last renewal has run out; the file is looked at only when it may have."""
+        """Return whether the last renewal has expired. Called only if it may have, because this reads a file."""
         renewed = read_json(self.folder.file("renewed")) or {}
         deadline = renewed.get("deadline_boottime_s")
         if isinstance(deadline, (int, float)) and not isinstance(deadline, bool):
@@ -2993,7 +3019,7 @@ class Supervisor:
         return over
 
     def _cap_log(self, rank: Rank) -> bool:
-        """Free the middle of a log that grew too long; offsets stay what they were. Return whether there was one."""
+        """Free the middle of a log that grew too long, without a change of offsets. Return whether it was freed."""
         path = os.path.join(rank.folder, "log")
         limit = self.plan["log_limit_bytes"]
         try:
@@ -3015,9 +3041,9 @@ class Supervisor:
         return True
 
     def _free(self, rank: Rank, fd: int, start: int, end: int) -> None:
-        """Free a part of a log, by cutting it where the file system cannot free the middle of a file.
+        """Free a part of a log, by a cut if the file system cannot free the middle of a file.
 
-        A cut costs what is written in that moment. The gap is recorded as too long rather than too short.
+        A cut loses what is written at that moment. The gap is recorded as too long rather than too short.
         """
         try:
             punch_hole(fd, start, end - start)
@@ -3028,7 +3054,7 @@ class Supervisor:
         size, kept = os.fstat(fd).st_size, min(self.plan["log_limit_bytes"] // 4, CUT_TAIL)
         tail = os.pread(fd, kept, max(start, size - kept))
         rank.note_gap(start, size + CUT_SLACK)
-        # Longer again than it ever was: whoever has read it to its end must not take it for another file.
+        # Make it longer than before: a reader that has reached its end must not mistake it for another file.
         os.ftruncate(fd, start)
         os.ftruncate(fd, size + CUT_SLACK)
         os.pwrite(fd, tail, size + CUT_SLACK - len(tail))
@@ -3039,7 +3065,7 @@ class Supervisor:
     def begin_stop(self, reason: str, grace_s: float) -> None:
         """End the run: SIGTERM to every rank's session, after ``grace_s`` SIGKILL to everything.
 
-        The first reason stays; a later, shorter grace counts.
+        The first reason is kept. A later, shorter grace period replaces a longer one.
         """
         if self.state in ("killing", "ended"):
             return
@@ -3054,7 +3080,7 @@ class Supervisor:
             self._signal_sessions(signal.SIGTERM, self.ranks)
 
     def _signal_sessions(self, number_: int, ranks: list[Rank]) -> None:
-        """Signal every process in the sessions of some ranks; all of them are our descendants."""
+        """Send a signal to every descendant in the sessions of some ranks."""
         sessions = {rank.pid for rank in ranks if rank.pid}
         for rank in ranks:
             rank.signalled = rank.signalled or rank.running
@@ -3063,7 +3089,7 @@ class Supervisor:
                 send_signal(proc, number_)
 
     def _leave_cgroup(self) -> None:
-        """Get out of what is about to be killed; where that is refused, the walk alone must do."""
+        """Leave the cgroup that is about to be killed. If that fails, only the process tree is killed."""
         if self.cgroup is not None and self.cgroup.is_inside() and not self.cgroup.leave():
             self.cgroup = None
 
@@ -3086,9 +3112,9 @@ class Supervisor:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Kill everything that descends from us; without a child left, nothing of the run is left.
+        """Kill all descendants. Without a child left, no process of the run is left.
 
-        As a subreaper we get every orphan, so having no child proves it, whatever detached itself.
+        A subreaper inherits every orphan, so the absence of children proves this for detached processes too.
         """
         for _ in range(20):
             if self.cgroup is not None:
@@ -3104,20 +3130,20 @@ class Supervisor:
                 return
 
     def _only_sampler_left(self, procs: list[Proc]) -> bool:
-        """Return whether nothing is left but our own sampler, killed a while ago and stuck in a driver.
+        """Return whether only the sampler is left, killed a while ago and stuck in a driver.
 
-        It has neither a lock nor code of the run, so it must not keep the run from ending.
+        It holds no lock and runs no code of the run, so it must not prevent the run from ending.
         """
         alone = bool(self.sampler) and [proc.pid for proc in procs] == [self.sampler]
         return alone and time.monotonic() - self.killing_since > SAMPLER_PATIENCE_S
 
     def _finish(self) -> None:
-        """Record the end and let everything go; the locks go last, with the process."""
+        """Record the end and release everything. The locks are released last, with the process."""
         if self.cgroup is not None:
             self.cgroup.remove()
         with contextlib.suppress(OSError):
             os.unlink(self.folder.file("control"))
-        # What was written since the last check; no check comes after this one.
+        # For bytes written since the last check. No check follows.
         for rank in self.ranks:
             self._cap_log(rank)
         self.set_state("ended")
@@ -3129,7 +3155,7 @@ class Supervisor:
         if not self.unwritten:
             with contextlib.suppress(OSError):
                 shown = {"reason": self.reason, "first_failure": self.first_failure, "at": time.time()}
-                # Should a crash of the host take it, it is made anew from the event.
+                # If a crash of the host loses it, it is recreated from the event.
                 write_json(self.folder.file("ended"), shown, durable=False)
         with contextlib.suppress(OSError):
             os.unlink(self.folder.file("reserve"))
@@ -3137,7 +3163,7 @@ class Supervisor:
     # Records.
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append an event; on a full disk it waits in order, at last for the reserve."""
+        """Append an event. On a full disk the reserve is freed, and events that still fail wait in order."""
         self.unwritten.append({"at": time.time(), "kind": kind, **fields})
         self._retry_events()
 
@@ -3153,7 +3179,7 @@ class Supervisor:
             self.unwritten.popleft()
 
     def set_state(self, state: str) -> None:
-        """Take a state and show it in state.json."""
+        """Enter a state and write it to state.json."""
         self.state = state
         document = {
             "state": state, "port": self.port, "token": self.plan["token"], "reason": self.reason,
@@ -3164,7 +3190,7 @@ class Supervisor:
 
 
 def has_children() -> bool:
-    """Return whether this process has any child, dead ones included."""
+    """Return whether this process has any child, including zombies."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -3182,7 +3208,7 @@ def punch_hole(fd: int, start: int, length: int) -> None:
 
 
 def ports_of(port_range: Any) -> list[int]:
-    """Return the ports to try, in random order; 0 lets the kernel choose."""
+    """Return the ports to try, in random order. Port 0 lets the kernel choose."""
     if not port_range:
         return [0]
     ports = list(range(port_range[0], port_range[1] + 1))
@@ -3191,7 +3217,7 @@ def ports_of(port_range: Any) -> list[int]:
 
 
 def bind_everywhere(port: int) -> socket.socket:
-    """Return a socket that holds a port on all addresses, IPv4 and, where there is one, IPv6."""
+    """Return a socket that is bound to a port on all addresses, IPv4 and, if available, IPv6."""
     try:
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
@@ -3207,7 +3233,7 @@ def bind_everywhere(port: int) -> socket.socket:
                 raise
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        sock.bind(("0.0.0.0", port))  # noqa: S104 - which address serves is found out by the caller
+        sock.bind(("0.0.0.0", port))  # noqa: S104 - the caller determines which address serves
     except OSError:
         sock.close()
         raise
@@ -3218,9 +3244,9 @@ def bind_everywhere(port: int) -> socket.socket:
 
 
 def launch(layout: Layout, request: bytes) -> int:
-    """Fork a detached supervisor; return the descriptor from which its answer is read.
+    """Fork a detached supervisor. Return the descriptor from which its answer is read.
 
-    The caller must have one thread only.
+    The calling process must be single-threaded.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -3233,7 +3259,7 @@ def launch(layout: Layout, request: bytes) -> int:
 
 
 def detach(layout: Layout, request: bytes, report: int) -> None:
-    """Fork once more out of every session and job, and be the reaper and the supervisor there; never returns."""
+    """Detach from session and job with a second fork, and run the reaper there. Never returns."""
     try:
         os.setsid()
         if os.fork() == 0:
@@ -3243,9 +3269,9 @@ def detach(layout: Layout, request: bytes, report: int) -> None:
 
 
 def reap(layout: Layout, request: bytes, report: int) -> None:
-    """Be the process above a supervisor: wait for its death, then end everything that it leaves, and end.
+    """Run the reaper: fork a supervisor, wait for its death, then kill every process that it leaves.
 
-    It runs no code of a user and takes no command. Orphans of a dead supervisor become its children.
+    The reaper runs no user code and accepts no command. Orphans of a dead supervisor become its children.
     """
     for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number_, signal.SIG_IGN)
@@ -3262,13 +3288,16 @@ def reap(layout: Layout, request: bytes, report: int) -> None:
     run = (parse_object(request) or {}).get("plan", {}).get("run")
     folder = layout.run(str(run))
     if folder.has("started") and not folder.has("ended"):
-        # Without this record, on a full disk, a fence looks among all processes.
+        # Without this record, on a full disk, a fence searches all processes.
         with contextlib.suppress(OSError):
             write_json(folder.file("swept"), identity(), durable=False)
 
 
 def sweep_orphans() -> None:
-    """Kill all descendants until no child is left; a sampler that hangs in a driver is left to itself after a while."""
+    """Kill all descendants until no child is left.
+
+    After :data:`SAMPLER_PATIENCE_S`, a sampler stuck in a driver is abandoned.
+    """
     begun, pause_s = time.monotonic(), 0.001
     while has_children():
         procs = descendants([os.getpid()], all_procs())
@@ -3284,7 +3313,7 @@ def sweep_orphans() -> None:
 
 
 def supervise(layout: Layout, request: bytes, report: int) -> None:
-    """Be a supervisor from beginning to end."""
+    """Run a supervisor: prepare the run, report, and serve it. Never returns."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.umask(0o077)
@@ -3310,7 +3339,7 @@ def supervise(layout: Layout, request: bytes, report: int) -> None:
 
 
 def close_all_but(kept: int) -> None:
-    """Close everything inherited but one descriptor; standard streams lead nowhere."""
+    """Close all inherited descriptors but one. Standard streams go to /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -3321,7 +3350,7 @@ def close_all_but(kept: int) -> None:
 
 
 def log_errors(folder: RunFolder) -> None:
-    """Let a defect of the supervisor leave its traceback in the run's folder."""
+    """Redirect standard error to the run's folder, for tracebacks of the supervisor."""
     if folder.exists:
         fd = os.open(folder.file("supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         os.dup2(fd, 2)
@@ -3329,19 +3358,19 @@ def log_errors(folder: RunFolder) -> None:
 
 
 def read_report(fd: int) -> Json:
-    """Return a supervisor's answer; waits for it."""
+    """Wait for a supervisor's answer and return it."""
     with os.fdopen(fd, "rb") as file:
         return parse_report(file.read())
 
 
 def parse_report(data: bytes) -> Json:
-    """Return the answer in what a supervisor wrote before it closed the pipe."""
+    """Return the answer that a supervisor wrote before it closed the pipe, a refusal if it wrote none."""
     silent = Refused("internal", "The supervisor ended while it prepared the run. Is the host out of memory?")
     return parse_object(data) or silent.answer()
 
 
 class Zygote:
-    """A child with one thread that forks supervisors for a process that has many."""
+    """A single-threaded child that forks supervisors for a multi-threaded process."""
 
     def __init__(self, layout: Layout) -> None:
         ours, theirs = socket.socketpair()
@@ -3356,7 +3385,7 @@ class Zygote:
         self.socket = ours
 
     def launch(self, request: bytes) -> int:
-        """Have a supervisor forked; return the descriptor of its answer."""
+        """Request a supervisor from the child. Return the descriptor of its answer."""
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             os.set_blocking(writer, True)
@@ -3397,14 +3426,14 @@ class Zygote:
 
 
 def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
-    """Record the end of a run whose supervisor could not; the caller holds the run's lock."""
+    """Record the end of a run whose supervisor could not. The caller holds the run's lock."""
     last = tell_end(folder, reason, cause)
     shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
     write_json(folder.file("ended"), shown)
 
 
 def tell_end(folder: RunFolder, reason: str, cause: str | None) -> Json:
-    """Write the event of the end, unless it is there already, and return it; the caller holds the run's lock."""
+    """Write the ``ended`` event unless it exists already, and return it. The caller holds the run's lock."""
     events = EventWriter(folder.file("events.supervisor"))
     try:
         last = events.last
@@ -3419,7 +3448,7 @@ def tell_end(folder: RunFolder, reason: str, cause: str | None) -> Json:
 
 
 def restore_end(folder: RunFolder) -> None:
-    """Write the event of an end that is recorded, if another process of the account has removed it from the file."""
+    """Restore the ``ended`` event of a recorded end if another process of the account removed it."""
     try:
         lock = take_lock(folder.file("lock"))
     except FileNotFoundError:
@@ -3434,9 +3463,9 @@ def restore_end(folder: RunFolder) -> None:
 
 
 def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
-    """End what a dead supervisor left behind; return whether the run has ended now.
+    """Kill what a dead supervisor left behind. Return whether the run has ended now.
 
-    A run that was not started yet is left alone: it may be prepared again.
+    A run that was not started yet is left unchanged, because it may be prepared again.
     """
     try:
         lock = take_lock(folder.file("lock"))
@@ -3452,7 +3481,7 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
         deadline, pause_s = time.monotonic() + wait_s, 0.005
         while any(left := remains(folder)):
             if time.monotonic() > deadline or not left[0]:
-                # Followers get the event now, so that they fence the run and show what is left.
+                # Send followers the event now, so that they fence the run and show what is left.
                 tell_end(folder, "lost", how_gone(folder)[0])
                 return False
             time.sleep(pause_s)
@@ -3464,17 +3493,17 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
 
 
 def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S, launch: str | None = None) -> Json:
-    """End a run and make sure that it never starts here; return ``clear``, or what is left of it.
+    """End a run and prevent any later start here. Return ``clear``, or what is left of the run.
 
-    Tombstone and token are on the disk before anything is killed. On a full disk the run's reserve makes room; what
-    was started here never starts again, so that its end needs no tombstone.
+    Tombstone and token are on the disk before any process is killed. On a full disk the run's reserve makes room. A
+    run that was started here never starts again, so its end needs no tombstone.
 
-    :param launch: only this one: another one of the same name is not the caller's, and goes on
+    :param launch: the only launch that is ended; another one of the same name is not the caller's and continues
     :raises Refused: ``stale_token``, the caller's grant is older than the run; a tombstone cannot be written
     """
     folder = layout.run(run)
     if token < int(run.rpartition(".")[2]):
-        raise Refused("stale_token", f"Run {run} was granted later than token {token}: this fence is out of date.")
+        raise Refused("stale_token", f"Run {run} was granted later than token {token}. This fence is out of date.")
     if folder.is_other_launch(launch):
         layout.bury(run, token, launch)
         return {"clear": True, "other_launch": True}
@@ -3509,7 +3538,7 @@ def mark_fenced(layout: Layout, folder: RunFolder, token: int) -> None:
 
 
 def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
-    """Kill what lives of a run and look whether anything is left."""
+    """Kill the processes of a run and return what is left of it."""
     lock = None
     if folder.exists:
         with contextlib.suppress(FileNotFoundError):
@@ -3526,7 +3555,7 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
             return {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
         if plan and not folder.has("ended"):
-            # On a full disk the next one who looks writes it.
+            # On a full disk the next fence or recovery writes it.
             with contextlib.suppress(OSError):
                 write_end(folder, "fenced")
         return {"clear": True, "foreign": foreign} if foreign else {"clear": True}
@@ -3536,13 +3565,13 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
 
 
 def fence_supervisor(folder: RunFolder, proc: Proc | None, elapsed_s: float) -> Json:
-    """Have a living supervisor end the run, or kill it; return what is left."""
+    """Make a living supervisor end the run, or kill the supervisor. Return what is left."""
     folder.ring()
-    # One that is at it kills more surely than we can; one that does not react is killed with all the rest.
+    # A supervisor that is killing its run does so more reliably. One that does not react is killed with the rest.
     patience_s = KILLING_S if folder.state().get("state") in ("killing", "ended") else OBEY_S
     if proc is not None and (proc.state in "Tt" or elapsed_s > patience_s):
         send_signal(proc, signal.SIGKILL)
-    # Without a supervisor another process is at the same, and holds the run's lock for it.
+    # Without a supervisor, the process that holds the run's lock is doing the same.
     left = [proc, *leftovers(folder)] if proc is not None else [one for found in left_of(folder) for one in found]
     return {"clear": False, "survivors": unique([describe(one) for one in left]), "busy_slots": []}
 
@@ -3553,7 +3582,7 @@ def unique(survivors: list[Json]) -> list[Json]:
 
 
 def wait_for_end(folder: RunFolder, timeout_s: float) -> None:
-    """Wait until the supervisor is gone, or a moment."""
+    """Wait until the supervisor is gone or ``timeout_s`` has passed, 5 ms if it is gone already."""
     proc = find_process(folder.supervisor())
     fd = open_pidfd(proc.pid) if proc is not None else -1
     if fd < 0:
@@ -3570,8 +3599,8 @@ def wait_for_end(folder: RunFolder, timeout_s: float) -> None:
 def busy_slots(folder: RunFolder, plan: Json, token: int) -> list[Json]:
     """Return the run's slots that cannot be locked.
 
-    A slot that a later grant of the same store holds is not this run's any more: it could only be
-    granted because this run was known to be gone.
+    A slot held under a later grant of the same store no longer belongs to this run. The store granted
+    it only because this run was known to be gone.
     """
     found = []
     for index in plan_slots(plan):
@@ -3588,13 +3617,13 @@ def busy_slots(folder: RunFolder, plan: Json, token: int) -> list[Json]:
 
 
 def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Json]]:
-    """Return the processes on a run's GPUs that belong to no known run: those that may be its own, and all others.
+    """Return the processes on a run's GPUs that belong to no known run: possible own ones, and foreign ones.
 
-    Its own may be every process of this account that is younger than the run. Each of the others has its ``slot``.
+    A process of this account that is younger than the run may be its own. Each foreign process has its ``slot``.
     """
     slots = {device: index for index, device in slot_devices(plan).items() if device is not None}
     known = folder.supervisor() or {}
-    # Nothing lives of a run from before the last boot.
+    # No process of a run from before the last boot is alive.
     start = number(known.get("start_time")) if known.get("boot_id") == boot_id() else 1 << 62
     own, foreign = [], []
     users = device_users(slots)
@@ -3612,7 +3641,7 @@ def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Js
 
 
 def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
-    """Ask a run to end; one that does not live here is kept from starting later."""
+    """Request the end of a run. A run that is not here yet is prevented from starting later."""
     folder = layout.run(run)
     if folder.has("ended"):
         return {}
@@ -3621,7 +3650,7 @@ def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
         grace: Any = (folder.plan() or {}).get("grace_s", 30.0) if grace_s is None else grace_s
         grace = grace if known is None else min(grace, known)
         write_json(folder.file("stop.json"), {"grace_s": grace, "at": time.time()}, durable=False)
-    # Not there yet, or its supervisor does not listen yet: it looks for a tombstone once it does.
+    # The run is not here yet, or its supervisor does not listen yet. It checks for a tombstone once it does.
     if not (folder.exists and folder.ring()) and not folder.has("started"):
         layout.bury(run, None)
         folder.ring()
@@ -3629,10 +3658,10 @@ def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
 
 
 def decide(folder: RunFolder, token: int, decisions: dict[str, str]) -> Json:
-    """Put the searcher's decisions where the run's ranks look for them; one that is there already stands.
+    """Write the searcher's decisions to the file that the run's ranks poll. Earlier decisions stand.
 
     :param decisions: number of a rung -> ``continue``, ``stop`` or ``complete``
-    :raises Refused: ``stale_token``, they are meant for another grant
+    :raises Refused: ``stale_token``, the decisions are for another grant
     """
     known = (folder.plan() or {}).get("token")
     if token != known:
@@ -3642,9 +3671,9 @@ def decide(folder: RunFolder, token: int, decisions: dict[str, str]) -> Json:
         before = read_json(folder.file("decisions.json")) or {}
         after = {**decisions, **before}
         if len(after) > DECISIONS_LIMIT:
-            raise Refused("bad_plan", f"decisions: a run has at most {DECISIONS_LIMIT}", field="decisions")
+            raise Refused("bad_plan", f"decisions: must be at most {DECISIONS_LIMIT} for a run", field="decisions")
         if after != before:
-            # The ranks that look for it would not outlive a crash of the host.
+            # Not durable: the ranks that poll it do not survive a crash of the host.
             write_json(folder.file("decisions.json"), after, durable=False)
     finally:
         os.close(lock)
@@ -3652,9 +3681,9 @@ def decide(folder: RunFolder, token: int, decisions: dict[str, str]) -> Json:
 
 
 def go(layout: Layout, run: str, document: Json) -> Json | None:
-    """Tell a prepared run to start; return an answer when there is nothing to wait for.
+    """Start a prepared run. Return an answer if there is nothing to wait for.
 
-    :raises Refused: the run is not prepared here, or must not start any more
+    :raises Refused: the run is not prepared here, or must no longer start
     """
     folder = layout.run(run)
     if folder.has("ended"):
@@ -3678,9 +3707,9 @@ def go(layout: Layout, run: str, document: Json) -> Json | None:
 
 
 def ended_answer(folder: RunFolder) -> Json:
-    """Return the answer for a run that is over.
+    """Return the answer for a run that has ended.
 
-    :raises Refused: it is over because its supervisor vanished
+    :raises Refused: ``lost``, the run ended because its supervisor disappeared
     """
     ended = folder.ended() or {}
     if ended.get("reason") == "lost":
@@ -3705,7 +3734,7 @@ def go_outcome(folder: RunFolder) -> Json | None:
 
 
 def run_state(folder: RunFolder) -> str:
-    """Return a run's state for people: the supervisor's own, ``lost``, or ``gone`` before its start."""
+    """Return a run's state for display: the supervisor's own, ``ended``, ``lost``, or ``gone`` before its start."""
     if folder.has("ended"):
         return "ended"
     if folder.alive():
@@ -3714,9 +3743,9 @@ def run_state(folder: RunFolder) -> str:
 
 
 def status(layout: Layout, devices: dict[int, str | None] | None = None) -> Json:
-    """Return every run of this host and who holds which slot.
+    """Return all runs of this host and the holder of each slot.
 
-    :param devices: slots to look at besides those that were ever locked here, with their devices
+    :param devices: slots to check in addition to those that were ever locked here, with their devices
     """
     runs = {name: run_status(layout.run(name)) for name in layout.runs() if layout.run(name).exists}
     devices = devices or {}
@@ -3728,7 +3757,7 @@ def status(layout: Layout, devices: dict[int, str | None] | None = None) -> Json
 
 
 def slot_holder(layout: Layout, index: int, devices: dict[int, str | None], stuck: dict[int, str]) -> str | None:
-    """Return who holds a slot: a run of this account, what is left of one, or another process in words."""
+    """Return the holder of a slot: the run of this account that holds it or has leftovers, or another process."""
     path = layout.slot_lock(index)
     label = read_json(path) or {}
     if is_locked(path):
@@ -3744,7 +3773,7 @@ def slot_holder(layout: Layout, index: int, devices: dict[int, str | None], stuc
 
 
 def stuck_slots(layout: Layout) -> dict[int, str]:
-    """Return the slots of runs without a supervisor of which something lives, with the name of the run."""
+    """Return the slots of runs that have leftovers but no supervisor, with the name of the run."""
     found = {}
     for name in layout.runs():
         folder = layout.run(name)
@@ -3754,19 +3783,19 @@ def stuck_slots(layout: Layout) -> dict[int, str]:
 
 
 def process_words(user: Json) -> str:
-    """Return a process on a device in words."""
+    """Return a description of a process on a device."""
     return f"process {user['pid']} ({user['name'][:100]}) of user {user['user']}"
 
 
 def run_status(folder: RunFolder) -> Json:
-    """Return state, token, store and ranks of a run, and how long ago it was renewed by this host's own clock.
+    """Return state, token, store and ranks of a run, and the time since its last renewal.
 
-    ``unrenewed_s`` is None where no reading of this boot is known.
+    ``unrenewed_s`` is measured on this host's own clock. It is None if no reading of this boot is known.
     """
     state, known, plan = folder.state(), folder.supervisor() or {}, folder.plan() or {}
     renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
     of_this_boot = known.get("boot_id") == boot_id()
-    # The event of the end is told a moment before the file that records it.
+    # The ``ended`` event is sent shortly before the file that records it. Until then state.json counts.
     ended = folder.ended() or (state if state.get("state") == "ended" else {})
     return {
         "state": run_state(folder),
@@ -3783,13 +3812,13 @@ def run_status(folder: RunFolder) -> Json:
 
 def collect(layout: Layout, older_than_s: float, *, runs: Iterable[str] | None = None, archives: Iterable[str] = (),
             dry_run: bool = False) -> Json:  # fmt: skip
-    """Remove the folders of runs that ended long ago, and archives that nobody used for as long; return their sizes.
+    """Remove the folders of runs that ended long ago, and archives unused for as long. Return their sizes.
 
-    A tombstone stays: a late start of a removed run must be refused.
+    Tombstones stay, because a late start of a removed run must be refused.
 
     :param runs: only these; None = all
-    :param archives: ``payloads/<digest>`` and ``libraries/<digest>`` to remove; one that is used stays
-    :param dry_run: remove nothing; say what could be removed, of archives all
+    :param archives: ``payloads/<digest>`` and ``libraries/<digest>`` to remove; an archive in use stays
+    :param dry_run: remove nothing; return what could be removed, with all unused archives
     """
     sizes: dict[str, int] = {}
     wanted, now = None if runs is None else set(runs), time.time()
@@ -3817,7 +3846,7 @@ def collect(layout: Layout, older_than_s: float, *, runs: Iterable[str] | None =
 
 
 def forget_tombstones(layout: Layout, now: float) -> None:
-    """Remove tombstones whose runs nobody can want to start any more."""
+    """Remove tombstones older than :data:`TOMBSTONE_DAYS` whose run has no folder."""
     tombstones = os.path.join(layout.state_dir, "tombstones")
     for name in os.listdir(tombstones):
         with contextlib.suppress(OSError):
@@ -3827,7 +3856,7 @@ def forget_tombstones(layout: Layout, now: float) -> None:
 
 
 def collect_archives(layout: Layout, older_than_s: float, wanted: set[str] | None) -> dict[str, int]:
-    """Remove archives that no run of this host uses and nobody asked for since; return their sizes.
+    """Remove archives that no run of this host uses and no command asked for since. Return their sizes.
 
     :param wanted: ``kind/digest`` of those to remove; None removes nothing and returns all
     """
@@ -3842,7 +3871,7 @@ def collect_archives(layout: Layout, older_than_s: float, wanted: set[str] | Non
             if not DIGEST.fullmatch(digest) or digest in used or (wanted is not None and name not in wanted):
                 continue
             with contextlib.suppress(OSError):
-                # Whoever asks for an archive makes it young again, see ``have``; this look is the last before the end.
+                # ``have`` renews the time of an archive, so the age is checked immediately before the removal.
                 if time.time() - os.lstat(path).st_mtime < older_than_s:
                     continue
                 sizes[name] = sizes.get(name, 0) + tree_bytes(path)
@@ -3852,7 +3881,7 @@ def collect_archives(layout: Layout, older_than_s: float, wanted: set[str] | Non
 
 
 def remove_archive(path: str) -> None:
-    """Remove an archive, or the folder it was unpacked into: half removed it must not look whole."""
+    """Remove an archive, or the folder it was unpacked into. A partly removed folder must not look complete."""
     if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
         return
@@ -3862,7 +3891,7 @@ def remove_archive(path: str) -> None:
 
 
 def tree_bytes(path: str) -> int:
-    """Return what a file, or all files below a folder, take on the disk."""
+    """Return the bytes on disk of a file, or of a folder with all files below it."""
     total = 0
     with contextlib.suppress(OSError):
         total = os.lstat(path).st_blocks * 512
@@ -3875,16 +3904,16 @@ def tree_bytes(path: str) -> int:
 
 @contextlib.contextmanager
 def opened_below(root: str, folder: str) -> Iterator[str]:
-    """Yield a path of a folder below ``root`` that stays the same folder whatever is renamed meanwhile.
+    """Yield a path of a folder below ``root`` that refers to the same folder even if it is renamed.
 
-    Links in ``root`` itself are followed: it is what a configuration or this file names. Below it none is.
+    Links in ``root`` itself are followed, because a configuration or this file names it. Links below it are not.
 
-    :raises FileNotFoundError: it is not there
-    :raises Refused: it leads outside, or passes through a link
+    :raises FileNotFoundError: the folder does not exist
+    :raises Refused: the path leads outside, or passes through a link
     """
     parts = folder.split("/")
     if len(folder) > 4096 or "\0" in folder or any(part in ("", ".", "..") for part in parts):
-        raise Refused("bad_plan", f"folder: {shorten(folder)} is not a plain relative path", field="folder")
+        raise Refused("bad_plan", f"folder: must be a plain relative path, got {shorten(folder)}", field="folder")
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
@@ -3893,7 +3922,7 @@ def opened_below(root: str, folder: str) -> Iterator[str]:
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     raise
-                words = f"folder: {shorten(part)} of {shorten(folder)} is a link or no folder"
+                words = f"folder: part {shorten(part)} of {shorten(folder)} must be a folder, but is a link or a file"
                 raise Refused("bad_plan", words, field="folder") from error
             os.close(fd)
             fd = inner
@@ -3903,9 +3932,9 @@ def opened_below(root: str, folder: str) -> Iterator[str]:
 
 
 def remove_checkpoints(root: str, folder: str, names: list[str]) -> Json:
-    """Remove checkpoints of the training library from a folder below ``root``; what is anything else stays.
+    """Remove checkpoints of the training library from a folder below ``root``. Other content stays.
 
-    :param names: of the checkpoints' folders; one that is not there counts as removed
+    :param names: of the checkpoints' folders; a missing one counts as removed
     """
     try:
         with opened_below(root, folder) as path:
@@ -3924,7 +3953,7 @@ def remove_from(root: str, names: list[str]) -> Json:
             kept[name] = reason
             continue
         try:
-            # A half removed checkpoint must not look whole.
+            # A partly removed checkpoint must not look complete.
             hidden = os.path.join(root, f".{name}.{os.getpid()}.deleted")
             with contextlib.suppress(FileNotFoundError):
                 os.rename(path, hidden)
@@ -3936,29 +3965,29 @@ def remove_from(root: str, names: list[str]) -> Json:
 
 
 def why_no_checkpoint(path: str) -> str | None:
-    """Return why a folder is no checkpoint of the training library, None when it is one."""
+    """Return the reason why a folder is not a checkpoint of the training library, None if it is one."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return "it is no folder"
+            return "it is not a folder"
         with open(os.path.join(path, "metadata.json"), "rb") as file:
             metadata = json.loads(file.read(MAX_LINE))
         known = {"metadata.json", *metadata["files"]}
         if not isinstance(metadata["step"], int) or not isinstance(metadata["format"], int):
-            return "its metadata are not ours"
+            return "its metadata.json was not written by the training library"
         strangers = sorted(set(os.listdir(path)) - known)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"its metadata cannot be read: {type(error).__name__}"
-    return f"it holds {shorten(strangers[0])} as well" if strangers else None
+    return f"it also contains {shorten(strangers[0])}" if strangers else None
 
 
 def renew(layout: Layout, runs: list[str], reading: float, orphan_timeout_s: float) -> None:
-    """Move the deadline of some runs to ``reading`` + ``orphan_timeout_s``; 0 means never.
+    """Set the deadline of some runs to ``reading`` + ``orphan_timeout_s``, 0 = never.
 
-    The reading is this host's own, from a beat: one from the future is no reading, and an older
-    one than the last cannot shorten or lengthen anything.
+    The reading is this host's own, from a heartbeat. A reading from the future is refused. A reading
+    that is older than the last one changes nothing.
     """
     if reading > boottime():
-        raise Refused("bad_plan", f"boottime_s: {reading:g} is in this host's future", field="boottime_s")
+        raise Refused("bad_plan", f"boottime_s: must not be in this host's future, got {reading:g}", field="boottime_s")
     for name in runs:
         folder = layout.run(name)
         known = read_json(folder.file("renewed")) or {}
@@ -3967,7 +3996,7 @@ def renew(layout: Layout, runs: list[str], reading: float, orphan_timeout_s: flo
         deadline = reading + orphan_timeout_s if orphan_timeout_s else 0
         document = {"renewed_boottime_s": reading, "deadline_boottime_s": deadline}
         write_json(folder.file("renewed"), document, durable=False)
-        # A deadline that was far away may be near now, and "never" may have ended.
+        # The new deadline may be nearer than the old one, which may have been "never".
         folder.ring()
 
 
@@ -4005,7 +4034,7 @@ def probe(layout: Layout) -> Json:
 
 
 def logout_facts() -> Json:
-    """Return whether logind ends an account's processes when its last session ends; None where there is none."""
+    """Return whether logind ends an account's processes when its last session ends, None without logind."""
     if not os.path.isdir("/run/systemd/system"):
         return {"linger": None, "kill_user_processes": None}
     return {
@@ -4015,17 +4044,17 @@ def logout_facts() -> Json:
 
 
 def lingers() -> bool:
-    """Return whether the account's own systemd lives on without a session of the account (loginctl enable-linger)."""
+    """Return whether the account's own systemd keeps running without a session (loginctl enable-linger)."""
     return os.path.exists(os.path.join(LINGER_DIR, user_name(os.getuid())))
 
 
 def kills_user_processes() -> bool | None:
-    """Return what logind was told of ``KillUserProcesses``; None: nothing, so its built-in default counts."""
+    """Return logind's setting ``KillUserProcesses``, None if it is not set and the built-in default applies."""
     name, found = "systemd/logind.conf", None
     drop_ins: dict[str, str] = {}
     for folder in ("/usr/lib", "/run", "/etc"):
         parts = os.path.join(folder, f"{name}.d")
-        # One of the same name in a later folder takes the place of the earlier one.
+        # A file in a later folder replaces one of the same name in an earlier folder.
         drop_ins.update({entry: os.path.join(parts, entry) for entry in names_in(parts) if entry.endswith(".conf")})
     for path in [os.path.join("/etc", name), *(drop_ins[entry] for entry in sorted(drop_ins))]:
         for line in (read_text(path) or "").splitlines():
@@ -4065,7 +4094,7 @@ sys.stdout.write("\\nDTRAIN " + json.dumps({
 
 
 def look_for_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
-    """Ask an interpreter for the versions of some modules without importing them; return also what went wrong."""
+    """Return the versions of some modules of an interpreter, without importing them, and the problems."""
     if python is None and not modules:
         return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
     argv = [os.path.expanduser(python) if python else sys.executable, "-c", LOOK_FOR_MODULES]
@@ -4081,11 +4110,11 @@ def look_for_modules(python: str | None, modules: list[str], folder: str) -> tup
         if found is not None:
             return found, []
     words = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    return nothing, [f"interpreter {argv[0]} ended with {done.returncode}: {words}"]
+    return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {words}"]
 
 
 def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
-    """Leave this host's mark below a path and return the marks there: who sees whose writes."""
+    """Write this host's mark below a shared path and return the marks of all hosts found there."""
     folder = os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}")
     own = f"{machine_id()}-{pid_namespace()}"
     try:
@@ -4098,7 +4127,7 @@ def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
 
 
 def preflight(layout: Layout, fields: Fields) -> Json:
-    """Return whether this host can run a plan: interpreter, modules, free devices, shared folders."""
+    """Return the facts needed to run a plan here: interpreter, modules, processes on devices, shared folders."""
     python = fields.text("python", default=None)
     modules = fields.texts("modules", MODULE, limit=256, default=[])
     slots = [Fields(slot, "slots") for slot in fields.items("slots", default=[])]
@@ -4119,8 +4148,8 @@ def preflight(layout: Layout, fields: Fields) -> Json:
 def match_logs(folder: RunFolder, patterns: list[str]) -> Json:
     """Return for each pattern the first line found in the logs of a run's ranks.
 
-    Each pattern has a process of its own with a limit on its CPU time, because a search in Python cannot be
-    interrupted. The caller must have one thread only.
+    Each pattern is searched in its own process with a limit on its CPU time, because a search in Python cannot
+    be interrupted. The calling process must be single-threaded.
 
     :return: ``matches`` by number of the pattern, ``unfinished`` numbers, ``refused`` numbers with the reason
     """
@@ -4137,7 +4166,7 @@ def match_logs(folder: RunFolder, patterns: list[str]) -> Json:
     deadline = time.monotonic() + MATCH_WALL_S
     for index, (pid, fd) in children.items():
         ready = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]
-        # Whoever used up its time was killed, and its end of the pipe is closed without a word.
+        # A child that used up its CPU time was killed, so its end of the pipe is closed without an answer.
         found = os.read(fd, 1 << 16) if ready else b""
         os.close(fd)
         with contextlib.suppress(ProcessLookupError):
@@ -4152,7 +4181,7 @@ def match_logs(folder: RunFolder, patterns: list[str]) -> Json:
 
 
 def fork_match(folder: RunFolder, ranks: list[int], pattern: re.Pattern[str]) -> tuple[int, int]:
-    """Search in a child; return its pid and the descriptor from which its answer is read."""
+    """Search in a child. Return its pid and the descriptor from which its answer is read."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid:
@@ -4166,7 +4195,7 @@ def fork_match(folder: RunFolder, ranks: list[int], pattern: re.Pattern[str]) ->
 
 
 def without_edges(pattern: str) -> str:
-    """Return a pattern that is found in the same lines, without the ``.*`` around it that makes it slow."""
+    """Return a pattern that matches the same lines, without leading ``.*``, which makes a search slow."""
     while pattern.startswith(".*") and pattern[2:3] not in ("?", "+", "*", "{"):
         pattern = pattern[2:]
     return pattern
@@ -4175,7 +4204,7 @@ def without_edges(pattern: str) -> str:
 def first_match(folder: RunFolder, ranks: list[int], pattern: re.Pattern[str]) -> Json:
     """Return rank and text of a line that matches, {} when there is none.
 
-    The ends of all logs come first: what ended a rank is there.
+    The ends of all logs are searched first, because the cause of a rank's end is there.
     """
     for start in (-(1 << 20), 0):
         for rank in ranks:
@@ -4186,9 +4215,9 @@ def first_match(folder: RunFolder, ranks: list[int], pattern: re.Pattern[str]) -
 
 
 def log_lines(path: str, start: int) -> Iterator[str]:
-    """Yield the lines of a log, each cut to :data:`MATCH_LINE`; what ``log_limit`` freed is skipped.
+    """Yield the lines of a log, each cut to :data:`MATCH_LINE`, without the part that ``log_limit`` freed.
 
-    :param start: negative: so many bytes before the end
+    :param start: if negative, the number of bytes before the end to start at; else the whole log is read
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -4214,7 +4243,7 @@ def log_lines(path: str, start: int) -> Iterator[str]:
 
 
 def run_match(folder: RunFolder, patterns: list[str]) -> Json:
-    """Return the answer of :func:`match_logs` from a process that has one thread.
+    """Return the answer of :func:`match_logs` from a single-threaded process.
 
     :raises Refused: the process ended without an answer
     """
@@ -4223,7 +4252,7 @@ def run_match(folder: RunFolder, patterns: list[str]) -> Json:
     done = subprocess.run(argv, input=request, capture_output=True, timeout=MATCH_WALL_S + 20, check=False)
     answer = parse_object(done.stdout)
     if answer is None or answer.get("ok") is not True:
-        raise Refused("internal", f"The search in the logs ended with {done.returncode}: {shorten(done.stderr)}")
+        raise Refused("internal", f"The log search exited with status {done.returncode}: {shorten(done.stderr)}")
     return answer
 
 
@@ -4234,9 +4263,9 @@ def open_listeners(port_range: Any, where: list[str]) -> list[socket.socket]:
     """Return one listening socket per address, all on the same port.
 
     :param where: address literals of this host
-    :raises Refused: no port of the range is free on all of them
+    :raises Refused: no port of the range is free on all addresses
     """
-    # Without a range the kernel chooses a port on the first address; another address may have it in use.
+    # Without a range the kernel chooses a port on the first address. It may be in use on another address.
     for port in ports_of(port_range) if port_range else [0] * 16:
         listeners: list[socket.socket] = []
         try:
@@ -4247,7 +4276,7 @@ def open_listeners(port_range: Any, where: list[str]) -> list[socket.socket]:
                 sock.close()
             continue
         return listeners
-    raise Refused("no_port", f"No free port in {port_range}. Widen port_range or end what uses it.")
+    raise Refused("no_port", f"No free port in {port_range}. Widen port_range or free its ports.")
 
 
 def listen_on(address: str, port: int) -> socket.socket:
@@ -4264,15 +4293,15 @@ def listen_on(address: str, port: int) -> socket.socket:
 
 
 def addresses_to_listen_on(interface: str | None) -> list[str]:
-    """Return the addresses for a check of the network: those of one interface, else all that other hosts may use."""
+    """Return the addresses for a network check: those of one interface, or all that other hosts may use."""
     if interface is None:
         return [found["address"] for found in candidates()]
-    # An IPv6 address of the link alone means nothing without its interface.
+    # A link-local IPv6 address is meaningless without its interface.
     return [found.address for found in addresses() if found.link.name == interface and found.scope in (0, SCOPE_HOST)]
 
 
 def connect_all(nonce: str, targets: list[tuple[str, int]], timeout_s: float) -> list[Json]:
-    """Try all targets at once; return what came of each, in their order."""
+    """Connect to all targets at once. Return the result of each, in their order."""
     results: list[Json] = [
         {"address": address, "port": port, "ok": False, "source_address": None, "interface": None,
          "elapsed_s": timeout_s, "error": "timed out"} for address, port in targets
@@ -4291,7 +4320,7 @@ def connect_all(nonce: str, targets: list[tuple[str, int]], timeout_s: float) ->
 
 
 def connect_one(nonce: str, address: str, port: int, timeout_s: float) -> Json:
-    """Connect once and return whether the other side knew the nonce, and the way that was taken."""
+    """Connect once. Return whether the other side sent the nonce, and the address and interface used."""
     begun = time.monotonic()
     found: Json = {"ok": False, "error": None}
     try:
@@ -4302,7 +4331,7 @@ def connect_one(nonce: str, address: str, port: int, timeout_s: float) -> Json:
                 heard += chunk
         found["ok"] = heard == nonce.encode() + b"\n"
         if not found["ok"]:
-            found["error"] = "something else answers there"
+            found["error"] = "another program answers there"
         found["interface"] = interface_of(found["source_address"])
     except socket.timeout:
         found["error"] = "timed out"
@@ -4316,22 +4345,22 @@ def connect_one(nonce: str, address: str, port: int, timeout_s: float) -> Json:
 
 
 class Stream:
-    """One file that grows, sent from an offset on.
+    """A growing file that is sent from an offset on.
 
-    :param whole: only whole lines are sent
+    :param whole: send whole lines only
     """
 
     def __init__(self, name: str, path: str, offset: int, *, whole: bool) -> None:
         self.name, self.path, self.whole = name, path, whole
         self.offset = self.acked = offset
         self.epoch = 0
-        #: Where the file ends for us, once its writer is gone: what still grows is not waited for.
+        #: End of the part that is sent, once the writer is gone. Bytes appended later are ignored.
         self.limit: int | None = None
-        #: Gaps that were told and not acknowledged, [start, end).
+        #: Gaps that were sent and not acknowledged, [start, end).
         self.skipped: list[tuple[int, int]] = []
 
     def size(self) -> int:
-        """Return the file's length, 0 while there is none."""
+        """Return the file's length, 0 while it does not exist."""
         try:
             found = os.lstat(self.path)
         except OSError:
@@ -4340,17 +4369,17 @@ class Stream:
         return size if self.limit is None else min(size, self.limit)
 
     def acknowledge(self, offset: int) -> None:
-        """Take note that the control side has everything before ``offset``."""
+        """Record that the control side has all bytes before ``offset``."""
         self.acked = max(self.acked, min(offset, self.offset))
         self.skipped = [gap for gap in self.skipped if gap[1] > self.acked]
 
     def room(self) -> int:
-        """Return how many bytes may be sent now; bytes of a gap were never sent."""
+        """Return the number of bytes that may be sent now. Bytes of a gap do not count as sent."""
         unsent = sum(end - max(start, self.acked) for start, end in self.skipped)
         return WINDOW - (self.offset - self.acked - unsent)
 
     def gap(self, length: int, reason: str) -> tuple[Json, bytes]:
-        """Return the frame for bytes that are left out, and move behind them."""
+        """Return the frame for omitted bytes, and move the offset behind them."""
         frame = {"t": "gap", "stream": self.name, "offset": self.offset, "skip_bytes": length, "reason": reason}
         self.skipped.append((self.offset, self.offset + length))
         self.offset += length
@@ -4360,11 +4389,11 @@ class Stream:
         return {**frame, "epoch": self.epoch} if self.epoch else frame
 
     def peek(self) -> bytes:
-        """Return the next bytes that may be sent without moving: whole lines, or what is there."""
+        """Return the next bytes that may be sent: whole lines, or any bytes of a log. The offset stays."""
         limit = min(self.room(), WINDOW if self.whole else CHUNK, self.size() - self.offset)
         if limit <= 0:
             return b""
-        # A line is sent whole: an offset behind anything else lies in the middle of one that is skipped.
+        # Lines are sent whole. An offset that does not follow a newline is inside a line that is being skipped.
         if self.whole and self.offset and self._read(self.offset - 1, 1) != b"\n":
             return b""
         data = self._read(self.offset, limit)
@@ -4383,13 +4412,13 @@ class Stream:
             os.close(fd)
 
     def next(self, final: bool) -> tuple[Json, bytes] | None:
-        """Return the next frame, None when there is nothing to send now.
+        """Return the next frame, None if there is nothing to send now.
 
-        :param final: nobody writes to the file any more
+        :param final: no process writes to the file from now on
         """
         size = self.size()
         if size < self.offset and not self.whole:
-            # A log that is cut is short for a moment.
+            # A log is short for a moment while it is cut.
             time.sleep(0.01)
             size = self.size()
         if size < self.offset:
@@ -4399,14 +4428,14 @@ class Stream:
         hole = None if self.whole else self._hole()
         freed = hole[1] - max(hole[0], self.offset) if hole is not None else 0
         if not self.whole and size - self.offset - freed > LOG_LAG:
-            # The end of a run comes behind its logs: what the control side is behind by must not hold it up.
+            # The end of a run is sent after its logs. A control side that lags behind must not delay it.
             return self.gap(size - self.offset - LOG_LAG // 8, "the follower was far behind")
         if hole is not None and hole[0] <= self.offset:
             return self.gap(hole[1] - self.offset, "beyond log_limit")
         data = self.peek()
         hole = None if self.whole else self._hole()
         if hole is not None and hole[0] < self.offset + len(data):
-            # Freed before or while we read: what lies behind its start is not the rank's.
+            # The part was freed before or during the read. Bytes behind its start are not the rank's.
             data = data[: max(0, hole[0] - self.offset)]
             if not data:
                 return self.gap(hole[1] - self.offset, "beyond log_limit")
@@ -4415,10 +4444,10 @@ class Stream:
         return self.skip(final) if self.whole else None
 
     def skip(self, final: bool) -> tuple[Json, bytes] | None:
-        """Return a gap for bytes that no whole line in the window begins with, None while such a line may still come.
+        """Return a gap for a line that is too long or was not finished, None while it may still become whole.
 
-        It ends behind the next newline, or in the middle of the line: then the next one goes on from there. One at a
-        time, so that a line of any length costs the control side no more than a frame for each :data:`SKIP`.
+        The gap ends behind the next newline, or inside the line, where the next gap continues. Gaps are sent one at
+        a time, so that a line of any length costs the control side no more than a frame for each :data:`SKIP`.
         """
         size = self.size()
         is_inside = self.offset > 0 and self._read(self.offset - 1, 1) != b"\n"
@@ -4431,7 +4460,7 @@ class Stream:
         return self.gap(end or len(data), words) if data else None
 
     def _anew(self, size: int) -> tuple[Json, bytes]:
-        words = f"the file has {size} bytes: the host lost what was not on its disk"
+        words = f"the file has only {size} bytes: the host lost data that was not on its disk"
         frame = {"t": "gap", "stream": self.name, "offset": self.offset, "reason": words}
         self.epoch += 1
         self.offset = self.acked = 0
@@ -4439,13 +4468,13 @@ class Stream:
         return self._numbered(frame), b""
 
     def take(self, data: bytes) -> tuple[Json, bytes]:
-        """Return a frame with these bytes and move behind them."""
+        """Return a frame with these bytes, and move the offset behind them."""
         frame = {"t": "data", "stream": self.name, "offset": self.offset, "bytes": len(data)}
         self.offset += len(data)
         return self._numbered(frame), data
 
     def drained(self) -> bool:
-        """Return whether everything in the file was sent."""
+        """Return whether all bytes of the file were sent."""
         return self.offset == self.size()
 
     def _hole(self) -> tuple[int, int] | None:
@@ -4455,7 +4484,7 @@ class Stream:
 def hole_of(path: str, offset: int, size: int) -> tuple[int, int] | None:
     """Return the part of a log that ``log_limit`` freed, if it reaches beyond an offset.
 
-    :param size: of the log
+    :param size: of the log, bytes
     """
     gaps = (read_json(os.path.join(os.path.dirname(path), "gaps.json")) or {}).get("gaps")
     for pair in gaps if isinstance(gaps, list) else ():
@@ -4467,7 +4496,10 @@ def hole_of(path: str, offset: int, size: int) -> tuple[int, int] | None:
 
 
 def read_log(fd: int, path: str, start: int, length: int) -> tuple[int, bytes]:
-    """Return bytes of a log and where they begin: behind the freed part if ``start`` lies in it, and none of that."""
+    """Return offset and bytes of a part of a log, without the part that ``log_limit`` freed.
+
+    The offset is behind the freed part if ``start`` lies in it.
+    """
     while True:
         data = os.pread(fd, length, start)
         # A gap is recorded before its bytes are freed, so it is looked up after they were read.
@@ -4480,7 +4512,7 @@ def read_log(fd: int, path: str, start: int, length: int) -> tuple[int, bytes]:
 
 
 class Subscription:
-    """What one control side wants of a run, and how far it has got."""
+    """Subscription of a control side to a run, with the offset of each stream."""
 
     def __init__(self, folder: RunFolder, plan: Json, offsets: dict[str, int], logs: str) -> None:
         self.folder = folder
@@ -4495,7 +4527,7 @@ class Subscription:
             if logs == "all" or (logs == "rank0" and rank["rank"] == 0):
                 log = f"{name}.log"
                 self.ranks.append(Stream(log, folder.file(name, "log"), offsets.get(log, 0), whole=False))
-        #: The ``ended`` event was seen: the ranks' files grow no more.
+        #: The ``ended`` event was seen, so the ranks' files no longer grow.
         self.final = False
         self.complete = False
         self.dirty = True
@@ -4507,7 +4539,7 @@ class Subscription:
         return next((stream for stream in [self.supervisor, *self.ranks] if stream.name == name), None)
 
     def frames(self) -> Iterator[tuple[Json, bytes]]:
-        """Yield at most one frame of each stream; ranks first, so that ``ended`` comes behind all they wrote."""
+        """Yield at most one frame of each stream, ranks first, so that ``ended`` follows all that they wrote."""
         self.dirty = False
         for stream in self.ranks:
             frame = stream.next(self.final)
@@ -4523,14 +4555,14 @@ class Subscription:
         return {**frame[0], "run": self.folder.name}, frame[1]
 
     def _of_supervisor(self) -> tuple[Json, bytes] | None:
-        """Return the supervisor's next events; the last one only when the ranks' files were sent to their end."""
+        """Return the supervisor's next events. The last one waits until the ranks' files were sent to their end."""
         stream = self.supervisor
         if stream.size() < stream.offset:
             return stream.next(False)
         data = stream.peek()
         cut = position_of_end(data)
         if cut is not None and not self.final:
-            # What the ranks wrote before their end is there now, and was not when we looked at them.
+            # All data of the ranks is in their files now, but may not have been when they were read.
             self.final = self.dirty = True
             for rank in self.ranks:
                 rank.limit = rank.size()
@@ -4544,7 +4576,7 @@ class Subscription:
 
 
 def position_of_end(data: bytes) -> int | None:
-    """Return where the ``ended`` event begins in whole lines, None when it is not there."""
+    """Return the offset of the ``ended`` event in whole lines, None if it is not there."""
     position = 0
     for line in data.splitlines(keepends=True):
         if (decode_event(line) or {}).get("kind") == "ended":
@@ -4554,14 +4586,14 @@ def position_of_end(data: bytes) -> int | None:
 
 
 class RankLook:
-    """What the looks at one rank's process have shown so far."""
+    """State of one rank's process, gathered from all polls so far."""
 
     def __init__(self, proc: Proc, cpu_s: float, now: float) -> None:
         self.start_time, self.state, self.state_since = proc.start_time, proc.state, now
         self.cpu_s, self.at, self.busy_at = cpu_s, now, now
 
     def take(self, proc: Proc, cpu_s: float, now: float) -> None:
-        """Add a look."""
+        """Add the result of a poll."""
         if proc.state != self.state:
             self.state, self.state_since = proc.state, now
         if 0 < now - self.at < LOOK_S / 2:
@@ -4573,10 +4605,10 @@ class RankLook:
 
 
 class RunProgress:
-    """What the ranks of a run do, for the watchdog of the control side.
+    """Progress of the ranks of a run, for the watchdog of the control side.
 
-    All times are of this host's CLOCK_BOOTTIME and end at the look, so that a report may come late and says nothing
-    wrong then. Ranks that do not use the library have the state of their process alone.
+    All durations are measured on this host's CLOCK_BOOTTIME and end at the poll, so that a report stays correct if it
+    arrives late. For ranks that do not use the library, only the state of their process is reported.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -4596,7 +4628,7 @@ class RunProgress:
             self.stopped_since = now
         stopped_s = now - self.stopped_since if self.stopped_since is not None else 0.0
         report = {"boottime_s": now, "ranks": ranks, "supervisor_stopped_s": round(stopped_s, 1)}
-        # That a rank goes on is news as well.
+        # A rank that resumes is news as well.
         before, self.had_news = self.had_news, any(map(self._is_news, ranks))
         return report, before or self.had_news
 
@@ -4622,7 +4654,7 @@ class RunProgress:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process's threads, 0 when it is gone."""
+    """Return the CPU time of a process's threads in seconds, 0 if it is gone."""
     fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(") ")[2].split()
     try:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -4631,9 +4663,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def read_page(path: str, now: float) -> Json:
-    """Return what a rank wrote of its progress, {} without a page that can be believed.
+    """Return the progress that a rank wrote, {} without a valid page.
 
-    :param now: on CLOCK_BOOTTIME
+    :param now: time on CLOCK_BOOTTIME, seconds
     """
     page = parse_object(read_bytes(path, PAGE_BYTES) or b"") or {}
     try:
@@ -4651,7 +4683,7 @@ def read_page(path: str, now: float) -> Json:
 
 
 class Watcher:
-    """Tells which folders have changed, through inotify; without it, everything is looked at in turn."""
+    """Change detection for the folders of runs through inotify. Runs that it cannot watch are polled."""
 
     MASK = 0x2 | 0x8 | 0x80 | 0x100
 
@@ -4669,7 +4701,7 @@ class Watcher:
             self.watches[watch] = run
 
     def remove(self, run: str) -> None:
-        """Report a run no more."""
+        """Stop reporting changes of a run."""
         self.blind.discard(run)
         for watch in [watch for watch, name in self.watches.items() if name == run]:
             LIBC.inotify_rm_watch(self.fd, watch)
@@ -4696,7 +4728,7 @@ class Watcher:
 
 
 class Output:
-    """What waits to be written to the control side."""
+    """Queue of bytes to be written to the control side."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -4715,7 +4747,7 @@ class Output:
                 self.size += len(piece)
 
     def flush(self) -> None:
-        """Write as much as the other side takes now."""
+        """Write as much as the other side accepts now."""
         while self.waiting and not self.broken:
             try:
                 done = os.writev(self.fd, list(self.waiting)[:64]) if len(self.waiting) > 1 else os.write(
@@ -4737,14 +4769,14 @@ class Output:
 
 
 class ProtocolError(Exception):
-    """What came in is not this protocol; the channel ends."""
+    """Input that violates the protocol. It ends the channel."""
 
 
 class Follow:
-    """One channel: takes commands, answers them, streams the files of runs.
+    """One channel: accepts commands, answers them, streams the files of runs.
 
-    One thread does everything that is quick; what may take long runs in threads of its own, and
-    supervisors are forked by the zygote, because this process has threads.
+    One thread does all quick work. Commands that may take long run in their own threads. The zygote
+    forks supervisors, because this process has threads.
     """
 
     def __init__(self, layout: Layout, zygote: Zygote, stdin: int, stdout: int) -> None:
@@ -4756,7 +4788,7 @@ class Follow:
         self.poller = select.poll()
         self.handlers: dict[int, Callable[[], None]] = {}
         self.answers: OrderedDict[str, tuple[Json, bytes]] = OrderedDict()
-        #: Request id -> how many answers it wants.
+        #: Request id -> number of answers to send.
         self.pending: dict[str, int] = {}
         self.results: queue.SimpleQueue[tuple[str | None, Json, bytes]] = queue.SimpleQueue()
         self.threads = 0
@@ -4795,7 +4827,7 @@ class Follow:
         self.output.size += len(line)
 
     def run(self) -> int:
-        """Serve until the control side closes the channel; runs go on without it."""
+        """Serve until the control side closes the channel. Runs continue without it."""
         self.hello()
         os.set_blocking(self.stdin, False)
         self._handle(self.stdin, self._read_input)
@@ -4813,7 +4845,7 @@ class Follow:
         return code
 
     def _turn(self) -> None:
-        """Wait for something, handle it, send what there is."""
+        """Wait for input or a deadline, handle it, and send queued output."""
         self.output.flush()
         if self.output.waiting:
             self.poller.register(self.output.fd, select.POLLOUT)
@@ -4830,7 +4862,7 @@ class Follow:
         self._pump()
 
     def _finish(self) -> None:
-        """Let commands that were begun come to their end; the control side may have sent its last words."""
+        """Wait for commands in progress. The control side may have closed the channel right after sending them."""
         deadline = time.monotonic() + 20.0
         while (self.pending or self.threads) and time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError, OSError):
@@ -4856,7 +4888,7 @@ class Follow:
             self.poller.unregister(fd)
 
     def _timeout(self) -> float:
-        """Return the seconds until something must be looked at."""
+        """Return the seconds until the next deadline or poll."""
         now = time.monotonic()
         times = [self.next_beat - now, LOOK_S]
         if self.subscriptions:
@@ -4899,9 +4931,9 @@ class Follow:
         name = message.get("cmd") if message else None
         key = message.get("id") if message else None
         if message is None or not isinstance(name, str):
-            raise ProtocolError(f"a line that is no command: {shorten(line[:60].decode('utf-8', 'replace'))}")
+            raise ProtocolError(f"a line that is not a command: {shorten(line[:60].decode('utf-8', 'replace'))}")
         if key is not None and (not isinstance(key, str) or len(key) > 128):
-            raise ProtocolError("a request id that is no short string")
+            raise ProtocolError("a request id that is not a string of at most 128 characters")
         if key is not None and key in self.answers:
             self.output.frame(*self.answers[key])
             return
@@ -4927,11 +4959,11 @@ class Follow:
         elif slow is not None:
             self._start_thread(key, slow(self, fields))
         else:
-            raise Refused("unknown_command", f"{shorten(name)} is no command of protocol {PROTOCOL}.")
+            raise Refused("unknown_command", f"{shorten(name)} is not a command of protocol {PROTOCOL}.")
 
     def _start_thread(self, key: str | None, work: Callable[[], Json]) -> None:
         if self.threads >= MAX_THREADS:
-            raise Refused("busy", f"{MAX_THREADS} commands are being carried out on this channel. Wait for an answer.")
+            raise Refused("busy", f"{MAX_THREADS} commands run on this channel, the most allowed. Wait for an answer.")
         self.threads += 1
 
         def body() -> None:
@@ -4959,7 +4991,7 @@ class Follow:
             self._answer(key, answer, data)
 
     def _answer(self, key: str | None, answer: Json, data: bytes = b"") -> None:
-        """Send an answer as often as it was asked for, and keep it for repetitions."""
+        """Send an answer once for each copy of its request, and keep it for later copies."""
         if key is None:
             return
         frame = {"re": key, **answer}
@@ -4969,7 +5001,7 @@ class Follow:
         while len(self.answers) > 256:
             self.answers.popitem(last=False)
 
-    # Commands: quick ones answer, or return None and answer later.
+    # Quick commands answer, or return None and answer later.
 
     def _prepare(self, key: str | None, fields: Fields) -> tuple[Json, bytes] | None:
         plan = check_plan(fields.inner("plan").values)
@@ -5030,7 +5062,7 @@ class Follow:
     def _decide(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         inner = fields.inner("decisions")
         if len(inner.values) > DECISIONS_LIMIT or not all(RUNG.fullmatch(str(rung)) for rung in inner.values):
-            raise inner.bad("", f"must have at most {DECISIONS_LIMIT} numbers of rungs as names")
+            raise inner.bad("", f"must have at most {DECISIONS_LIMIT} keys, each the number of a rung")
         decisions = {str(rung): inner.text(rung, DECISION, limit=16) for rung in inner.values}
         return decide(self._folder(fields), fields.integer("token", 0, 1 << 62), decisions), b""
 
@@ -5044,7 +5076,7 @@ class Follow:
         folder = self._folder(fields)
         inner = fields.inner("offsets", default={})
         if len(inner.values) > 8192 or not all(STREAM.fullmatch(str(name)) for name in inner.values):
-            raise inner.bad("", "holds a name that is no stream")
+            raise inner.bad("", "must have at most 8192 keys, each the name of a stream")
         offsets = {name: inner.integer(name, 0, 1 << 62) for name in inner.values}
         logs = fields.text("logs", re.compile("rank0|all|none"), default="rank0")
         plan = folder.plan() or {}
@@ -5058,7 +5090,7 @@ class Follow:
         return {}, b""
 
     def _watch_supervisor(self, folder: RunFolder) -> None:
-        """Notice at once when the supervisor of a subscribed run dies."""
+        """Watch the supervisor of a subscribed run, so that its death is noticed at once."""
         proc = find_process(folder.supervisor())
         fd = open_pidfd(proc.pid) if proc is not None else -1
         if fd < 0:
@@ -5117,7 +5149,7 @@ class Follow:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise Refused("unknown_stream", f"{name} of {folder.name} is no file.")
+                raise Refused("unknown_stream", f"{name} of {folder.name} is not a regular file.")
             start = max(0, found.st_size + offset) if offset < 0 else offset
             start, data = read_log(fd, path, start, length) if kind == "log" else (start, os.pread(fd, length, start))
         finally:
@@ -5133,7 +5165,7 @@ class Follow:
             if not any(os.path.exists(path) for path in paths):
                 missing.append(digest)
             for path in paths:
-                # What is about to be used is young: nobody collects it now.
+                # An archive that is about to be used gets a new time, so that ``collect`` keeps it.
                 with contextlib.suppress(OSError):
                     os.utime(path)
         return {"missing": missing}, b""
@@ -5144,7 +5176,7 @@ class Follow:
         where = addresses_to_listen_on(fields.text("interface", limit=64, default=None))
         if nonce not in self.listeners:
             if len(self.listeners) >= 64:
-                raise Refused("busy", "64 network checks are open on this channel. Close one.")
+                raise Refused("busy", "64 network checks are open on this channel, which is the limit. Close one.")
             self.listeners[nonce] = open_listeners(port_range, where)
             for sock in self.listeners[nonce]:
                 self._handle(sock.fileno(), functools.partial(self._greet, sock, nonce))
@@ -5152,7 +5184,7 @@ class Follow:
         return {"port": port, "addresses": candidates()}, b""
 
     def _greet(self, sock: socket.socket, nonce: str) -> None:
-        """Answer whoever connects with the nonce."""
+        """Send the nonce to a process that connects."""
         with contextlib.suppress(OSError):
             connection, _ = sock.accept()
             with connection:
@@ -5168,7 +5200,7 @@ class Follow:
             shutil.rmtree(os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}"), ignore_errors=True)
         return {}, b""
 
-    # Slow commands: check their fields now, return what a thread does.
+    # Slow commands check their fields now and return the work of a thread.
 
     def _probe(self, fields: Fields) -> Callable[[], Json]:
         return lambda: probe(self.layout)
@@ -5205,7 +5237,7 @@ class Follow:
         else:
             root = fields.text("root")
             if not root.startswith("/") or ".." in root.split("/"):
-                raise fields.bad("root", f"{shorten(root)} is no absolute path")
+                raise fields.bad("root", f"must be an absolute path without '..', got {shorten(root)}")
             if not os.path.isdir(root):
                 raise Refused("not_found", f"This host has no folder {shorten(root)}. Mount it, or correct the path.")
         return lambda: remove_checkpoints(root, folder, names)
@@ -5221,7 +5253,7 @@ class Follow:
         folder, patterns = self._folder(fields), fields.texts("patterns", least=1, limit=64)
         return lambda: run_match(folder, patterns)
 
-    # What happens without being asked.
+    # Heartbeats, recovery and streams.
 
     def _note_changes(self) -> None:
         for run in self.watcher.changed():
@@ -5254,7 +5286,7 @@ class Follow:
         self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})
 
     def _tell_progress(self, with_beat: bool) -> None:
-        """Look at the ranks of subscribed runs; tell of them with each beat, and at once of one that stands."""
+        """Poll the ranks of subscribed runs. Report them with each heartbeat, and a stalled one at once."""
         for run, subscription in self.subscriptions.items():
             if subscription.final:
                 continue
@@ -5263,16 +5295,16 @@ class Follow:
                 self.output.frame({"t": "progress", "run": run, **report})
 
     def _recover(self, folder: RunFolder) -> None:
-        """End what is left of a run whose supervisor is dead, in a thread."""
+        """Recover a run whose supervisor is dead, in a thread."""
         if not folder.ended() and folder.has("started"):
             self._upkeep(folder, recover)
 
     def _tell_end_again(self, folder: RunFolder) -> None:
-        """Restore the event of the end of a run whose file lost it after the end, in a thread."""
+        """Restore the ``ended`` event of a run whose file lost it after the end, in a thread."""
         self._upkeep(folder, restore_end)
 
     def _upkeep(self, folder: RunFolder, task: Callable[[RunFolder], object]) -> None:
-        """Work on a run in a thread, one at a time for each run."""
+        """Do a task for a run in a thread, one task at a time for each run."""
         if folder.name in self.recovering:
             return
 
@@ -5288,7 +5320,7 @@ class Follow:
             self.recovering.add(folder.name)
 
     def _pump(self) -> None:
-        """Send the news of all subscriptions, a frame of each stream in turn."""
+        """Send the new data of all subscriptions, one frame of each stream in turn."""
         now = time.monotonic()
         if now >= self.next_look:
             busy = False
@@ -5306,7 +5338,7 @@ class Follow:
             for frame, data in subscription.frames():
                 self.output.frame(frame, data)
                 sent += len(data)
-            # A rank that prints line by line is not answered with a frame for each line.
+            # A rank that prints line by line must not cause a frame for each line.
             subscription.not_before = now + (0.004 if sent < 16 << 10 else 0.0)
 
     QUICK: dict[str, Callable[[Follow, str | None, Fields], tuple[Json, bytes] | None]] = {
@@ -5342,9 +5374,9 @@ def role_follow(layout: Layout, args: argparse.Namespace) -> int:
 
 
 def role_receive(layout: Layout, args: argparse.Namespace) -> Any:
-    """Keep an archive from standard input."""
+    """Store an archive that is read from standard input."""
     if args.kind not in KINDS or not DIGEST.fullmatch(args.digest):
-        raise Refused("bad_plan", f"receive takes one of {', '.join(KINDS)} and a sha256.", field="kind")
+        raise Refused("bad_plan", f"receive expects one of {', '.join(KINDS)} and a SHA-256 in hex.", field="kind")
     receive_archive(layout, args.kind, args.digest, sys.stdin.buffer)
     return "ok"
 
@@ -5358,7 +5390,10 @@ def role_fetch(layout: Layout, args: argparse.Namespace) -> None:
 
 
 def role_outputs(layout: Layout, args: argparse.Namespace) -> None:
-    """Write a tar of the files that ranks of a run wrote or changed; standard input says what is known of them."""
+    """Write a tar of the files that the ranks of a run wrote or changed.
+
+    Standard input has the limits and the versions of files that the control side has already.
+    """
     folder = checked_run(layout, args.run)
     fields = Fields(parse_object(sys.stdin.buffer.read(MAX_LINE)) or {})
     known = fields.inner("known", default={}).values
@@ -5391,12 +5426,12 @@ def checked_run(layout: Layout, name: str) -> RunFolder:
 
 
 def role_start(layout: Layout, args: argparse.Namespace) -> Json:
-    """Prepare a run and let it go at once; for a gang of one host, or to attach to a run that lives."""
+    """Prepare a run and start it at once, for a gang of one host or to attach to a living run."""
     layout.ensure()
     document = parse_object(sys.stdin.buffer.read(MAX_LINE)) or {}
     plan = check_plan(document.get("plan", document))
     if plan["run"] != args.run:
-        words = f"plan.run: is {plan['run']}, the command names {shorten(args.run)}"
+        words = f"plan.run: must be the run {shorten(args.run)} of the command, got {plan['run']}"
         raise Refused("bad_plan", words, field="plan.run")
     request = {"plan": plan, "secrets": check_secrets(document.get("secrets"))}
     answer = read_report(launch(layout, json.dumps(request).encode()))
@@ -5412,12 +5447,12 @@ def role_start(layout: Layout, args: argparse.Namespace) -> Json:
 
 
 def role_stop(layout: Layout, args: argparse.Namespace) -> Json:
-    """Ask a run to end."""
+    """Request the end of a run."""
     return {"ok": True, **stop(layout.ensure(), checked_run(layout, args.run).name, args.grace_s)}
 
 
 def role_fence(layout: Layout, args: argparse.Namespace) -> Json:
-    """End a run for good."""
+    """End a run and prevent any later start on this host."""
     return {"ok": True, **fence(layout.ensure(), checked_run(layout, args.run).name, args.token, args.wait_s)}
 
 
@@ -5435,7 +5470,7 @@ def role_collect(layout: Layout, args: argparse.Namespace) -> Json:
 
 
 def role_match(layout: Layout, args: argparse.Namespace) -> Json:
-    """Search the logs of a run for the patterns that standard input gives."""
+    """Search the logs of a run for patterns that are read from standard input."""
     fields = Fields(parse_object(sys.stdin.buffer.read(MAX_LINE)) or {})
     return {"ok": True, **match_logs(checked_run(layout, args.run), fields.texts("patterns", least=1, limit=64))}
 
@@ -5450,7 +5485,7 @@ def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--remote-dir", default=".dtrain", help="archives, relative to the home directory")
     common.add_argument("--state-dir", help="locks and runs; default /var/tmp/dtrain-<uid>/<machine id>")
-    words = "folder of root with mode 1777 for the locks of all accounts; default /run/lock where it is one; or none"
+    words = "folder of root with mode 1777 for the locks of all accounts, or none; default /run/lock if it is one"
     common.add_argument("--lock-dir", help=words)
     top = argparse.ArgumentParser(prog="supervisor.py", description="The host side of airflow-provider-dtrain.")
     roles = top.add_subparsers(dest="role", required=True)
@@ -5481,7 +5516,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play the role that the command line names; return the exit status."""
+    """Run the role that the command line names. Return the exit status."""
     os.umask(0o077)
     args = parser().parse_args(argv)
     layout = Layout(args.remote_dir, args.state_dir, args.lock_dir)

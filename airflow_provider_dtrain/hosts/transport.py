@@ -1,4 +1,4 @@
-"""How bytes reach a host. ``ssh.py`` and ``local.py`` implement this protocol."""
+"""Protocol for transports to a host. ``ssh.py`` and ``local.py`` implement it."""
 
 from __future__ import annotations
 
@@ -11,44 +11,48 @@ from typing import Protocol
 class Completed:
     """A command that has ended."""
 
-    #: Exit status; negative for a signal, 127 when the program does not exist.
+    #: Exit status; negative for a signal, 127 if the program does not exist.
     exit_code: int
     stdout: bytes
     stderr: bytes
 
 
 class Channel(Protocol):
-    """Standard input and output of one long-lived command. Thread-safe: one reader, one writer."""
+    """Standard input and output of one long-lived command.
+
+    Thread-safe for one reader and one writer.
+    """
 
     def send(self, data: bytes, *, timeout_s: float = 30.0) -> None:
         """Write all of ``data`` to the command's standard input.
 
-        :raises HostUnreachableError: the channel is gone or the write took longer than ``timeout_s``
+        :raises HostUnreachableError: the channel is closed, or the write took longer than ``timeout_s``
         """
 
     def receive(self, *, timeout_s: float) -> bytes | None:
-        """Return the next bytes of standard output, ``b""`` at the end, None when none came in time."""
+        """Return the next bytes of standard output, ``b""`` at the end, or None on a time-out."""
 
     def errors(self) -> bytes:
-        """Return what the command wrote to standard error so far, at most the last 64 KiB."""
+        """Return the command's standard error so far, at most the last 64 KiB."""
 
     def exit_code(self) -> int | None:
         """Return the exit status once the command has ended, else None."""
 
     def finish_input(self) -> None:
-        """Close the command's standard input; never raises."""
+        """Close the command's standard input. Never raises."""
 
     def wait_exit(self, timeout_s: float) -> int | None:
-        """Return the exit status, or None when the command has not ended in time."""
+        """Return the exit status, or None if the command has not ended in time."""
 
     def close(self) -> None:
-        """Close the channel; repeatable, never raises."""
+        """Close the channel. Repeatable, never raises."""
 
 
 class Transport(Protocol):
-    """One host. Commands are argument vectors: no user string is ever parsed by a shell.
+    """Connection to one host, which runs commands there.
 
-    Commands start in the account's home directory. Every operation has a deadline.
+    Commands are argument vectors: no shell ever parses a user string. They start in the account's home directory. Every
+    operation has a deadline.
     """
 
     #: Name under which the host is registered; used in messages.
@@ -57,13 +61,13 @@ class Transport(Protocol):
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Completed:
         """Run a command to its end.
 
-        :raises HostUnreachableError: no connection, or no end within ``timeout_s``
+        :raises HostUnreachableError: no connection, or the command did not end within ``timeout_s``
         :raises HostKeyError: the host key is unknown or has changed
         :raises HostAuthError: the host refused the credentials
         """
 
     def open(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Channel:
-        """Start a command and return its channel; raises as :meth:`run` does."""
+        """Start a command and return its channel. Raises like :meth:`run`."""
 
     def close(self) -> None:
-        """Close every connection; repeatable, never raises."""
+        """Close every connection. Repeatable, never raises."""

@@ -1,4 +1,4 @@
-"""Unpacking on the control side of what a host sends: plain files and folders, bounded, never a link."""
+"""Unpacking of archives from hosts on the control side: bounded, plain files and folders only, never links."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import IO, Protocol
 
 from airflow_provider_dtrain.hosts import supervisor
 
-#: Largest extended header: enough for a path of 4,096 characters and what pax adds to it.
+#: Maximum size of an extended header: enough for a path of 4,096 characters and the fields that pax adds.
 HEADER_LIMIT = 64 * 1024
-#: Extended headers of one member, and global ones of an archive; writers make two and one.
+#: Maximum number of extended headers of one member, and of global ones of an archive. Writers make two and one.
 CHAIN_LIMIT = 8
-#: What a member takes besides its content, at most: headers, extended headers of usual length, padding.
+#: Maximum overhead of a member besides its content: headers, extended headers of usual length, padding.
 _PER_MEMBER = 8 * 1024
-#: Folders above a file: each name of a path makes a folder.
+#: Maximum number of folders above a file: each name of a path makes a folder.
 DEPTH_LIMIT = 32
 _EXTENDED = (
     tarfile.XHDTYPE,
@@ -29,33 +29,36 @@ _EXTENDED = (
 
 
 class ArchiveLimitError(tarfile.TarError):
-    """An archive holds more than was allowed."""
+    """An archive exceeds its limits."""
 
 
 class Source(Protocol):
-    """Something to read from."""
+    """Source of bytes."""
 
     def read(self, count: int = -1, /) -> bytes:
-        """Return the next bytes, fewer at the end."""
+        """Return the next ``count`` bytes, or fewer at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """Content of an archive, counted while it was written."""
+    """Files and bytes of an archive, counted during unpacking."""
 
     files: int
     size_bytes: int
 
 
 class _Archive(tarfile.TarFile):
-    """An archive that counts its extended headers: tarfile keeps global ones, and reads a chain of them recursively."""
+    """Archive that counts its extended headers.
+
+    tarfile stores global ones in memory, and reads a chain of extended headers recursively.
+    """
 
     chained = 0
     globals = 0
 
 
 class _Header(tarfile.TarInfo):
-    """A header whose extension is bounded before it is read."""
+    """Header whose extension is bounded before it is read."""
 
     def _proc_member(self, archive: _Archive) -> tarfile.TarInfo:
         if self.type in _EXTENDED and not 0 <= self.size <= HEADER_LIMIT:
@@ -65,19 +68,19 @@ class _Header(tarfile.TarInfo):
         if max(archive.chained, archive.globals) > CHAIN_LIMIT:
             raise ArchiveLimitError(f"more than {CHAIN_LIMIT} extended headers of one member, or global ones")
         if self.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.TarError("a sparse file, plain files are expected")
+            raise tarfile.TarError("a sparse file, but only plain files are accepted")
         found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         return found
 
     def _refuse_sparse(self, *_: object) -> None:
-        raise tarfile.TarError("a sparse file, plain files are expected")
+        raise tarfile.TarError("a sparse file, but only plain files are accepted")
 
-    # The map of a sparse file in pax form is read from the member's content, as much as there is of it.
+    # tarfile reads the map of a sparse file in pax format from the member's content, without a size limit.
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 class _Counted:
-    """A source that ends with an error after a number of bytes."""
+    """Source that raises an error after a number of bytes."""
 
     def __init__(self, source: Source, limit: int) -> None:
         self._source, self._left = source, limit
@@ -86,26 +89,26 @@ class _Counted:
         data = self._source.read(count)
         self._left -= len(data)
         if self._left < 0:
-            raise ArchiveLimitError("more bytes came than the files that were announced can take")
+            raise ArchiveLimitError("more bytes arrived than an archive within the limits can have")
         return data
 
 
 def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files: int) -> Unpacked:
-    """Unpack a tar as it comes into a folder that is there; each file is on the disk when this returns.
+    """Unpack a tar into an existing folder while it arrives.
 
-    The caller removes the folder when this raises.
+    All files are synced to disk when this function returns. The caller removes the folder if it raises.
 
-    :param limit_bytes: most that the files may have together
-    :param limit_files: most files, and most folders
-    :raises ArchiveLimitError: there is more than the limits allow
-    :raises tarfile.TarError: the archive is damaged, leads outside, or has links or devices
+    :param limit_bytes: maximum total size of the files
+    :param limit_files: maximum number of files, and of folders
+    :raises ArchiveLimitError: the archive exceeds a limit
+    :raises tarfile.TarError: the archive is damaged, has paths outside the folder, or has links or devices
     """
     counted = _Counted(source, limit_bytes + 2 * limit_files * _PER_MEMBER + 2 * HEADER_LIMIT)
     files = folders = size = 0
     try:
         with _Archive.open(fileobj=counted, mode="r|", tarinfo=_Header) as archive:  # type: ignore[call-overload]
             for member in archive:
-                # The list of what was read is only needed for seeking.
+                # tarfile needs the list of members only for seeking.
                 archive.members = []
                 files, folders = files + (not member.isdir()), folders + member.isdir()
                 size += max(0, member.size)
@@ -115,7 +118,7 @@ def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files:
                     raise ArchiveLimitError(f"more than {limit_files} files")
                 _unpack_member(archive, member, str(folder))
     except (supervisor.Refused, ValueError, OverflowError, EOFError) as error:
-        # The last three are what tarfile itself raises for some damaged headers.
+        # tarfile itself raises the last three for some damaged headers.
         raise tarfile.TarError(f"the archive is damaged or not plain: {error}") from error
     sync_tree(folder)
     return Unpacked(files=files, size_bytes=size)
@@ -128,18 +131,18 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str)
     if not parts:
         return
     if len(parts) > DEPTH_LIMIT or member.size < 0:
-        raise supervisor.bad_archive(member.name, f"lies deeper than {DEPTH_LIMIT} folders, or has no size")
+        raise supervisor.bad_archive(member.name, f"is below more than {DEPTH_LIMIT} folders, or has a negative size")
     path = os.path.join(supervisor.real_parent(root, parts, member.name), parts[-1])
     if member.isdir():
         os.makedirs(path, mode=0o700, exist_ok=True)
         return
     if os.path.lexists(path):
-        raise supervisor.bad_archive(member.name, "comes twice")
+        raise supervisor.bad_archive(member.name, "occurs twice")
     supervisor.unpack_file(archive, member, path)
 
 
 def sync_tree(folder: Path) -> None:
-    """Return when the files and names below a folder are on the disk."""
+    """Sync the files and names below a folder to disk."""
     for base, _, names in os.walk(folder):
         for name in names:
             _sync(os.path.join(base, name))
@@ -155,7 +158,10 @@ def _sync(path: str) -> None:
 
 
 def tree_bytes(folder: Path) -> int:
-    """Return the bytes of all files below a folder, 0 without one; links are not followed."""
+    """Return the total size of all files below a folder, without following links.
+
+    The size of a missing folder is 0.
+    """
     total = 0
     for base, _, names in os.walk(folder):
         for name in names:
@@ -168,7 +174,7 @@ def tree_bytes(folder: Path) -> int:
 
 
 def pack_tree(folder: Path, target: IO[bytes], name: str) -> None:
-    """Write a tar of a folder's plain files and folders under a name."""
+    """Write a tar of a folder's plain files and folders, with ``name`` as its root."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         return member if member.isreg() or member.isdir() else None

@@ -1,4 +1,4 @@
-"""The flow control of a subscription, enforced by its reader: a host cannot fill this process's memory."""
+"""Flow control of a subscription, enforced by the reader so that a host cannot fill this process's memory."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Collection
 
 from airflow_provider_dtrain.hosts.wire import Frame, WireError
 
-#: Most bytes and frames of one stream that are not acknowledged. The host's own limit is 1 MiB, and as much may be on
-#: its way from the subscription before this one. It sends a rank's lines in frames at least 4 ms apart.
+#: Maximum bytes and frames of one stream without an acknowledgement. The host's own limit is 1 MiB, and as many bytes
+#: of the subscription before this one may still be on the way. The host sends a rank's lines in frames at least 4 ms
+#: apart.
 WINDOW_BYTES, WINDOW_FRAMES = 2 << 20, 1 << 16
-#: Most streams of a subscription that does not name them.
+#: Maximum number of streams of a subscription that does not name them.
 STREAMS_LIMIT = 4096
-#: A position that no file reaches.
+#: Offset that no file reaches.
 _LAST_OFFSET = 2**62
 
 
 class Window:
-    """The frames of one run that were taken from a channel and not acknowledged. Thread-safe.
+    """Received frames of one run that are not acknowledged yet. Thread-safe.
 
     :param streams: names that the run has on the host; None = any
     """
@@ -31,9 +32,9 @@ class Window:
         self._bytes: dict[str, int] = {}
 
     def take(self, frame: Frame) -> None:
-        """Count a frame that came.
+        """Count a received frame.
 
-        :raises WireError: it exceeds the window, or belongs to no stream of the subscription
+        :raises WireError: the frame exceeds the window, or belongs to no stream of the subscription
         """
         stream = frame.stream or ""
         with self._lock:
@@ -47,14 +48,14 @@ class Window:
             if frame.end > _LAST_OFFSET or self._bytes[stream] > WINDOW_BYTES or len(frames) > WINDOW_FRAMES:
                 raise WireError(
                     f"{self._bytes[stream]:,} bytes of {stream} in {len(frames):,} frames without an acknowledgement, "
-                    f"at most {WINDOW_BYTES:,} in {WINDOW_FRAMES:,} are accepted"
+                    f"but at most {WINDOW_BYTES:,} bytes in {WINDOW_FRAMES:,} frames are accepted"
                 )
 
     def ack(self, stream: str, offset: int) -> None:
         """Forget the frames of a stream up to the one that ends at ``offset``."""
         with self._lock:
             frames = self._open.get(stream, deque())
-            # A file that began anew: ends before it are above those that follow.
+            # The stream's file was restarted: earlier frames have larger end offsets than the frames that follow.
             anew = any(end == offset for end, _ in frames)
             while frames and (anew or frames[0][0] <= offset):
                 end, size = frames.popleft()

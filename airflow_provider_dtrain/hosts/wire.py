@@ -1,7 +1,7 @@
-"""What travels on a follow channel: one greeting, then JSON lines, some followed by raw bytes.
+"""Wire format of a follow channel: one greeting, then JSON lines, some followed by raw bytes.
 
-Everything read here was written by a machine that runs the user's code: it is bounded in size and
-checked, and what is shown of it is escaped.
+A machine that runs the user's code writes everything that this module reads. The input is therefore
+bounded in size and checked, and messages show it escaped.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from airflow_provider_dtrain.errors import HostError, UserError
 
 PROTOCOL = 1
 MAGIC = f"DTRAIN/{PROTOCOL} ".encode()
-#: Longest line in either direction, and most raw bytes behind one.
+#: Maximum length of a line in either direction, and of the raw bytes after a line.
 LINE_LIMIT_BYTES = 8 * 1024 * 1024
 RAW_LIMIT_BYTES = 16 * 1024 * 1024
-#: Deepest nesting and most values of a line; `{},{},...` takes 70 bytes for each as objects.
+#: Maximum nesting depth and number of values of a line. Each `{}` of `{},{},...` takes 70 bytes as an object.
 MAX_DEPTH, MAX_VALUES = 32, 1_000_000
-#: Characters of a text in a greeting; stores, runs of a beat and ranks of a report, in number.
+#: Maximum characters of a text in a greeting, and maximum number of stores, of runs in a beat and of ranks in a report.
 TEXT_LIMIT, STORES_LIMIT, RUNS_LIMIT, RANKS_LIMIT = 4096, 10_000, 20_000, 8192
-#: Most that a login script may print before the greeting.
+#: Maximum number of bytes that a login script may print before the greeting.
 NOISE_LIMIT_BYTES = 64 * 1024
 _SHOWN = 200
 
 
 class WireError(ValueError):
-    """The other side sent something that the protocol does not know."""
+    """The host sent something that the protocol does not define."""
 
 
 class GreetingRefusedError(Exception):
-    """The supervisor started but will not serve.
+    """The supervisor started, but refuses to serve.
 
-    :param answer: its refusal, as to a command
+    :param answer: its refusal, in the form of an answer to a command
     """
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
@@ -46,12 +46,12 @@ class GreetingRefusedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """First line of a channel: which machine answers, as whom, and with which interpreter."""
+    """First line of a channel, with the machine, account and interpreter that answer."""
 
     protocol: int
     machine_id: str
     boot_id: str
-    #: Inode of the pid namespace: containers on one machine share the two identities above.
+    #: Inode of the PID namespace: containers on one machine share the two identities above.
     pid_ns: int | str
     uid: int
     python: str
@@ -60,24 +60,24 @@ class Hello:
     #: The host's CLOCK_BOOTTIME when it wrote the line.
     boottime_s: float
     hostname: str
-    #: The host's wall clock at that moment, None when it did not say.
+    #: The host's wall clock at that moment, None if the host did not send it.
     wall_s: float | None = None
-    #: With the boot id it tells boots of containers apart; 0 when the host did not say.
+    #: Distinguishes, together with the boot ID, the boots of containers; 0 if the host did not send it.
     pid1_start_time: int = 0
-    #: Store id -> highest token that the host has seen from it.
+    #: Store ID -> highest token that the host has received from it.
     stores: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
-        """What tells this boot of this machine from every other."""
+        """Identity of this boot of this machine."""
         return self.machine_id, self.boot_id, self.pid_ns
 
     @classmethod
     def parse(cls, line: bytes) -> Hello:
-        """Return the greeting in the JSON behind the magic.
+        """Return the greeting from the JSON after the magic.
 
         :raises WireError: a key is missing or of the wrong type, or the protocol is another one
-        :raises GreetingRefusedError: it is a refusal
+        :raises GreetingRefusedError: the greeting is a refusal
         """
         document = parse_line(line)
         if isinstance(document.get("error"), dict):
@@ -85,7 +85,7 @@ class Hello:
         known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
         for key, fits in _HELLO_FIELDS.items():
             if not fits(known.get(key)):
-                raise WireError(f"greeting without a proper {key!r}: {shown(line)}")
+                raise WireError(f"greeting without a valid {key!r}: {shown(line)}")
         if known["protocol"] != PROTOCOL:
             raise WireError(f"protocol {known['protocol']} instead of {PROTOCOL}")
         stores = known.get("stores", {})
@@ -96,12 +96,12 @@ class Hello:
             or len(stores) > STORES_LIMIT
             or not all(is_count(token) for token in stores.values())
         ):
-            raise WireError(f"greeting with improper details: {shown(line)}")
+            raise WireError(f"greeting with invalid details: {shown(line)}")
         return cls(**known)
 
 
 def is_span(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number of seconds that a clock can show."""
+    """Return whether a value is a plausible clock reading or duration in seconds."""
     return isinstance(value, int | float) and is_number(value) and 0 <= value < 1e12
 
 
@@ -124,10 +124,10 @@ _HELLO_FIELDS: Mapping[str, Callable[[object], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """Something that a host sent without being asked.
+    """Message of a host that is not an answer to a command.
 
-    ``t`` is ``data`` (bytes of a stream), ``gap`` (bytes that are gone), or ``lost``: the channel is
-    dead, nothing more comes.
+    ``t`` is ``data`` (bytes of a stream), ``gap`` (bytes that are missing), or ``lost``: the channel is
+    dead, and no further frame follows.
     """
 
     t: str
@@ -137,23 +137,26 @@ class Frame:
     #: Position of the first byte of ``data``, counted over all bytes ever written.
     offset: int = 0
     data: bytes = b""
-    #: How often the stream began anew, e.g. after a crash of the host cut the file.
+    #: Number of restarts of the stream, e.g. after a crash of the host truncated the file.
     epoch: int = 0
-    #: Why bytes are missing or the channel is dead.
+    #: Reason why bytes are missing or the channel is dead.
     reason: str = ""
     #: Length of a gap.
     skip_bytes: int = 0
-    #: Why the channel is dead, to be raised by whoever needed it.
+    #: Error that the users of a dead channel raise.
     error: HostError | None = None
 
     @property
     def end(self) -> int:
-        """Position behind this frame, the next offset to commit."""
+        """Position after this frame, which is the next offset to commit."""
         return self.offset + self.skip_bytes + len(self.data)
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], raw: bytes) -> Frame:
-        """Return the frame; :raises WireError: a field is missing or of the wrong type."""
+        """Return the frame.
+
+        :raises WireError: a field is missing or of the wrong type
+        """
         run, stream = document.get("run"), document.get("stream")
         counts = [document.get(key, 0) for key in ("offset", "epoch", "skip_bytes")]
         if not _is_text(run) or not _is_text(stream) or not all(map(is_count, counts)) or counts[1] >= 2**31:
@@ -180,18 +183,21 @@ _RANK_FIELDS: Mapping[str, Callable[[object], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What the ranks of a run on one host do, as seen at one moment."""
+    """Progress of the ranks of a run on one host at one moment."""
 
     run: str
     #: The host's CLOCK_BOOTTIME at that moment.
     boottime_s: float
     ranks: tuple[RankReport, ...]
-    #: How long the run's supervisor has been stopped by a signal.
+    #: Seconds for which the run's supervisor has been stopped by a signal.
     supervisor_stopped_s: float = 0.0
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], host: str) -> Progress:
-        """Return the report; :raises WireError: a field is missing or of the wrong type."""
+        """Return the report.
+
+        :raises WireError: a field is missing or of the wrong type
+        """
         run, ranks = document.get("run"), document.get("ranks")
         reading, stopped_s = document.get("boottime_s"), document.get("supervisor_stopped_s", 0.0)
         if not _is_text(run) or not isinstance(ranks, list) or not is_span(reading) or not is_span(stopped_s):
@@ -203,7 +209,7 @@ class Progress:
 
 
 def _rank_report(document: object, host: str) -> RankReport:
-    """Return what a host says of a rank; fields of another version are left out."""
+    """Return a host's report of one rank, without the fields of other versions."""
     known: dict[str, Any] = {}
     for name, value in document.items() if isinstance(document, dict) else ():
         fits = _RANK_FIELDS.get(name)
@@ -212,12 +218,12 @@ def _rank_report(document: object, host: str) -> RankReport:
         if fits is not None:
             known[name] = plain(value, 60) if isinstance(value, str) else value
     if "rank" not in known:
-        raise WireError("a progress report of no rank")
+        raise WireError("a progress report without a rank")
     return RankReport(host=host, **known)
 
 
 class FrameReader:
-    """Cuts a byte stream into JSON objects, each with the raw bytes that belong to it."""
+    """Splits a byte stream into JSON objects, each with the raw bytes that belong to it."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -225,9 +231,9 @@ class FrameReader:
         self._waiting: tuple[dict[str, Any], int] | None = None
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield every object that is complete now.
+        """Yield every object that is now complete.
 
-        :raises WireError: a line is too long or is no JSON object
+        :raises WireError: a line is too long, or is not a JSON object
         """
         self._buffer += data
         while (frame := self._next()) is not None:
@@ -269,7 +275,10 @@ def _raw_length(document: Mapping[str, Any], line: bytes) -> int:
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line; :raises WireError: it is something else."""
+    """Return the JSON object of a line.
+
+    :raises WireError: the line is not a JSON object
+    """
     try:
         return parse_object(line, depth=MAX_DEPTH, values=MAX_VALUES)
     except UntrustedInputError as error:
@@ -279,21 +288,21 @@ def parse_line(line: bytes) -> dict[str, Any]:
 def encode(document: Mapping[str, Any]) -> bytes:
     """Return the line of a command.
 
-    :raises UserError: it is longer than a host accepts
+    :raises UserError: the line is longer than a host accepts
     """
     line = json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     if len(line) > LINE_LIMIT_BYTES:
         raise UserError(
-            f"Command '{document.get('cmd')}' is {len(line):,} bytes long, a host accepts {LINE_LIMIT_BYTES:,}. "
+            f"Command '{document.get('cmd')}' is {len(line):,} bytes long, but a host accepts {LINE_LIMIT_BYTES:,}. "
             "Put large data into files below model_dir instead of the configuration."
         )
     return line
 
 
 def find_hello(received: bytes) -> tuple[Hello, int] | None:
-    """Return the greeting and the position behind it, None when it is not there yet.
+    """Return the greeting and the position after it, or None if it is not complete yet.
 
-    :raises WireError: the greeting is malformed, or too much came before it
+    :raises WireError: the greeting is malformed, or too many bytes came before it
     """
     start = received.find(MAGIC + b"{")
     end = received.find(b"\n", start) if start >= 0 else -1
@@ -306,11 +315,11 @@ def find_hello(received: bytes) -> tuple[Hello, int] | None:
 
 
 def shown(data: bytes | bytearray) -> str:
-    """Return the first 200 characters of received bytes, harmless to print."""
+    """Return the first 200 characters of received bytes, escaped for printing."""
     return plain(bytes(data[: 4 * _SHOWN]).decode("utf-8", "replace"), _SHOWN)
 
 
 def plain(text: object, limit: int = 2000) -> str:
-    """Return words of a host without control characters or escape sequences, cut to ``limit``."""
+    """Return a text from a host with control characters escaped, cut to ``limit`` characters of input."""
     words = str(text)[:limit]
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in words)

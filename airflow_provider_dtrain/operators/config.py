@@ -1,4 +1,4 @@
-"""The effective configuration of an experiment as a task of its own."""
+"""Operator that renders the effective configuration of an experiment."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 class RenderConfigOperator(BaseOperator):
     """Merges a template and a configuration, validates the result and stores it.
 
-    XCom: ``{"config_id": int, "digest": str}``; the document itself is in the provider's store, where
-    ``airflow dtrain`` shows it. Pass the XCom as ``config`` of a ``TrialOperator``.
+    XCom: ``{"config_id": int, "digest": str}``. The document itself is in the provider's store, and
+    ``airflow dtrain`` shows it. Pass the XCom as ``config`` to a ``TrialOperator``.
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, or a dict
         (templated)
-    :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value that replaces the configuration's; a text is
-        read as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
+    :param overrides: dotted path, e.g. ``hyperparameters.lr`` -> value that replaces the one in the configuration. A
+        text is parsed as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param template: name of a stored template, a path, or a dict; None = the template that the
-        configuration names, if it names one (templated)
+        configuration names, if any (templated)
     """
 
     template_fields: Sequence[str] = ("config", "template", "overrides")
@@ -47,7 +47,7 @@ class RenderConfigOperator(BaseOperator):
         self.overrides = overrides
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return id and digest of the stored configuration.
+        """Return the ID and digest of the stored configuration.
 
         :raises AirflowFailException: the documents are not valid; all problems are in the log
         """

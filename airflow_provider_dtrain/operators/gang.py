@@ -1,4 +1,4 @@
-"""One gang for several tasks: the task that frees it."""
+"""Operator that releases a gang shared by several tasks."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 
 
 class ReleaseGangOperator(BaseOperator):
-    """Frees a gang that a ``GangSensor`` holds. Repeatable; a gang that has ended is left as it is.
+    """Releases a gang that a ``GangSensor`` holds.
 
-    Make it a teardown, so that it runs whatever became of the tasks between::
+    It can run repeatedly: a gang that has ended stays as it is. Make it a teardown, so that it runs whether or not the
+    tasks in between succeeded::
 
         gang = GangSensor(task_id="gang", slots=4)
         free = ReleaseGangOperator(task_id="free", allocation=gang.output).as_teardown(setups=gang)
         gang >> TrialOperator(task_id="train", config=..., allocation=gang.output) >> free
 
-    What still uses the gang is ended first. Slots of a host that does not answer stay taken until it does.
+    Runs that still use the gang are ended first. Slots of a host that does not answer stay taken until it does.
 
     :param allocation: XCom of the ``GangSensor`` (templated)
-    :param retries: of failures of the store (3)
+    :param retries: retries of failures of the store (3)
     """
 
     template_fields: Sequence[str] = ("allocation",)
@@ -53,29 +54,34 @@ class ReleaseGangOperator(BaseOperator):
         self.allocation = allocation
 
     def execute(self, context: Context) -> None:
-        """Free the gang.
+        """Release the gang.
 
-        :raises AirflowFailException: ``allocation`` names none
+        :raises AirflowFailException: ``allocation`` is not a gang
         """
         from airflow_provider_dtrain.engine.gangs import HeldGang
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         if self.allocation is None:
-            self.log.info("No gang was held: the task that asks for it did not get one")
+            self.log.info("No gang to release: the task that requests it was not granted one")
             return
         with failing_at_once():
             gang, hook = HeldGang.parse(self.allocation), DtrainHook()
             known = hook.store.gang(gang.allocation_id)
             if known.token != gang.token:
-                self.log.warning("Gang %d is held under token %s, not %d", gang.allocation_id, known.token, gang.token)
+                self.log.warning(
+                    "Gang %d was not released: it is held under token %s, not %d",
+                    gang.allocation_id,
+                    known.token,
+                    gang.token,
+                )
                 return
             left = asyncio.run(self._end(hook, gang, f"released by the task '{self.task_id}'"))
         if left.state == "released":
-            self.log.info("Gang %d is free (%s)", left.allocation_id, left.ended_because)
+            self.log.info("Gang %d was released (%s)", left.allocation_id, left.ended_because)
         else:
             hosts = ", ".join(left.held_hosts)
             self.log.warning(
-                "Gang %d has ended; its slots on %s stay taken until they answer", gang.allocation_id, hosts
+                "Gang %d has ended, but its slots on %s stay taken until these hosts answer", gang.allocation_id, hosts
             )
 
     async def _end(self, hook: DtrainHook, gang: HeldGang, because: str) -> GangView:

@@ -1,4 +1,4 @@
-"""Hyperparameter search: the task before the trials, and the task after them."""
+"""Operators of a hyperparameter search: one plans its trials, one selects the best trial."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class PlanTrialsOperator(BaseOperator):
         trials = TrialOperator.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
         trials >> SelectBestTrialOperator(task_id="best", plan=plan.output)
 
-    The seed is drawn here, unless the configuration gives one. Clearing this task plans the next generation of the
-    experiment, with the same seed.
+    This task draws the seed, unless the configuration contains one. Clearing this task plans the next generation of
+    the experiment with the same seed.
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
         the XCom of a ``RenderConfigOperator`` (templated)
-    :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value that replaces the configuration's; a text is
-        read as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
+    :param overrides: dotted path, e.g. ``hyperparameters.lr`` -> value that replaces the one in the configuration. A
+        text is parsed as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param template: name of a stored template, a path, or a dict (templated)
-    :param name: of the experiment; None = the configuration's, else the DAG's (templated)
+    :param name: name of the experiment; None = the configuration's name, else the DAG's (templated)
     :param payload: digest of code that ``airflow dtrain experiment create`` stored; None = each trial packs
         ``model_dir`` when it starts (templated)
-    :param retries: of failures of the store (3)
+    :param retries: retries of failures of the store (3)
     """
 
     template_fields: Sequence[str] = ("config", "template", "overrides", "name", "payload")
@@ -91,20 +91,20 @@ class PlanTrialsOperator(BaseOperator):
 
 
 class SelectBestTrialOperator(BaseOperator):
-    """Returns the best trial of an experiment; runs when all trials have ended, whatever their end.
+    """Returns the best trial of an experiment after all its trials have ended, in any state.
 
-    Succeeds if at least one trial completed or was stopped by the searcher. When the metric beats every earlier run of
-    the experiment, the asset alias ``dtrain-best-<experiment>`` gets an event; once more after a clear only when it
-    beats what this run has announced.
+    The task succeeds if at least one trial completed or was stopped by the searcher. If the metric beats all earlier
+    runs of the experiment, the asset alias ``dtrain-best-<experiment>`` gets an event. After a clear, it gets a further
+    event only if the metric beats the one that this run has announced.
 
     XCom: ``experiment_id, search_id, trial_id, number, metric, metrics, checkpoint, hparams, rung`` and ``trials``,
     the number of trials in each state.
 
     :param plan: XCom of the ``PlanTrialsOperator`` (templated)
-    :param name: of the experiment, where the DAG file knows it: Airflow then shows the alias among the task's outlets
-        before the first run; None = the plan says it
+    :param name: name of the experiment, if the DAG file knows it: Airflow then shows the alias among the task's
+        outlets before the first run; None = the name in the plan
     :param trigger_rule: ``all_done``
-    :param retries: of failures of the store (3)
+    :param retries: retries of failures of the store (3)
     """
 
     template_fields: Sequence[str] = ("plan",)
@@ -136,7 +136,10 @@ class SelectBestTrialOperator(BaseOperator):
 
         with failing_at_once():
             if not isinstance(self.plan, Sequence) or not self.plan:
-                raise SearchFailedError("There is no plan: the task that plans the trials has not succeeded.")
+                raise SearchFailedError(
+                    "plan must be the XCom of a PlanTrialsOperator with at least one trial, got none: the task that "
+                    "plans the trials has not succeeded. Clear that task to run it again."
+                )
             selection = select_best(DtrainHook().store, int(self.plan[0]["search_id"]), trial_key(context))
         result = selection.result
         self.log.info(
@@ -146,13 +149,15 @@ class SelectBestTrialOperator(BaseOperator):
         if selection.is_new_best:
             self._announce(context, selection)
         elif selection.announced is not None:
-            self.log.info("This run has announced %s before: no new best", selection.announced)
+            self.log.info("This run already announced %s, so there is no new best", selection.announced)
         else:
-            self.log.info("An earlier run of '%s' reached %s: no new best", selection.experiment, selection.before)
+            self.log.info(
+                "An earlier run of '%s' reached %s, so there is no new best", selection.experiment, selection.before
+            )
         return result
 
     def _declare(self, name: str) -> None:
-        """Name the alias among the outlets: Airflow takes no events of others."""
+        """Add the alias to the outlets: Airflow accepts no events of other aliases."""
         from airflow_provider_dtrain.assets import best_alias
 
         alias = best_alias(name)
@@ -165,4 +170,9 @@ class SelectBestTrialOperator(BaseOperator):
         self._declare(selection.experiment)
         alias, asset = best_alias(selection.experiment), best_asset(selection.experiment)
         context["outlet_events"][alias].add(asset, extra=selection.result)
-        self.log.info("New best of '%s' (before: %s): %s", selection.experiment, selection.before, asset.uri)
+        self.log.info(
+            "New best trial of '%s' (previous best metric: %s), announced as %s",
+            selection.experiment,
+            selection.before,
+            asset.uri,
+        )

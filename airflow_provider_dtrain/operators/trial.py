@@ -1,4 +1,4 @@
-"""One trial: a gang of slots, the ranks on it, and their result."""
+"""Operator for one trial: it acquires a gang of slots, runs the ranks on it and returns their result."""
 
 from __future__ import annotations
 
@@ -29,35 +29,36 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records import Ticket, TrialKey
 
 
-#: Airflow renders it before and after the task: the name is there while the trial waits and runs.
-#: In a DAG that renders native objects a number alone would be one, and Airflow takes text only.
+#: Airflow renders it before and after the task, so the UI shows the name while the trial waits and runs.
+#: The word ``trial`` keeps it a text: a DAG that renders native objects would render a number alone as an integer,
+#: which Airflow does not accept.
 MAP_INDEX_TEMPLATE = "{{ task.map_index_name or 'trial ' ~ ti.map_index }}"
 
 
 class TrialOperator(BaseOperator):
     """Trains one trial on a gang of slots.
 
-    Waits in the pool's queue, starts one rank per slot over SSH (or on this machine), streams rank 0's
-    log into the task log, and returns when every process is gone and the slots are free.
+    The operator waits in the pool's queue, starts one rank per slot over SSH (or on this machine) and streams the log
+    of rank 0 into the task log. It returns when every process has ended and the slots are released.
 
     XCom: ``experiment_id, trial_id, state, metric, metrics, steps, checkpoint, hosts`` as plain JSON.
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
-        the XCom of a ``RenderConfigOperator``; not read for a trial of a ``PlanTrialsOperator``, which runs with the
-        plan's (templated)
+        the XCom of a ``RenderConfigOperator``. A trial of a ``PlanTrialsOperator`` ignores it and runs with the
+        configuration of the plan (templated)
     :param template: name of a stored template, a path, or a dict (templated)
-    :param overrides: path with dots, e.g. ``hyperparameters.lr`` -> value that replaces the configuration's; a text is
-        read as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
+    :param overrides: dotted path, e.g. ``hyperparameters.lr`` -> value that replaces the one in the configuration. A
+        text is parsed as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param trial: an element of a ``PlanTrialsOperator``'s XCom, or ``{"number": int, "hparams": {...}}``; None = trial
-        0 (or the map index) with the configuration's constants, and a sample of what is not constant (templated)
-    :param allocation: XCom of a ``GangSensor``: the trial runs on that gang and waits in no queue; None = it waits
-        for a gang of its own (templated)
-    :param deferrable: wait and follow in the triggerer; default: ``[operators] default_deferrable``. A
-        trial that starts at once is followed in the worker for ``[dtrain] defer_after`` seconds first.
-    :param retries: retries of infra and platform failures (3); failures of the training code count
+        0 (or the map index) with the configuration's constants and a sample of its other hyperparameters (templated)
+    :param allocation: XCom of a ``GangSensor``: the trial runs on that gang without waiting in the queue; None = it
+        waits for a gang of its own (templated)
+    :param deferrable: wait for the trial and follow it in the triggerer; default: ``[operators] default_deferrable``.
+        The worker follows a trial that starts at once for ``[dtrain] defer_after`` seconds before it defers.
+    :param retries: retries of infra and platform failures (3). Failures of the training code count
         against the configuration's ``max_restarts`` instead and fail the task at once
-    :param retry_delay: pause before such a retry (30 s: a host that was restarted is back by then)
-    :param map_index_template: of mapped trials: number and hyperparameters
+    :param retry_delay: delay before such a retry (30 s: a restarted host is up again by then)
+    :param map_index_template: label of mapped trials; default: number and hyperparameters
     """
 
     template_fields: Sequence[str] = ("config", "template", "overrides", "trial", "allocation")
@@ -92,7 +93,7 @@ class TrialOperator(BaseOperator):
 
     @property
     def map_index_name(self) -> str:
-        """Number and hyperparameters of a planned trial, e.g. ``3 | lr=3e-4 bs=256``; empty without any."""
+        """Number and hyperparameters of a planned trial, e.g. ``3 | lr=3e-4 bs=256``, or an empty string."""
         from airflow_provider_dtrain.core.trial_names import trial_name
 
         trial = self.trial if isinstance(self.trial, Mapping) else {}
@@ -101,10 +102,10 @@ class TrialOperator(BaseOperator):
         return trial_name(trial.get("number"), trial["hparams"]) if trial.get("hparams") else ""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Run the trial to its end, or hand it to the triggerer.
+        """Run the trial to its end, or defer to the triggerer.
 
         :raises AirflowFailException: the configuration or the training code is at fault
-        :raises DtrainError: a host or the store is at fault; a retry goes on where this one ended
+        :raises DtrainError: a host or the store is at fault; a retry resumes where this try ended
         """
         from airflow_provider_dtrain.engine.submission import revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -126,9 +127,9 @@ class TrialOperator(BaseOperator):
         return self._end(outcome)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the trial's result; raises as :meth:`execute` does.
+        """Return the trial's result. Raises like :meth:`execute`.
 
-        :param event: what the trigger sent
+        :param event: event of the trigger
         """
         from airflow_provider_dtrain.engine.outcome import Outcome
 
@@ -139,7 +140,7 @@ class TrialOperator(BaseOperator):
         return self._end(Outcome.from_dict(event["outcome"]))
 
     def on_kill(self) -> None:
-        """End the gang on every host; takes no lock and opens no connection."""
+        """End the gang on every host without taking a lock or opening a connection."""
         if self._running is not None:
             loop, runtime = self._running
             loop.call_soon_threadsafe(runtime.kill)
@@ -147,7 +148,7 @@ class TrialOperator(BaseOperator):
     def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
         """Write configuration, code, trial and request into the store.
 
-        :param folder: of the DAG file
+        :param folder: folder of the DAG file
         """
         from airflow_provider_dtrain.engine.submission import config_of, overridden, submit
 
@@ -168,7 +169,7 @@ class TrialOperator(BaseOperator):
         return {"number": max(key.map_index, 0), **(self.trial or {})}
 
     def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None) -> Outcome | None:
-        """Run the engine in this process; None = the triggerer should go on."""
+        """Run the engine in this process and return the outcome, or None to defer to the triggerer."""
         try:
             return asyncio.run(self._main(hook, trial_id, deadline))
         except AirflowTaskTimeout:
@@ -209,7 +210,7 @@ class TrialOperator(BaseOperator):
         self.defer(trigger=TrialTrigger(trial_id=trial_id, deadline=deadline), method_name="execute_complete")
 
     def _learn_name(self, hook: DtrainHook, trial_id: int) -> None:
-        """Look up what a trial of a search has drawn since it was planned."""
+        """Read the name of a search trial whose hyperparameters were drawn after it was planned."""
         if isinstance(self.trial, Mapping) and "search_id" in self.trial:
             from airflow_provider_dtrain.engine.search import drawn_name
 

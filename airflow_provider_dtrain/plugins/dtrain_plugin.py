@@ -1,4 +1,4 @@
-"""What the provider adds to Airflow's own processes."""
+"""Airflow plugin that registers the provider's listener."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_dtrain.plugins import listener
 
 
 class DtrainPlugin(AirflowPlugin):
-    """Ends held gangs with their DAG run."""
+    """Plugin that ends held gangs with their DAG run."""
 
     name = "dtrain"
     listeners: list[Any] = [listener]

@@ -1,9 +1,10 @@
-"""What the provider does when a part of Airflow starts, and when a DAG run ends.
+"""Listener for the start of Airflow's components and for the end of DAG runs.
 
-A part that starts imports what tasks need, so that the processes it forks find it there. The held gangs of a DAG run
-that has ended are ended: Airflow says so in its scheduler or API server, so nothing waits; a thread marks the gangs in
-the provider's store, and frees those that nobody uses. No host is asked; what the mark misses, the end of ``hold_for``
-frees.
+A component that starts imports the modules that tasks need, so that the processes that it forks inherit them.
+
+When a DAG run ends, its held gangs are ended. Airflow calls the listener in its scheduler or API server, which must not
+wait. A thread therefore marks the gangs in the provider's store, and releases those that no task uses. It contacts no
+host. The end of ``hold_for`` releases the gangs that the thread misses.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: With these a task has imported nearly all that it does without PyTorch and SSH: a third of a second of CPU.
+#: These are nearly all modules that a task imports, except PyTorch and SSH. They cost a third of a second of CPU.
 NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.core.config",
     "airflow_provider_dtrain.engine.attempt",
@@ -45,11 +46,12 @@ _working = threading.Lock()
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Import what tasks need: scheduler, triggerer and DAG processor fork a process for each task, trigger loop, file.
+    """Import the modules that tasks need, so that forked processes inherit them.
 
-    With an executor whose workers are not forked by the scheduler, this changes nothing.
+    The scheduler forks a process for each task, the triggerer for each trigger loop, and the DAG processor for each
+    file. With an executor whose workers are not forked by the scheduler, this has no effect.
 
-    :param component: a ``Job`` in those parts; Airflow calls this in every task as well, with something else
+    :param component: a ``Job`` in these components; Airflow also calls this in every task, with another object
     """
     if type(component).__name__ != "Job":
         return
@@ -57,12 +59,12 @@ def on_starting(component: Any) -> None:
         try:
             importlib.import_module(module)
         except Exception:
-            log.warning("%s cannot be imported; tasks that need it will say so", module, exc_info=True)
+            log.warning("%s cannot be imported; tasks that need it will fail with this error", module, exc_info=True)
             return
     try:
         _compile_statements()
     except DtrainError as error:
-        log.warning("The provider's store is not configured as it should be: %s", error)
+        log.warning("The provider's store is not configured correctly: %s", error)
 
 
 def _compile_statements() -> None:
@@ -81,13 +83,13 @@ def _compile_statements() -> None:
 
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
-    """Take the end of a DAG run."""
+    """End the held gangs of a DAG run that succeeded, in a thread."""
     _note(dag_run, "success")
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
-    """Take the end of a DAG run."""
+    """End the held gangs of a DAG run that failed, in a thread."""
     _note(dag_run, "failed")
 
 
@@ -97,21 +99,21 @@ def _note(dag_run: Any, state: str) -> None:
 
 
 def _work() -> None:
-    """End the gangs of every DAG run that was noted; one thread at a time."""
+    """End the gangs of all queued DAG runs. Only one thread does so at a time."""
     with _working:
         while not _ended.empty():
             dag_id, run_id, because = _ended.get()
             try:
                 end_gangs(dag_id, run_id, because)
             except Exception:
-                log.warning("The held gangs of %s %s were not ended; they expire by themselves", dag_id, run_id,
+                log.warning("Held gangs of DAG %s, run %s were not ended; they expire after hold_for", dag_id, run_id,
                             exc_info=True)  # fmt: skip
 
 
 def end_gangs(dag_id: str, run_id: str, because: str) -> list[int]:
-    """End the gangs that tasks of a DAG run hold; return them. Blocks.
+    """End the gangs that tasks of a DAG run hold, and return their IDs. Blocks.
 
-    A store that does not exist yet is not made.
+    A store that does not exist yet is not created.
     """
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""CMA-ES over numbers of any kind: told all earlier trials anew at each draw, so that it needs no state of its own.
+"""Stateless CMA-ES over hyperparameters: each draw replays all earlier trials.
 
 Source: Hansen, "The CMA Evolution Strategy: A Tutorial", 2016; restarts with twice the population: Auger and Hansen,
 "A Restart CMA Evolution Strategy With Increasing Population Size", CEC 2005.
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.search_space import Path
 from airflow_provider_dtrain.core.seeds import Draws
 
-#: Of the first samples, where each axis is 0 to 1.
+#: Initial standard deviation; each axis is scaled to 0 to 1.
 _SIGMA: Final = 1 / 6
 
 
 class Axis(NamedTuple):
-    """The values that one hyperparameter takes."""
+    """Range of one hyperparameter."""
 
-    #: ``choice``: by index, without an order, so drawn by chance.
+    #: ``choice`` means indices of values without an order, so they are drawn at random.
     kind: Literal["int", "double", "log", "choice"]
     low: float
     high: float
 
     def to_unit(self, value: float) -> float:
-        """Return where a value lies, 0 to 1."""
+        """Return the position of a value on the axis, 0 to 1."""
         if self.kind == "int":
             return (value - self.low + 0.5) / (self.high - self.low + 1)
         if self.kind == "log":
@@ -37,7 +37,7 @@ class Axis(NamedTuple):
         return (value - self.low) / (self.high - self.low)
 
     def from_unit(self, place: float) -> float:
-        """Return the value at a place, 0 to 1."""
+        """Return the value at a position on the axis, 0 to 1."""
         if self.kind == "int":
             return min(int(self.low) + int(place * (self.high - self.low + 1)), int(self.high))
         if self.kind == "log":
@@ -51,12 +51,12 @@ def ask(axes: Mapping[Path, Axis], told: Sequence[tuple[Mapping[Path, Any], floa
 
     :param axes: path -> axis
     :param told: values and result (smaller is better) of earlier trials, in their order
-    :param draws: numbers of this trial alone
+    :param draws: random numbers of this trial only
     """
     import numpy as np
 
     names = [name for name in axes if axes[name].kind != "choice"]
-    # One axis alone is not enough for the algorithm: a second one that decides nothing stands beside it.
+    # The algorithm needs at least two axes, so a single axis gets an unused second one.
     pad = [0.5] * (2 - len(names))
     cma = _new(len(names) + len(pad), draws)
     waiting: list[tuple[Any, float]] = []

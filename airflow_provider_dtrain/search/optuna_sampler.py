@@ -1,7 +1,7 @@
-"""Hyperparameters of the next trial, drawn by Optuna from what the store knows of the trials before it.
+"""Optuna samplers that draw the next trial's hyperparameters from the store's history of earlier trials.
 
-There is no second database: each draw builds a study in memory, shows it the history and asks once. Optuna keeps the
-state of CMA-ES in its own trials; here that sampler is told the history anew, see :mod:`.cma`.
+There is no second database: each draw builds a study in memory, adds the history and asks once. Optuna would keep the
+state of CMA-ES in its own trials. Here, that sampler replays the history instead, see :mod:`.cma`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "cmaes": ("cmaes",),
     "gp": ("optuna", "scipy", "torch"),
 }
-#: States whose metric says how good the hyperparameters are.
+#: States whose metric measures the quality of the hyperparameters.
 _JUDGED: Final = frozenset({"completed", "stopped"})
-#: States in which nobody knows yet.
+#: States in which this quality is not known yet.
 _OPEN: Final = frozenset({"queued", "running", "paused"})
 
 
 def check_installed(sampler: Sampler) -> None:
-    """Look whether this process can draw with a sampler.
+    """Check that the packages of a sampler are installed in this environment.
 
     :raises ConfigError: a package is missing
     """
     missing = [name for name in NEEDS[sampler] if importlib.util.find_spec(name) is None]
     if missing:
         words = (
-            f"{sampler} needs {' and '.join(missing)} where Airflow's workers run; install it there: "
+            f"{sampler} needs {' and '.join(missing)} on Airflow's workers. Install it there with: "
             f"pip install 'airflow-provider-dtrain[optuna{',torch' if 'torch' in missing else ''}]'"
         )
         raise ConfigError([Problem(path="searcher.sampler", message=words)])
@@ -65,16 +65,20 @@ def draw(
     smaller_is_better: bool = True,
     draw: int = 0,
 ) -> dict[str, Any]:
-    """Return the hyperparameters of one trial; the same seed, trial and history give the same.
+    """Return the hyperparameters of one trial.
 
-    :param hyperparameters: valid space, as the configuration writes it
+    The same seed, trial and history give the same hyperparameters.
+
+    :param hyperparameters: valid search space in the form of the configuration
     :param sampler: tpe, cmaes or gp
-    :param seed: of the experiment, 0 .. 2^31-1
+    :param seed: seed of the experiment, 0 .. 2^31-1
     :param trial: number of the trial in its experiment, from 0
-    :param history: of the experiment's other trials, in the order of their numbers; only ``completed`` and ``stopped``
-        ones with a finite metric are learnt from, and those that run keep ``tpe`` and ``gp`` from drawing them again
-    :param smaller_is_better: of the metric
-    :param draw: how often the training code has refused samples of this trial; what follows is drawn by chance
+    :param history: the experiment's other trials, in the order of their numbers. The samplers learn only from
+        ``completed`` and ``stopped`` trials with a finite metric. Trials that are queued, running or paused keep
+        ``tpe`` and ``gp`` from drawing the same values again
+    :param smaller_is_better: whether a smaller metric is better
+    :param draw: number of samples of this trial that the training code has rejected; after a rejection, the next
+        sample is drawn at random
     :raises ConfigError: a package that the sampler needs is not installed
     """
     check_installed(sampler)
@@ -96,7 +100,7 @@ def draw(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep a study in memory, which is nobody's news, out of the log."""
+    """Silence Optuna's log messages and warnings about the in-memory study."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -148,7 +152,7 @@ def _ends(leaf: Mapping[str, Any]) -> Axis:
 
 
 def _to_optuna(space: Mapping[Path, Any], params: Mapping[str, Any]) -> dict[Path, Any] | None:
-    """Return hyperparameters as Optuna knows them; None when they are of another space."""
+    """Return hyperparameters in Optuna's form, or None if they belong to another search space."""
     found = {}
     for path, leaf in space.items():
         value: Any = params
@@ -196,7 +200,7 @@ def _asked(
     distributions: dict[Path, BaseDistribution],
     history: Sequence[tuple[dict[Path, Any] | None, float | None, str]],
 ) -> dict[Path, Any]:
-    """Return what a study proposes that has seen the history."""
+    """Return the hyperparameters that a study proposes after adding the history."""
     from optuna.trial import TrialState, create_trial
 
     names = {path: _name(path) for path in distributions}
@@ -214,5 +218,5 @@ def _asked(
 
 
 def _name(path: Path) -> str:
-    """Return a path as Optuna takes it: one text for each."""
+    """Return a path as the parameter name for Optuna, unique for each path."""
     return ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in path)

@@ -1,4 +1,4 @@
-"""One gang for several tasks: the task that waits for it."""
+"""Sensor that acquires a gang for several tasks."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 class GangSensor(BaseSensorOperator):
     """Waits in a pool's queue for a gang of slots and holds it for the tasks that follow.
 
-    Give its XCom to them as ``allocation``, and end the gang with a ``ReleaseGangOperator`` as teardown. A gang that
-    no task uses for ``hold_for`` is freed, and so is one whose DAG run has ended.
+    Pass its XCom to these tasks as ``allocation``, and end the gang with a ``ReleaseGangOperator`` as teardown. The
+    gang is also released when no task has used it for ``hold_for``, or when its DAG run has ended.
 
     XCom: ``{"allocation_id": int, "token": int, "slots": {host: [slot, ...]}}``.
 
-    :param config: experiment configuration that says what is wanted (``resources``): a path, YAML text or a dict
-        (templated); None: ``slots`` says it
+    :param config: experiment configuration whose ``resources`` describe the gang: a path, YAML text or a dict
+        (templated); None: ``slots`` describes it
     :param template: name of a stored template, a path, or a dict, for ``config`` (templated)
-    :param slots: number of slots, when there is no ``config`` (templated)
-    :param pool: of hosts, where it waits; None: the one that the configuration names, else the only one (templated).
-        Write ``gang_pool`` in ``partial()``: Airflow takes ``pool`` for its own there.
+    :param slots: number of slots, if there is no ``config`` (templated)
+    :param pool: pool of hosts to wait in; None: the pool that the configuration names, else the only pool (templated).
+        In ``partial()``, write ``gang_pool``: there, Airflow interprets ``pool`` as its own.
     :param airflow_pool: Airflow's pool of the task
     :param hold_for: how long the gang is held after the last task that used it, a timedelta or seconds (templated)
     :param priority: 1 to 99, smaller first; None: the configuration's, else 42 (templated)
     :param is_single_host: all slots on one host; None: the configuration's, else no
-    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. A gang that is free is
-        taken in the worker.
-    :param timeout: seconds or timedelta until the task gives up waiting; as for every sensor, with ``soft_fail``
-    :param retries: of infra and platform failures (3); a retry gets the gang that an earlier try was granted
+    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``. The worker takes a gang
+        whose slots are free at once.
+    :param timeout: seconds or timedelta after which the task times out; as for every sensor, with ``soft_fail``
+    :param retries: retries of infra and platform failures (3); a retry gets the gang that an earlier try was granted
     """
 
     template_fields: Sequence[str] = ("config", "template", "slots", "gang_pool", "hold_for", "priority")
@@ -77,9 +77,12 @@ class GangSensor(BaseSensorOperator):
             kwargs["pool"] = airflow_pool
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         if (config is None) == (slots is None):
-            raise ValueError("A GangSensor takes either config or slots: exactly one of them says what is wanted.")
+            raise ValueError("GangSensor expects exactly one of config and slots, got both or neither.")
         if self.mode != "poke":
-            raise ValueError("A GangSensor renews its request all the time: deferrable=True instead of this mode.")
+            raise ValueError(
+                "GangSensor does not support mode='reschedule', because it must renew its request continuously. "
+                "Set deferrable=True."
+            )
         self.config = config
         self.template = template
         self.slots = slots
@@ -91,11 +94,11 @@ class GangSensor(BaseSensorOperator):
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], GangWaiter] | None = None
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Return the gang once it is held, or let the triggerer wait for it.
+        """Return the gang once it is held, or defer to the triggerer, which waits for it.
 
-        :raises AirflowFailException: no set of the pool's hosts can serve it, or what is wanted is not valid
-        :raises AirflowSensorTimeout: it was not granted within ``timeout``
-        :raises DtrainError: the store is at fault; a retry goes on waiting in the same place
+        :raises AirflowFailException: no set of the pool's hosts can serve the request, or the request is not valid
+        :raises AirflowSensorTimeout: the gang was not granted within ``timeout``
+        :raises DtrainError: the store is at fault; a retry keeps its place in the queue
         """
         from airflow_provider_dtrain.engine.gangs import as_xcom, ask_for_gang
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -114,9 +117,9 @@ class GangSensor(BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the gang that the trigger was granted; raises as :meth:`execute` does.
+        """Return the gang that the trigger was granted. Raises like :meth:`execute`.
 
-        :param event: what the trigger sent
+        :param event: event of the trigger
         """
         from airflow_provider_dtrain.engine.outcome import Failure
 
@@ -128,12 +131,12 @@ class GangSensor(BaseSensorOperator):
         return dict(found["gang"])
 
     def on_kill(self) -> None:
-        """Withdraw the request; takes no lock and opens no connection."""
+        """Withdraw the request without taking a lock or opening a connection."""
         if self._waiting is not None:
             loop, waiting, _ = self._waiting
             loop.call_soon_threadsafe(waiting.cancel)
 
-    # -- what is wanted -------------------------------------------------------------------------
+    # -- the request ----------------------------------------------------------------------------
     def _submission(self, hook: DtrainHook, key: TrialKey, folder: Path) -> GangSubmission:
         from airflow_provider_dtrain.core.config import ExperimentConfig
         from airflow_provider_dtrain.engine.submission import choose_pool, render
@@ -165,7 +168,7 @@ class GangSensor(BaseSensorOperator):
 
     # -- waiting in the worker ------------------------------------------------------------------
     def _wait(self, hook: DtrainHook, allocation_id: int, key: TrialKey) -> GangView | None:
-        """Return the gang; None = it is not free now and the triggerer should wait."""
+        """Return the gang, or None if its slots are not free now and the triggerer should wait."""
         from airflow_provider_dtrain.engine.gangs import GangTimeout
 
         try:
@@ -186,10 +189,10 @@ class GangSensor(BaseSensorOperator):
         try:
             return await waiting
         except (asyncio.CancelledError, AirflowTaskTimeout, GangTimeout, DtrainError) as error:
-            # After a failure of the store the next try goes on waiting in the same place.
+            # After a failure of the store, the next try keeps its place in the queue.
             is_passing = isinstance(error, DtrainError) and error.kind != "user"
             if waiter.watch is not None and not is_passing:
-                await waiter.withdraw(f"the task that asked for it ended: {error or type(error).__name__}")
+                await waiter.withdraw(f"the task that requested it ended: {error or type(error).__name__}")
             raise
         finally:
             self._waiting = None
@@ -198,22 +201,22 @@ class GangSensor(BaseSensorOperator):
 def _number(value: Any, name: str) -> int:
     """Return a templated number.
 
-    :raises UserError: it is none
+    :raises UserError: the value is not a whole number
     """
     try:
         return int(str(value).strip())
     except ValueError:
-        raise UserError(f"{name} is {value!r}; a whole number is expected.") from None
+        raise UserError(f"{name} must be a whole number, got {value!r}.") from None
 
 
 def _seconds(value: timedelta | float | str) -> float:
     """Return a templated time in seconds.
 
-    :raises UserError: it is none
+    :raises UserError: the value is neither a timedelta nor a number
     """
     if isinstance(value, timedelta):
         return value.total_seconds()
     try:
         return float(str(value).strip())
     except ValueError:
-        raise UserError(f"hold_for is {value!r}; seconds, or a timedelta, are expected.") from None
+        raise UserError(f"hold_for must be a timedelta or a number of seconds, got {value!r}.") from None

@@ -1,4 +1,4 @@
-"""Attempts: who follows one, and how it goes from its grant to its end."""
+"""Attempts: their followers, and their states from the grant to the end."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from airflow_provider_dtrain.store.views import attempt_views
 HANDED_OVER = "handed over"
 #: States of an attempt whose ranks may run.
 FOLLOWED_STATES = ("starting", "running", "stopping")
-#: How long a host that did not answer, and that a trial cannot do without, is not tried again.
+#: Time for which a trial avoids a host that did not answer, even if it cannot run without that host.
 AWAY_FOR = timedelta(seconds=30)
 
 
 class Attempts(Queue):
-    """Every write carries the watch: whoever is not current changes nothing."""
+    """Attempts of trials. Every write carries the watch, so a process with a stale one changes nothing."""
 
     @writes
     def watch(self, conn: Connection, attempt_id: int, *, watcher: str) -> int:
-        """Take over an attempt; return the watch that all further writes must carry.
+        """Take over an attempt and return the watch that all further writes must carry.
 
-        :param watcher: who takes over, for people
+        :param watcher: name of the new follower, for messages
         :raises NotFoundError: there is no such attempt
         """
         values = {"watch": attempts.c.watch + 1, "watcher": watcher, "renewed_at": self._now()}
@@ -47,7 +47,7 @@ class Attempts(Queue):
 
     @writes
     def hand_over(self, conn: Connection, attempt_id: int, watch: int) -> None:
-        """Give an attempt up for the next follower; this watch is stale from then on.
+        """Release an attempt for the next follower, which makes this watch stale.
 
         :raises StaleWatchError: the watch is not current
         """
@@ -57,9 +57,9 @@ class Attempts(Queue):
 
     @writes
     def renew(self, conn: Connection, watches: Mapping[int, int]) -> set[int]:
-        """Renew leases; return the attempts whose watch is still current and which hold their gang.
+        """Renew leases and return the attempts whose watch is still current and which hold their gang.
 
-        One that waits has no run, whatever its follower knew before the store lost its last commits.
+        A waiting attempt has no run, even if its follower knew one before the store lost its last commits.
 
         :param watches: attempt -> watch
         """
@@ -67,7 +67,7 @@ class Attempts(Queue):
             return set()
         pairs = sa.tuple_(attempts.c.id, attempts.c.watch).in_(list(watches.items()))
         where = (pairs, attempts.c.state.in_(FOLLOWED_STATES))
-        # Locked in one order, so that two followers of the same attempts cannot block each other.
+        # Locked in one order, so that two followers of the same attempts cannot deadlock.
         current = set(conn.scalars(sa.select(attempts.c.id).where(*where).order_by(attempts.c.id).with_for_update()))
         if current:
             conn.execute(attempts.update().where(attempts.c.id.in_(current)).values(renewed_at=self._now()))
@@ -75,21 +75,21 @@ class Attempts(Queue):
 
     @reads
     def stale(self, conn: Connection, older_than_s: float) -> list[AttemptView]:
-        """Return attempts that hold slots and whose lease nobody renewed for ``older_than_s``: look at them."""
+        """Return attempts that hold slots and whose lease was not renewed for ``older_than_s`` seconds."""
         before = self._now() - timedelta(seconds=older_than_s)
         live = attempts.c.state.in_(FOLLOWED_STATES)
         return attempt_views(conn, sa.and_(live, attempts.c.renewed_at < before))
 
     @reads
     def unreleased(self, conn: Connection) -> list[AttemptView]:
-        """Return ended attempts whose hosts have not all confirmed that nothing runs there any more."""
+        """Return ended attempts with hosts that have not confirmed that all their processes have ended."""
         return attempt_views(conn, sa.and_(allocations.c.state == "expired", last_users()))
 
     @writes
     def set_plan(
         self, conn: Connection, attempt_id: int, watch: int, plan: Mapping[str, Any], master: Any = None
     ) -> None:
-        """Store the launch plan, so that whoever takes over starts the same.
+        """Store the launch plan, so that the next follower starts the same processes.
 
         :param plan: host -> plan, or an object whose ``plans`` is that; ``ranks`` of each plan become rows
         :param master: address of rank 0, when it is not part of the plan
@@ -112,7 +112,7 @@ class Attempts(Queue):
 
     @writes
     def set_running(self, conn: Connection, attempt_id: int, watch: int) -> None:
-        """Note that the ranks were started. Repeatable.
+        """Record that the ranks were started. Repeatable.
 
         :raises StaleWatchError: the watch is not current
         """
@@ -125,7 +125,7 @@ class Attempts(Queue):
 
     @writes
     def set_stopping(self, conn: Connection, attempt_id: int, watch: int, reason: str) -> None:
-        """Note that the gang is being stopped. Repeatable.
+        """Record that the gang is being stopped. Repeatable.
 
         :param reason: why, in words
         :raises StaleWatchError: the watch is not current
@@ -140,10 +140,10 @@ class Attempts(Queue):
     def next_attempt(
         self, conn: Connection, attempt_id: int, watch: int, *, failure: Mapping[str, Any], counted: bool
     ) -> Ticket:
-        """End an attempt and begin the trial's next one.
+        """End an attempt and create the trial's next one.
 
-        It keeps the gang and its token while every host of the gang is still held; otherwise, and after a
-        trial that errored, it waits for a new gang with its place in the queue.
+        The next attempt keeps the gang and its token while every host of the gang is still held. Otherwise, and if
+        the attempt has ended already, it waits for a new gang and keeps its place in the queue.
 
         :param failure: why the attempt ended
         :param counted: whether it counts against ``max_restarts``
@@ -166,15 +166,16 @@ class Attempts(Queue):
         also: Sequence[str] = (),
         away: bool = False,
     ) -> Ticket | None:
-        """Let a trial wait for other hosts after one was at fault; return None when none could serve it.
+        """Let a trial wait for other hosts after a host failed.
 
-        Nothing is changed in that case. An attempt that never ran waits again itself; else the trial's next
-        attempt does. Hosts that were not released keep their slots: the old gang is ``expired``.
+        Return None, and change nothing, when no other hosts could serve the trial. An attempt that never ran waits
+        again itself, otherwise the trial's next attempt does. Hosts that were not released keep their slots: the old
+        gang is ``expired``.
 
-        :param failure: why the attempt cannot go on
-        :param exclude_host: the host at fault; kept from this trial
-        :param also: more such hosts
-        :param away: they did not answer: a trial that no others could serve waits until they do
+        :param failure: why the attempt cannot continue
+        :param exclude_host: the failed host, which is excluded for this trial
+        :param also: further hosts to exclude
+        :param away: True: the hosts did not answer; a trial that no other hosts could serve waits until they do
         :raises StaleWatchError: the watch is not current
         """
         pool = self._lock_pool_of(conn, attempt_id)
@@ -196,13 +197,14 @@ class Attempts(Queue):
 
     @writes
     def yield_gang(self, conn: Connection, attempt_id: int, watch: int, *, reason: str, paused: bool) -> Ticket:
-        """End an attempt that gave its gang back; its trial waits again with its place and its counters. Repeatable.
+        """End an attempt that released its gang for a preemption or a pause. Repeatable.
 
-        It is no failure and not counted. Hosts that were not released keep their slots: the old gang is ``expired``.
+        Its trial waits again, with its place in the queue and its counters. This is no failure and is not counted.
+        Hosts that were not released keep their slots: the old gang is ``expired``.
 
-        :param reason: why it had to go, in words
-        :param paused: True: because a person paused the trial. Whether it waits or stays paused is as people
-            want it by now.
+        :param reason: why it had to release the gang, in words
+        :param paused: True: because a user paused the trial. Whether the trial waits or stays paused follows from
+            the requests in the store at this time.
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: the attempt has ended otherwise, or its gang is held for several tasks
         """
@@ -213,9 +215,9 @@ class Attempts(Queue):
         if attempt.state == "preempted" and last != attempt_id:
             return self._ticket_of(conn, last)
         if attempt.ended_at is not None:
-            raise ConflictError(f"Attempt {attempt_id} is {attempt.state}: it has no gang to give back.")
+            raise ConflictError(f"Attempt {attempt_id} is {attempt.state}: it has no gang to release.")
         if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempt.allocation_id)):
-            raise ConflictError(f"Attempt {attempt_id} uses a gang that is held for several tasks: it stays.")
+            raise ConflictError(f"Attempt {attempt_id} cannot release its gang: it is held for several tasks.")
         if attempt.state == "starting":
             self._set_attempt(conn, attempt, "stopping")
             attempt = guard(conn, attempt_id, watch)
@@ -228,9 +230,9 @@ class Attempts(Queue):
 
     @writes
     def set_cost(self, conn: Connection, attempt_id: int, watch: int, seconds: float) -> None:
-        """Note what a checkpoint and a restart of this trial cost.
+        """Store the cost of a checkpoint and a restart of this trial.
 
-        :param seconds: measured
+        :param seconds: as measured
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
@@ -242,10 +244,10 @@ class Attempts(Queue):
     ) -> Ticket:
         trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
         newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
-        # What Airflow killed goes on if Airflow runs the task again; what a person killed does not.
+        # A trial that Airflow killed continues if Airflow runs the task again; a trial that a user killed does not.
         is_over = trial.state in {"completed", "stopped"} or (trial.state == "killed" and trial.kill_requested_by)
         if is_over or attempt.number != newest:
-            raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: no attempt follows here.")
+            raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: it gets no next attempt.")
         now = self._now()
         if attempt.ended_at is None:
             mark = mark_of("errored", failure, attempt.state)
@@ -269,7 +271,7 @@ class Attempts(Queue):
         return ticket
 
     def _follow_with(self, conn: Connection, attempt: Row[Any], allocation_id: int, state: str) -> Ticket:
-        """Return the ticket of a trial's next attempt."""
+        """Create a trial's next attempt and return its ticket."""
         now = self._now()
         query = attempts.insert().values(
             trial_id=attempt.trial_id, number=attempt.number + 1, allocation_id=allocation_id, state=state,
@@ -284,7 +286,7 @@ class Attempts(Queue):
         all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)
         if keep and held and held == all_hosts and row.state != "released":
             self._set_allocation(conn, row.id, row.state, "starting")
-            # Its slots are not coming after all.
+            # The slots do not become free after all.
             bump(conn, row.pool)
             return int(row.id), "starting"
         self._expire(conn, row)
@@ -314,9 +316,9 @@ class Attempts(Queue):
     ) -> None:
         """End an attempt, its trial, and the experiment when all its trials have ended. Repeatable.
 
-        A request that waits is removed; slots that hosts have not confirmed as clear stay held.
+        A waiting request is removed. Slots that hosts have not confirmed as clear stay held.
 
-        :param result: of the trial; None keeps what rank 0 sent
+        :param result: of the trial; None keeps the result that rank 0 sent
         :raises StaleWatchError: the watch is not current
         """
         self._lock_pool_of(conn, attempt_id)

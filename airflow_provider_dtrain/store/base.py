@@ -1,4 +1,4 @@
-"""What the store's methods share: transactions, guards, audit."""
+"""Shared parts of the store's methods: transactions, guards, audit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound="Base")
 
-#: PostgreSQL: serialization failure, deadlock, and the unique violation of two who insert the same row.
+#: PostgreSQL: serialization failure, deadlock, and the unique violation of two transactions that insert the same row.
 RETRIED = frozenset({"40001", "40P01", "23505"})
 TRIES = 5
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -42,12 +42,13 @@ LIVE_ALLOCATION = ("waiting", "granted", "starting", "running", "stopping")
 class Base:
     """An open store.
 
-    :param clock: gives the present as aware UTC; tests bring their own
+    :param clock: returns the current time as aware UTC; tests pass their own
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
         self._engine, self._clock = engine, clock
-        # READ COMMITTED gives each statement its own view: BEGIN and ROLLBACK around reads would be two round trips.
+        # READ COMMITTED gives each statement its own snapshot: BEGIN and ROLLBACK around reads would only add two
+        # round trips.
         alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
         self._reader = engine.execution_options(dtrain_reads=True, **alone)
         self._writer = fast.writer(engine)
@@ -56,19 +57,19 @@ class Base:
         return self._clock()
 
     def _insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-        """Return an INSERT that knows ON CONFLICT, which both databases spell alike."""
+        """Return an INSERT that supports ON CONFLICT, which both databases spell alike."""
         return sqlite.insert(table) if self._engine.dialect.name == "sqlite" else postgresql.insert(table)
 
     def _note(self, conn: Connection, by: str, action: str, subject: str, details: str = "") -> None:
-        """Record who did what."""
+        """Write an audit row: the user, the action and its subject."""
         conn.execute(audit.insert().values(at=self._now(), by=by, action=action, subject=subject, details=details))
 
 
 def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a method one writing transaction; it gets the connection as its first argument.
+    """Run a method as one writing transaction, with the connection as its first argument.
 
-    The method may run several times, so it changes nothing but the database. A connection that is lost before
-    COMMIT is replaced; one that is lost at COMMIT is an error, for the changes may be there.
+    The method may run several times, so it must change nothing but the database. A connection that is lost before
+    COMMIT is replaced. A connection that is lost at COMMIT is an error, because the changes may be committed.
     """
 
     @functools.wraps(method)
@@ -93,9 +94,11 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
 
 
 def reading(work: Callable[[], T]) -> T:
-    """Return what a read returns, with the database's errors as the store's; forks are held off.
+    """Return the result of a read, and raise the database's errors as errors of the store.
 
-    :param work: run again with a new connection when its connection was lost
+    Forks wait until the read is over.
+
+    :param work: the read; runs again with a new connection when its connection was lost
     """
     for attempt in range(TRIES):
         try:
@@ -108,7 +111,7 @@ def reading(work: Callable[[], T]) -> T:
 
 
 def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a method one reading transaction; it gets the connection as its first argument."""
+    """Run a method as one reading transaction, with the connection as its first argument."""
 
     @functools.wraps(method)
     def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -122,23 +125,23 @@ def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concat
 
 
 def _is_lost(error: sa.exc.SQLAlchemyError) -> bool:
-    """Return whether a connection ended while it was used, and a new one may do."""
+    """Return whether the connection was lost, so that a retry on a new one may succeed."""
     return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 
 
 def _store_error(error: sa.exc.SQLAlchemyError) -> StoreError:
-    # Only the cause: the statement's parameters may be secret.
+    # Only the cause, because the parameters of the statement may be secret.
     cause = str(getattr(error, "orig", None) or error).strip()
     if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
         return StoreError(f"The store cannot hold this value: {cause}")
     if "database is locked" in cause:
-        cause += ": another process has been writing for 30 s"
+        cause += " (another process has been writing for 30 s)"
     passing = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
     return (StoreUnavailableError if passing else StoreError)(f"The store refused a transaction: {cause}")
 
 
 def digest_of(*parts: Any) -> str:
-    """Return a sha256 over JSON values and bytes."""
+    """Return the sha256 of JSON values and bytes."""
     digest = hashlib.sha256()
     for part in parts:
         data = part if isinstance(part, bytes) else dump_json(_sorted(part)).encode()
@@ -153,14 +156,14 @@ def _sorted(value: Any) -> Any:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return the name.
+    """Return a valid name unchanged.
 
-    :raises UserError: it breaks the rule for names of hosts, pools and templates
+    :raises UserError: the name breaks the rule for names of hosts, pools and templates
     """
     if not NAME.fullmatch(name) or ".." in name:
         raise UserError(
-            f"{name!r} cannot be the name of a {kind}: 1 to 63 letters, digits, '_', '.' and '-', "
-            "beginning with a letter or digit, without '..'."
+            f"The name of a {kind} must be 1 to 63 letters, digits, '_', '.' and '-', begin with a letter or digit, "
+            f"and not contain '..', got {name!r}."
         )
     return name
 
@@ -173,12 +176,12 @@ _POOL_OF = (
     .join(attempts, attempts.c.allocation_id == allocations.c.id)
     .where(attempts.c.id == _ATTEMPT)
 )
-#: A request that follows another one of its trial stays in the same pool: what was read before the lock holds after it.
+#: All requests of a trial are in the same pool, so the pool that was read before the lock is still valid after it.
 _LOCK_POOL_OF = Statement(sa.select(pools).where(pools.c.name == _POOL_OF.scalar_subquery()).with_for_update())
 _RAISED = pools.update().where(pools.c.name == _POOL).values(version=pools.c.version + 1)
-#: PostgreSQL tells it as well, which costs no statement of its own.
+#: On PostgreSQL the same statement sends the notification.
 _BUMP = Statement(_RAISED, _RAISED.returning(POOL_CHANGED))
-#: Without the plan, which is large and which nobody reads under the watch.
+#: Without the plan, which is large, and which no caller of the guard reads.
 _GUARD = Statement(
     sa.select(*(column for column in attempts.c if column.name not in {"plan", "master"}))
     .where(attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))
@@ -190,24 +193,28 @@ _GANG_OF = Statement(
 
 
 def lock_pool(conn: Connection, name: str) -> Row[Any]:
-    """Return the pool's row, locked: the first statement of whatever changes a scheduling decision.
+    """Return the pool's row, locked.
 
-    :raises NotFoundError: no such pool; lists those that exist
+    This is the first statement of each transaction that changes a scheduling decision.
+
+    :raises NotFoundError: the pool does not exist; the message lists the existing ones
     """
     row: Row[Any] | None = fast.first(conn, _LOCK_POOL, {"pool_name": name})
     if row is None:
         known = sorted(conn.scalars(sa.select(pools.c.name)))
         raise NotFoundError(
             f"There is no pool '{name}'. "
-            + (f"Pools: {', '.join(known)}." if known else "A pool is made by its first host: airflow dtrain hosts add")
+            + (f"Pools: {', '.join(known)}." if known else "Add a host to create it: airflow dtrain hosts add")
         )
     return row
 
 
 def lock_pool_of(conn: Connection, attempt_id: int) -> Row[Any]:
-    """Return the row of the pool that an attempt's request waits in, locked before anything in it.
+    """Return the row of the pool of an attempt's request, locked.
 
-    :raises NotFoundError: no such attempt
+    A pool is locked before any row that belongs to it.
+
+    :raises NotFoundError: the attempt does not exist
     """
     row: Row[Any] | None = fast.first(conn, _LOCK_POOL_OF, {"attempt_id": attempt_id})
     if row is None:
@@ -216,23 +223,23 @@ def lock_pool_of(conn: Connection, attempt_id: int) -> Row[Any]:
 
 
 def bump(conn: Connection, pool: str) -> None:
-    """Note that the next pass of the pool may decide differently."""
+    """Raise the version of a pool, because its next pass may decide differently."""
     fast.send(conn, _BUMP, {"pool_name": pool})
 
 
 def guard(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
     """Return the attempt's row without its plan, locked until the end of the transaction.
 
-    :raises StaleWatchError: somebody else has taken the watch
+    :raises StaleWatchError: another process has taken the attempt over
     """
     row: Row[Any] | None = fast.first(conn, _GUARD, {"attempt_id": attempt_id, "watch": watch})
     return row if row is not None else _refuse(conn, attempt_id, watch)
 
 
 def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[Row[Any], Row[Any]]:
-    """Return the rows of an attempt and of its allocation, the first one locked.
+    """Return the rows of an attempt and of its allocation, the attempt's row locked.
 
-    :raises StaleWatchError: somebody else has taken the watch
+    :raises StaleWatchError: another process has taken the attempt over
     """
     values = {"attempt_id": attempt_id, "watch": watch}
     mine, gangs = fast.read(conn, (_GUARD, _GANG_OF), values)
@@ -244,9 +251,9 @@ def lock_gang(
 ) -> tuple[Row[Any], Row[Any], list[list[Any]]]:
     """Return the rows of an attempt and of its allocation, with their pool and the attempt locked.
 
-    :param more: what is read along with them, by ``attempt_id``
-    :raises NotFoundError: no such attempt
-    :raises StaleWatchError: somebody else has taken the watch
+    :param more: queries by ``attempt_id`` that run in the same round trip; their rows come third
+    :raises NotFoundError: the attempt does not exist
+    :raises StaleWatchError: another process has taken the attempt over
     """
     values = {"attempt_id": attempt_id, "watch": watch}
     found, mine, gangs, *rest = fast.read(conn, (_LOCK_POOL_OF, _GUARD, _GANG_OF, *more), values)
@@ -262,15 +269,16 @@ def _refuse(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
     if found is None:
         raise NotFoundError(f"There is no attempt {attempt_id}.")
     if found.watch < watch:
-        raise set_back(attempt_id, f"its watch is {found.watch} there, and was {watch}")
+        raise set_back(attempt_id, f"its watch is {found.watch} in the store, but was {watch}")
     raise StaleWatchError(
-        f"Attempt {attempt_id} is followed under watch {found.watch} ({found.watcher}), not {watch}: stop here."
+        f"Attempt {attempt_id} is followed under watch {found.watch} ({found.watcher}): this process still holds "
+        f"watch {watch} and must stop."
     )
 
 
 def set_back(attempt_id: int, words: str) -> StoreSetBackError:
-    """Return the error of a follower whose commits the store has lost.
+    """Return the error for a follower whose commits the store has lost.
 
-    :param words: by what it shows
+    :param words: the evidence, for the message
     """
     return StoreSetBackError(f"The store has lost the last commits of attempt {attempt_id}: {words}.")

@@ -1,4 +1,4 @@
-"""Whoever waits for a gang sleeps here until something concerns it: one thread looks for all of a process."""
+"""Wake-up of coroutines and threads that wait for a gang. One watcher thread per process polls or listens for all."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from airflow_provider_dtrain.store.written import Written
 
 log = logging.getLogger(__name__)
 
-#: Between two looks for all waiters when the store tells what changes; only for what it might not have told.
+#: Poll period for all waiters while the store sends notifications. It only covers notifications that were lost.
 LISTENING_LOOK_S = 2.0
-#: Longest time until a change that was told is looked into. Each process takes another one: the first finds what is
-#: to be granted, also for the others, who then have nothing to do.
+#: Longest delay between a notification and the query for it. Each process draws its own delay: the first one grants
+#: for all processes, so that the rest find nothing to do.
 SPREAD_S = 0.02
-#: Between two looks at the files of a SQLite store, which tells nobody what has changed.
+#: Period of the check of a SQLite store's files, because SQLite sends no notifications.
 PEEK_S = 0.1
-#: A grant that was told before anybody waited for it is remembered for so long.
+#: Time for which a notified grant without a waiter is remembered.
 REMEMBER_S = 10.0
-#: A thread without waiters ends after this, and its connection with it.
+#: A thread without waiters ends after this time, and closes its connection.
 IDLE_S = 60.0
-#: Until the next try after a failed one to listen, doubled up to the second.
+#: First delay before LISTEN is retried, and its limit: the delay doubles with each failure.
 RETRY_S, LONGEST_RETRY_S = 5.0, 300.0
-#: What a waiter last knew is forgotten when nobody has waited for it for so long.
+#: The last known state of a request is forgotten after this time without a waiter.
 FORGET_S = 300.0
 
 _making = threading.Lock()
@@ -44,13 +44,13 @@ _making = threading.Lock()
 
 @dataclass(eq=False)
 class Waiter:
-    """Somebody who sleeps until its pool, or its own request, needs it."""
+    """A coroutine or thread that waits for its pool or its own request to change."""
 
     pool: str
-    #: None: everything that happens in the pool concerns it.
+    #: The request that it waits for; None: every change in the pool wakes it.
     allocation_id: int | None
     wake: Callable[[], None]
-    #: Seconds between two looks while nothing tells what changes.
+    #: Poll period in seconds while the store sends no notifications.
     every_s: float = 1.0
 
 
@@ -61,12 +61,12 @@ class _Known:
 
 
 class Changes:
-    """Wakes waiters of one process: told by PostgreSQL where it can, else by looking for all of them at once.
+    """Wakes the waiters of one process, by PostgreSQL notifications where possible, else by polling for all at once.
 
-    Where it looks, it does so every ``every_s``, and within ``PEEK_S`` after a SQLite store was written.
+    It polls every ``every_s``, and within ``PEEK_S`` after a write to a SQLite store.
 
-    Of the waiters of a pool one is woken to run its next pass, not all of them: it finds what is to be granted
-    for everybody. Nothing depends on it for correctness: a waiter also wakes by its own time-out.
+    Only one waiter of a pool is woken to run the next pass, because that pass grants for all of them. Correctness does
+    not depend on this class: a waiter also wakes by its own time-out.
     """
 
     def __init__(self, looks: Looks) -> None:
@@ -79,10 +79,10 @@ class Changes:
         for end in (self._bell_in, self._bell_out):
             end.setblocking(False)
         self._closed = False
-        #: Pools that have changed, and when to look into them.
+        #: Pools that have changed, and the time at which to query them.
         self._told: set[str] = set()
         self._told_at = math.inf
-        #: What was told between somebody's look at the store and its wait: pools, and allocations with the time.
+        #: Notifications that came between a caller's query and its wait: pools, and allocations with the time.
         self._missed_pools: set[str] = set()
         self._missed_grants: dict[int, float] = {}
         self._used_at = time.monotonic()
@@ -94,18 +94,18 @@ class Changes:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether no fork lies between its making and now: threads do not survive one."""
+        """True unless the process has forked since the creation: threads do not survive a fork."""
         return self._pid == os.getpid()
 
     @property
     def is_told(self) -> bool:
-        """Whether the store tells what changes; False while it is only looked at."""
+        """True while the store sends notifications, False while it is polled."""
         return self._listener is not None
 
     def add(self, waiter: Waiter) -> None:
-        """Wake somebody from now on, as often as something concerns it, until it is removed.
+        """Wake a waiter at each relevant change until it is removed.
 
-        What was told while nobody waited wakes it at once: it may have looked just before.
+        A notification that came just before wakes it at once, because the waiter may have queried the store earlier.
         """
         with self._lock:
             self._waiters[waiter] = None
@@ -121,16 +121,16 @@ class Changes:
             _wake([waiter])
 
     def remove(self, waiter: Waiter) -> None:
-        """Wake somebody no more; repeatable."""
+        """Remove a waiter. Repeatable."""
         with self._lock:
             self._waiters.pop(waiter, None)
             self._used_at = time.monotonic()
 
     def wait(self, pool: str, timeout_s: float, *, allocation_id: int | None = None, every_s: float = 1.0) -> bool:
-        """Return whether something concerned the caller within the time; blocks its thread.
+        """Block the thread, and return whether a relevant change came within the time.
 
-        :param allocation_id: the request that it waits for; None: everything in the pool concerns it
-        :param every_s: seconds between two looks while nothing tells what changes
+        :param allocation_id: the request that the caller waits for; None: every change in the pool is relevant
+        :param every_s: poll period in seconds while the store sends no notifications
         """
         event = threading.Event()
         waiter = Waiter(pool, allocation_id, event.set, every_s)
@@ -141,11 +141,11 @@ class Changes:
             self.remove(waiter)
 
     def wake_granted(self, pool: str, allocation_ids: Collection[int]) -> None:
-        """Wake those who wait for grants that this process has just committed; no message has to come back for it."""
+        """Wake the waiters for grants that this process has just committed, without a notification."""
         self._wake_concerned(set(allocation_ids), {pool})
 
     def close(self) -> None:
-        """End thread and connection; repeatable. In a forked child they belong to its parent."""
+        """Stop the thread and close its connection. Repeatable, without effect in a forked child."""
         if not self.is_of_this_process:
             return
         with self._lock:
@@ -169,7 +169,7 @@ class Changes:
                     self._look_into_told()
                 self._hear(min(look_at, self._told_at) - time.monotonic())
         except Exception:
-            log.exception("Nobody is woken any more; waiters go on by their own time-outs")
+            log.exception("The watcher thread failed; waiters wake by their own time-outs")
             self._leave()
 
     def _goes_on(self) -> bool:
@@ -177,7 +177,7 @@ class Changes:
             idle = not self._waiters and time.monotonic() - self._used_at > IDLE_S
             if not self._closed and not idle:
                 return True
-            # In one step with the decision, so that whoever comes now starts the next thread.
+            # Under the same lock as the decision, so that the next waiter starts a new thread.
             self._thread = None
             listener, self._listener = self._listener, None
         if listener is not None:
@@ -201,7 +201,7 @@ class Changes:
             self._listener = Listener(self._looks._engine)
             self._retry_s = RETRY_S
         except StoreUnavailableError as error:
-            log.info("%s Next try in %.0f s.", error, self._retry_s)
+            log.info("%s Next attempt to listen in %.0f s.", error, self._retry_s)
             self._retry_at = time.monotonic() + self._retry_s
             self._retry_s = min(self._retry_s * 2, LONGEST_RETRY_S)
 
@@ -212,25 +212,25 @@ class Changes:
             listener.close()
 
     def _hear(self, timeout_s: float) -> None:
-        """Sleep until the time is over, wake those whom messages concern."""
+        """Sleep until a notification or the time-out, and wake the waiters that it concerns."""
         if self._listener is None:
             self._silence(timeout_s)
             return
         try:
             messages = self._listener.messages(self._bell_out, timeout_s)
         except StoreUnavailableError as error:
-            log.info("%s Looking until it answers again.", error)
+            log.info("%s The store is polled until LISTEN works again.", error)
             self._stop_listening()
             return
         self._drain_bell()
         self._pass_on(messages)
 
     def _silence(self, timeout_s: float) -> None:
-        """Sleep until the time is over or somebody rings; look at once when a pool has changed in a file."""
+        """Sleep until the time-out or a wake-up, and poll early when a SQLite store has changed."""
         poll, until = select.poll(), time.monotonic() + timeout_s
         poll.register(self._bell_out.fileno(), select.POLLIN)
         while (left := until - time.monotonic()) > 0 and not poll.poll(min(left, PEEK_S) * 1000):
-            # Less is left only when the next look is due anyway.
+            # With less time left, the regular poll is due anyway.
             if left > PEEK_S and self._written.has_changed() and self._has_news():
                 self._look_for_grants()
         self._drain_bell()
@@ -240,7 +240,7 @@ class Changes:
         try:
             self._passes = self._looks.passes()
         except DtrainError as error:
-            log.debug("The queue could not be looked at: %s", error)
+            log.debug("The queue could not be polled: %s", error)
         return self._passes != before
 
     def _drain_bell(self) -> None:
@@ -261,7 +261,7 @@ class Changes:
         )
 
     def _wake_concerned(self, granted: set[int], touched: set[str]) -> None:
-        """Wake those who wait for these grants, and those who want to hear of all that happens in these pools."""
+        """Wake the waiters for these grants, and those for every change in these pools."""
         with self._lock:
             concerned = [
                 waiter for waiter in self._waiters
@@ -273,23 +273,26 @@ class Changes:
         _wake(concerned)
 
     def _look_for_grants(self) -> None:
-        """Wake whom a pass or a grant waits for, at a price that does not grow with the number of waiters."""
+        """Wake waiters for due passes and new grants.
+
+        The cost does not grow with the number of waiters.
+        """
         try:
             due, granted = self._looks.due_and_granted()
         except DtrainError as error:
-            log.debug("The queue could not be looked at: %s", error)
+            log.debug("The queue could not be polled: %s", error)
             return
         for pool in due:
             self._wake_one(pool)
         self._wake_concerned(granted, due)
 
     def _look_into_told(self) -> None:
-        """Wake one waiter of each pool that has changed, unless a pass has already seen it."""
+        """Wake one waiter of each changed pool, unless a pass has already seen the change."""
         names, self._told, self._told_at = sorted(self._told), set(), math.inf
         try:
             due = self._looks.due_pools(names)
         except DtrainError as error:
-            log.debug("The queue could not be looked at: %s", error)
+            log.debug("The queue could not be polled: %s", error)
             return
         for pool in due:
             self._wake_one(pool)
@@ -304,7 +307,7 @@ class Changes:
             due = self._looks.due_pools(sorted({waiter.pool for waiter in waiters}))
             signs = self._looks.request_signs(ids) if ids else {}
         except DtrainError as error:
-            log.debug("The queue could not be looked at: %s", error)
+            log.debug("The queue could not be polled: %s", error)
             return
         for pool in due:
             self._wake_one(pool)
@@ -315,7 +318,7 @@ class Changes:
         ])  # fmt: skip
 
     def _changed(self, signs: Mapping[int, Sign]) -> set[int]:
-        """Return the requests that are not as they were at the last look; one that is new has changed."""
+        """Return the requests that have changed since the last poll. A new request counts as changed."""
         now = time.monotonic()
         changed = {one for one, sign in signs.items() if one not in self._known or self._known[one].sign != sign}
         self._known |= {one: _Known(sign, now) for one, sign in signs.items()}
@@ -324,13 +327,13 @@ class Changes:
         return changed
 
     def _wake_one(self, pool: str) -> None:
-        """Wake the waiter of a pool that has run no pass for longest."""
+        """Wake the waiter of a pool that was woken least recently."""
         with self._lock:
             found = next((waiter for waiter in self._waiters if waiter.pool == pool), None)
             if found is None:
                 self._missed_pools.add(pool)
             else:
-                # Behind the others: if it does not come to its pass, the next look wakes another one.
+                # To the end of the line: if it does not run its pass, the next poll wakes another waiter.
                 self._waiters[found] = self._waiters.pop(found)
         _wake([] if found is None else [found])
 
@@ -340,18 +343,18 @@ def _wake(waiters: Sequence[Waiter]) -> None:
         try:
             waiter.wake()
         except Exception:
-            # An event loop that was closed meanwhile, for instance.
+            # For instance, its event loop was closed meanwhile.
             log.debug("A waiter could not be woken", exc_info=True)
 
 
 class Watching(Looks):
-    """A store that wakes those who wait."""
+    """A store that wakes waiters."""
 
     _changes: Changes | None = None
 
     def changes(self) -> Changes:
-        """Return what wakes this process's waiters; the same object until a fork."""
-        # The gate keeps forks away while the lock is held: a child could never take it.
+        """Return the object that wakes this process's waiters, the same one until a fork."""
+        # The gate prevents forks while the lock is held, because a child could never acquire it.
         with gate.transaction(), _making:
             if self._changes is None or not self._changes.is_of_this_process:
                 self._changes = Changes(self)

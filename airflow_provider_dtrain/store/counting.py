@@ -1,4 +1,4 @@
-"""How long a request has waited and its gangs have held slots: kept over preemption, restart and pause."""
+"""Accounting of the seconds that requests wait and hold slots, across preemption, restart and pause."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.fast import Statement
 from airflow_provider_dtrain.store.tables import experiments
 
-#: A waiting request that was not renewed for so long is skipped; its place is kept.
+#: A waiting request that was not renewed within this time is skipped, but keeps its place.
 SILENT_AFTER = timedelta(seconds=60)
 
-#: What a request that follows another one of its trial has from it; its counters besides.
+#: Columns that a new request inherits from the previous request of its trial, besides the counters.
 KEPT_BY_REQUESTS = (
     "trial_id", "pool", "slots", "priority", "is_single_host", "on_unplaceable", "sequence", "submitted_at",
     "max_runtime_s", "preemptible", "has_checkpoint", "cost_s",
 )  # fmt: skip
 
-#: A request that is passed over keeps no slots and no hosts, only its place.
+#: Columns of a skipped request: it keeps its place, but no slots and no hosts.
 NOTHING_KEPT: Mapping[str, Any] = {"claim": None, "reserved_hosts": None, "expected": "", "expected_at": None}
 
 
 def held_s(row: Any, until: datetime) -> float:
     """Return the seconds that the gangs of an allocation's request have held slots.
 
-    :param until: when the present gang ends at the latest
+    :param until: latest end of the current gang
     """
     now = 0.0 if row.granted_at is None else (until - row.granted_at).total_seconds()
     return float(row.held_s) + max(0.0, now)
 
 
 def waited_s(row: Any, until: datetime) -> float:
-    """Return the seconds that an allocation's request was eligible and held nothing.
+    """Return the seconds that an allocation's request was eligible and held no slots.
 
-    The time in which nobody renewed it is left out.
+    Time in which the request was not renewed does not count.
     """
     if row.eligible_since is None:
         return float(row.waited_s)
@@ -48,7 +48,7 @@ def waited_s(row: Any, until: datetime) -> float:
 
 
 def ineligible(row: Any, now: datetime) -> dict[str, Any]:
-    """Return the columns of a request whose waiting does not count from now on."""
+    """Return the columns of a request whose waiting time stops to count now."""
     return {"waited_s": waited_s(row, now), "eligible_since": None}
 
 
@@ -56,11 +56,11 @@ _WISH = Statement(sa.select(experiments.c.wish).where(experiments.c.id == sa.bin
 
 
 def paused_by(conn: Connection, trial: Any) -> str:
-    """Return why a paused request waits, in words.
+    """Return the reason of a paused request, in words.
 
-    :param trial: its row
+    :param trial: row of its trial
     """
     who = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
     is_whole = fast.first(conn, _WISH, {"experiment": trial.experiment_id}).wish == "pause"
     again = f"experiment activate {trial.experiment_id}" if is_whole else f"trial activate {trial.id}"
-    return f"it is paused{who}; go on with: airflow dtrain {again}"
+    return f"it is paused{who}; resume with: airflow dtrain {again}"

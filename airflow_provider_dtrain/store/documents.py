@@ -20,14 +20,14 @@ PAYLOAD_LIMIT_BYTES = 100 * 2**20
 
 
 class Documents(Base):
-    """Templates with all their versions, effective configurations, user code."""
+    """Store of templates with all their versions, effective configurations and user code."""
 
     @writes
     def set_template(self, conn: Connection, name: str, text: str, *, by: str) -> int:
-        """Store a template as its next version; return the version.
+        """Store a template as its next version and return the version.
 
         :param text: YAML, validated by the caller
-        :param by: who sets it
+        :param by: the user, for the history
         :raises UserError: the name breaks the rule for names
         """
         check_name("template", name)
@@ -37,7 +37,7 @@ class Documents(Base):
     def get_template(self, conn: Connection, name: str) -> Template:
         """Return the current version of a template.
 
-        :raises NotFoundError: it does not exist; lists those that do
+        :raises NotFoundError: it does not exist; the message lists the existing ones
         """
         found = {template.name: template for template in _current(conn)}
         if name not in found:
@@ -63,7 +63,7 @@ class Documents(Base):
 
     @writes
     def remove_template(self, conn: Connection, name: str, *, by: str) -> None:
-        """Remove a template; its versions stay in the history.
+        """Remove a template, but keep its versions in the history.
 
         :raises NotFoundError: it does not exist
         """
@@ -93,7 +93,7 @@ class Documents(Base):
         template_version: int | None = None,
         secrets: bytes | None = None,
     ) -> Config:
-        """Store an effective configuration once; the same content gives the same row.
+        """Return the stored configuration with this content, after storing it if it is new.
 
         :param document: effective configuration without secrets
         :param secrets: encrypted by the caller
@@ -119,13 +119,13 @@ class Documents(Base):
 
     @writes
     def put_payload(self, conn: Connection, digest: str, content: bytes) -> None:
-        """Store user code once.
+        """Store user code unless it is stored already.
 
         :param digest: sha256 of the content, computed by the caller
-        :raises UserError: it is larger than the limit
+        :raises UserError: the content is larger than the limit
         """
         if len(content) > PAYLOAD_LIMIT_BYTES:
-            raise UserError(f"The payload has {len(content)} bytes, the store takes {PAYLOAD_LIMIT_BYTES}.")
+            raise UserError(f"The payload has {len(content)} bytes, the store accepts at most {PAYLOAD_LIMIT_BYTES}.")
         values = {"digest": digest, "content": content, "created_at": self._now()}
         conn.execute(self._insert(payloads).values(values).on_conflict_do_nothing(index_elements=["digest"]))
 
@@ -142,7 +142,7 @@ class Documents(Base):
         """
         row = fast.first(conn, _PAYLOAD, {"of_digest": digest})
         if row is None:
-            raise NotFoundError(f"The store has no payload {digest}. Run the task again: it packs the code anew.")
+            raise NotFoundError(f"The store has no payload {digest}. Run the task again: it packs the code again.")
         return bytes(row.content)
 
 

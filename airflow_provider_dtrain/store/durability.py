@@ -1,4 +1,4 @@
-"""Durability of commits: settings of each connection, set and read back when it is opened."""
+"""Durability of commits: settings of each connection, set and verified when it is opened."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import StoreError
 
-#: SQLite: pragma, value to set, and what it reads back as. FULL: a commit is on disk before it is reported.
+#: SQLite: pragma, value to set, and value that it then reads. FULL: a commit is on disk before it is reported.
 PRAGMAS = (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", 2), ("foreign_keys", "ON", 1))
 #: Longest wait for other processes that have a new store open.
 CHANGE_WAIT_S = 30.0
-#: PostgreSQL: a commit is on disk, at a synchronous standby too. ``remote_apply`` promises more and stays.
+#: PostgreSQL: a commit is on disk, at a synchronous standby too. ``remote_apply`` guarantees more and stays as it is.
 DURABLE = ("on", "remote_apply")
 SET_DURABLE = "SET synchronous_commit TO on"
-#: Through a pooler a session's setting belongs to a server process that others use as well.
+#: Behind a pooler a session's setting belongs to a server process that other clients use as well.
 SET_DURABLE_LOCAL = "SET LOCAL synchronous_commit TO on"
 _WAYS_OUT = {
     "journal_mode": (
-        "A file system without shared memory or locks of this machine refuses it. Move the store to a local disk, or "
-        "use PostgreSQL in [dtrain] sql_alchemy_conn."
+        "A file system without local locks or shared memory refuses it. Move the store to a local disk, or use "
+        "PostgreSQL in [dtrain] sql_alchemy_conn."
     ),
-    "synchronous": "Without it a power cut undoes grants that were reported. Check how SQLite was built here.",
-    "foreign_keys": "SQLite was built without them here. Use Python's own build of SQLite.",
+    "synchronous": "Without it a power failure undoes reported grants. Check the build options of this SQLite.",
+    "foreign_keys": "This SQLite was built without foreign keys. Use Python's own build of SQLite.",
 }
 
 
 def configure_sqlite(connection: sqlite3.Connection, file: str) -> None:
-    """Set what the store relies on, and read it back: SQLite ignores a pragma that it cannot obey.
+    """Set the pragmas that the store relies on, and verify each of them.
+
+    SQLite silently ignores a pragma that it cannot apply.
 
     :param file: the database, for the message
-    :raises StoreError: a setting was refused
+    :raises StoreError: SQLite refused a setting
     """
     for name, value, expected in PRAGMAS:
         if _pragma(connection, name) == expected:
@@ -39,12 +41,15 @@ def configure_sqlite(connection: sqlite3.Connection, file: str) -> None:
         _set(connection, f"PRAGMA {name}={value}")
         if (found := _pragma(connection, name)) != expected:
             raise StoreError(
-                f"The SQLite store {file} needs PRAGMA {name}={value}, SQLite keeps {found!r}. {_WAYS_OUT[name]}"
+                f"The SQLite store {file} needs PRAGMA {name}={value}, but SQLite keeps {found!r}. {_WAYS_OUT[name]}"
             )
 
 
 def _set(connection: sqlite3.Connection, pragma: str) -> None:
-    """Execute a pragma; the change to WAL fails at once while another process opens the same new store."""
+    """Execute a pragma, with retries while the database is locked.
+
+    The change to WAL fails at once while another process opens the same new store.
+    """
     give_up_at = time.monotonic() + CHANGE_WAIT_S
     while True:
         try:
@@ -61,18 +66,18 @@ def _pragma(connection: sqlite3.Connection, name: str) -> Any:
 
 
 def configure_psycopg(connection: Any) -> None:
-    """Let each commit of a PostgreSQL session wait for the disk, whatever the server's default is by then.
+    """Make each commit of a PostgreSQL session wait for the disk, whatever the server's default is.
 
     :param connection: of psycopg, outside any transaction
     :raises StoreError: the server keeps another setting
     """
-    # Not through a cursor: that would begin a transaction.
+    # Not through a cursor, which would begin a transaction.
     if _shown(connection) != "remote_apply":
         connection.pgconn.exec_(SET_DURABLE.encode())
     if (found := _shown(connection)) not in DURABLE:
         raise StoreError(
-            f"The PostgreSQL store needs synchronous_commit 'on' or 'remote_apply', the server keeps {found!r} after "
-            f"{SET_DURABLE!r}. A crash of the server would undo grants. See: airflow dtrain db check"
+            f"The PostgreSQL store needs synchronous_commit 'on' or 'remote_apply', but the server keeps {found!r} "
+            f"after {SET_DURABLE!r}. A crash of the server would undo grants. See: airflow dtrain db check"
         )
 
 

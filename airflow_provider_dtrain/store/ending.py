@@ -1,4 +1,4 @@
-"""State changes of attempts, trials and experiments, shared by several nouns."""
+"""State transitions of attempts, trials and experiments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_dtrain.store.rungs import note_failure
 from airflow_provider_dtrain.store.search_records import ExperimentState, ExperimentWish
 from airflow_provider_dtrain.store.tables import attempts, experiments, searches, trials
 
-#: How an attempt is marked when its trial ends.
+#: End state of a trial -> end state of its attempt.
 ATTEMPT_END: Mapping[EndState, AttemptState] = {
     "completed": "completed", "stopped": "completed", "errored": "failed", "killed": "failed",
 }  # fmt: skip
@@ -44,7 +44,7 @@ _SEARCH_OF = Statement(
     .order_by(searches.c.generation.desc())
     .limit(1)
 )
-#: State -> trials that an experiment consists of; a cleared task or plan leaves its older ones behind as history.
+#: State -> number of an experiment's current trials. Older trials of a cleared task or plan remain only as history.
 _TRIALS_BESIDE = Statement(
     sa.select(trials.c.state, sa.func.count().label("all"), sa.func.count(trials.c.search_id).label("planned"))
     .where(trials.c.experiment_id == _EXPERIMENT_OF, trials.c.cleared_at.is_(None))
@@ -54,10 +54,10 @@ _TRIALS_BESIDE = Statement(
 
 
 class Ending(Held):
-    """Moves attempts and trials; callers hold the lock of the pool."""
+    """State transitions of attempts and trials. Callers hold the lock of the pool."""
 
     def _lock_pool_of(self, conn: Connection, attempt_id: int) -> Row[Any]:
-        """Lock the pool that an attempt's request waits in; a pool is locked before anything in it."""
+        """Lock the pool of an attempt's request, before any row that belongs to the pool."""
         return lock_pool_of(conn, attempt_id)
 
     def _set_attempt(self, conn: Connection, attempt: Row[Any], state: AttemptState, **values: Any) -> None:
@@ -79,7 +79,7 @@ class Ending(Held):
         failure: Mapping[str, Any] | None,
         result: Mapping[str, Any] | None,
     ) -> None:
-        """End an attempt with its trial, its request if it still waits, and its experiment if it was the last."""
+        """End an attempt, its trial and its waiting request, and the experiment after its last trial."""
         now = self._now()
         result = attempt.result if result is None else result
         values = {"failure": failure, "result": result, "ended_at": now}
@@ -95,7 +95,10 @@ class Ending(Held):
             note_failure(conn, attempt, now)
 
     def _expire(self, conn: Connection, row: Row[Any]) -> None:
-        """Take the gang from its attempt: released when nothing was started, else held until the hosts confirm."""
+        """Take the gang from its attempt.
+
+        The gang is released when no process was started, otherwise held until the hosts confirm the end.
+        """
         if row.state in {"waiting", "granted"}:
             self._release_host(conn, row.id, None, "untaken")
             bump(conn, row.pool)
@@ -103,9 +106,9 @@ class Ending(Held):
             self._move_allocation(conn, row.id, row.state, "expired")
 
     def _ungrant(self, conn: Connection, row: Row[Any], reason: str) -> Row[Any]:
-        """Take a grant back under which no process was started; return the allocation as it is then.
+        """Revoke a grant under which no process was started, and return the updated allocation.
 
-        Whoever takes the grant up does not lock the pool: if that came first, nothing is changed.
+        A follower takes a grant up without the lock of the pool. If it was first, nothing is changed.
         """
         now = self._now()
         values = {"token": None, "granted_at": None, "reason": reason, "eligible_since": now}
@@ -118,9 +121,11 @@ class Ending(Held):
     def _open_experiment(
         self, conn: Connection, key: TrialKey, name: str, weight: float, max_slots: int | None
     ) -> Row[Any]:
-        """Return an experiment's row, locked: a new one, or the one that there is, which goes on if it had ended.
+        """Return the locked row of a new or existing experiment.
 
-        :param weight: counts when it is made, as does ``max_slots``
+        An existing experiment that had ended runs again.
+
+        :param weight: read only when the experiment is created, as is ``max_slots``
         """
         same = {"dag_id": key.dag_id, "run_id": key.run_id, "name": name}
         values = {**same, "weight": weight, "max_slots": max_slots, "state": "running", "created_at": self._now()}
@@ -129,14 +134,17 @@ class Ending(Held):
         row: Row[Any] = fast.first(conn, _LOCK_EXPERIMENT, asked)
         if row.state == "running":
             return row
-        # What people wanted of it was done.
+        # The control requests of users were done when it ended.
         fast.update(conn, experiments, row.id, state="running", ended_at=None, wish=None, wished_by=None)
         again: Row[Any] = fast.first(conn, _LOCK_EXPERIMENT, asked)
         return again
 
     def _end_experiment(self, conn: Connection, trial_id: int) -> None:
-        """End a trial's experiment with its last trial; a search has as many as it planned, or was ended."""
-        # Locked, so that of two trials that end at once the second sees the first.
+        """End a trial's experiment if this was its last trial.
+
+        A search must have submitted all its planned trials, or must have ended.
+        """
+        # Locked, so that of two trials that end at once the second transaction sees the first.
         of = fast.first(conn, _LOCK_EXPERIMENT_OF, {"trial": trial_id})
         newest = next(iter(fast.read(conn, (_SEARCH_OF,), {"trial": trial_id})[0]), None)
         search = None if newest is None else newest.id
@@ -150,9 +158,9 @@ class Ending(Held):
 
 
 def experiment_end(trials_by_state: Mapping[str, int], wish: ExperimentWish | None) -> ExperimentState | None:
-    """Return how an experiment ends with its trials; None when none of them has ended.
+    """Return the end state of an experiment by its trials, None when no trial has ended.
 
-    :param wish: what a person wants of it
+    :param wish: the control request of a user
     """
     if wish == "kill" and trials_by_state.get("killed"):
         return "killed"
@@ -164,7 +172,7 @@ def experiment_end(trials_by_state: Mapping[str, int], wish: ExperimentWish | No
 
 
 def mark_of(state: EndState, failure: Mapping[str, Any] | None, old: str) -> AttemptState:
-    """Return how an attempt is marked that ends its trial so; ``lost`` when a host was at fault."""
+    """Return the end state of an attempt whose trial ends in ``state``: ``lost`` when a host failed."""
     end = ATTEMPT_END[state]
     is_lost = end == "failed" and failure is not None and failure.get("kind") == "infra"
     return "lost" if is_lost and "lost" in lifecycle.allowed("attempt", old) else end

@@ -27,13 +27,13 @@ from airflow_provider_dtrain.store import durability, fast
 BUSY_TIMEOUT_S = 30
 #: Longest wait of a fork for transactions of other threads.
 FORK_WAIT_S = 10.0
-#: A statement is prepared when it was executed so often on a PostgreSQL connection, at most so many on each.
+#: Executions of a statement on a PostgreSQL connection before it is prepared, and most prepared statements on each.
 PREPARE_AFTER, PREPARED_MAX = 5, 200
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC time on every dialect; SQLite alone would drop the zone."""
+    """An aware UTC time on every dialect, because SQLite by itself drops the zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -46,7 +46,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError(f"A naive time reached the store: {value!r}. Use datetime.now(UTC).")
+            raise ValueError(f"A time in the store must have a time zone, got {value!r}. Use datetime.now(UTC).")
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
@@ -57,12 +57,12 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def utcnow() -> datetime:
-    """Return the present as aware UTC."""
+    """Return the current time as aware UTC."""
     return datetime.now(UTC)
 
 
 def dump_json(value: Any) -> str:
-    """Return JSON that every database takes; NaN and infinities become their names."""
+    """Return JSON that every database accepts, with NaN and infinities as their names."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -85,25 +85,25 @@ def _finite(value: Any) -> Any:
 
 
 def parse_url(url: str) -> URL:
-    """Return the URL of a store.
+    """Return the parsed URL of a store.
 
     :raises StoreError: not a URL, a relative SQLite path, or a database that is not supported
     """
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
-        raise StoreError(f"[dtrain] sql_alchemy_conn is not a database URL. Example: {_EXAMPLE}") from error
+        raise StoreError(f"[dtrain] sql_alchemy_conn must be a database URL, for example {_EXAMPLE}") from error
     shown = parsed.render_as_string(hide_password=True)
     name = parsed.get_backend_name()
     if name not in {"sqlite", "postgresql"}:
-        raise StoreError(f"The store cannot be a {name!r} database ({shown}). Use SQLite or PostgreSQL: {_EXAMPLE}")
+        raise StoreError(f"The store must be SQLite or PostgreSQL, got a {name!r} database ({shown}). Use {_EXAMPLE}")
     if name == "sqlite" and not (parsed.database or "").startswith("/"):
         raise StoreError(
-            f"The path of the SQLite store must be absolute, {shown} is not: a relative path or memory would give "
-            "each process another store. Four slashes begin an absolute path: sqlite:////srv/airflow/dtrain.db"
+            f"The path of the SQLite store must be absolute, got {shown}. With a relative path or a database in memory "
+            "each process would have its own store. Use four slashes: sqlite:////srv/airflow/dtrain.db"
         )
     if name == "sqlite" and parsed.drivername not in {"sqlite", "sqlite+pysqlite"}:
-        raise StoreError(f"The store does not use the driver {parsed.drivername!r}. Write sqlite://// and the path.")
+        raise StoreError(f"The store does not support the driver {parsed.drivername!r}. Use sqlite:////PATH.")
     return parsed
 
 
@@ -119,11 +119,11 @@ def make_engine(url: URL) -> Engine:
         engine = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
     except (ModuleNotFoundError, sa.exc.NoSuchModuleError) as error:
         raise StoreError(
-            f"The database driver of {url.drivername!r} is missing ({error}). For PostgreSQL: "
+            f"The database driver for {url.drivername!r} is not installed ({error}). For PostgreSQL: "
             "pip install 'airflow-provider-dtrain[postgres]' and begin the URL with postgresql+psycopg://"
         ) from error
     if engine.dialect.is_async:
-        raise StoreError(f"The store needs a synchronous driver, {url.drivername!r} is not: use postgresql+psycopg://")
+        raise StoreError(f"The store needs a synchronous driver, got {url.drivername!r}. Use postgresql+psycopg://")
     _gate.engines.add(engine)
     return engine
 
@@ -139,7 +139,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        # Python's sqlite3 would begin transactions by itself, and deferred ones.
+        # Otherwise Python's sqlite3 begins transactions by itself, and deferred ones.
         connection.isolation_level = None
         durability.configure_sqlite(connection, str(url.database))
 
@@ -164,7 +164,7 @@ def _postgresql(url: URL) -> Engine:
         event.listen(engine, "connect", _prepare_if_direct)
         event.listen(engine, "checkout", _refuse_closed)
     if fast.can_send_together(engine.dialect):
-        # What was kept back travels with the COMMIT itself: at a listener of "commit" nothing is durable yet.
+        # Deferred statements are sent together with COMMIT: a listener of "commit" would run before they are durable.
         engine.dialect.do_commit = fast.commit  # type: ignore[method-assign, assignment]
         for name in ("do_execute", "do_executemany", "do_execute_no_params"):
             event.listen(engine, name, fast.send_first)
@@ -172,12 +172,12 @@ def _postgresql(url: URL) -> Engine:
 
 
 def _prepare_if_direct(connection: Any, record: Any) -> None:
-    """Set a session up whose statements' plans the server keeps, unless a pooler stands in between.
+    """Enable prepared statements on a new connection, unless it goes through a pooler.
 
-    A pooler (pgbouncer) may send the next statement to another server process, which does not know what the last
-    one prepared. It also gives its clients process ids of its own: by them it is known.
+    A pooler (pgbouncer) may send the next statement to another server process, which does not know the statements
+    that the first one prepared. A pooler also reports process ids of its own to its clients, which identifies it here.
     """
-    # Not through a cursor: that would begin a transaction.
+    # Not through a cursor, which would begin a transaction.
     answer = connection.pgconn.exec_(b"SELECT pg_backend_pid()")
     if answer.get_value(0, 0) == str(connection.info.backend_pid).encode():
         connection.prepare_threshold, connection.prepared_max = PREPARE_AFTER, PREPARED_MAX
@@ -187,16 +187,19 @@ def _prepare_if_direct(connection: Any, record: Any) -> None:
 
 
 def is_pooled(conn: Connection) -> bool:
-    """Return whether a pooler stands between here and PostgreSQL."""
+    """Return whether a connection to PostgreSQL goes through a pooler."""
     return getattr(conn.connection.dbapi_connection, "prepare_threshold", PREPARE_AFTER) is None
 
 
 def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-    """Let the pool make a new connection when the server has closed this one; no round trip, unlike a ping."""
+    """Refuse a connection that the server has closed, so that the pool opens a new one.
+
+    Unlike a ping, this check costs no round trip.
+    """
     if not connection.closed:
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
-        # An idle connection has nothing to say but that it ends.
+        # The only data that an idle connection can receive is its end.
         if not poll.poll(0):
             return
     raise sa.exc.DisconnectionError("the server has closed the connection")
@@ -212,7 +215,7 @@ def _begin_sqlite(connection: Connection) -> None:
 def create_sqlite_file(path: Path) -> None:
     """Create the folder (0700) and the file (0600) of a SQLite store unless they exist.
 
-    :raises StoreError: they cannot be created
+    :raises StoreError: the folder or the file cannot be created
     """
     try:
         missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
@@ -220,11 +223,11 @@ def create_sqlite_file(path: Path) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise StoreError(f"The store {path} cannot be opened: {error.strerror}. Check folder and owner.") from error
+        raise StoreError(f"The store {path} cannot be opened: {error.strerror}. Check its folder and owner.") from error
 
 
 def file_system_of(path: Path) -> str:
-    """Return the type of the file system below a path, e.g. ``ext4``."""
+    """Return the type of the file system that holds a path, e.g. ``ext4``."""
     best, kind = "", "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, fs_type, *_ = line.split(" ")
@@ -235,10 +238,10 @@ def file_system_of(path: Path) -> str:
 
 
 class ForkGate:
-    """Lets a process fork only while it has no open database connection.
+    """Gate that lets a process fork only while it has no open database connection.
 
-    A SQLite connection open at the fork makes the child share the parent's file locks in SQLite's own
-    books but not in the kernel: when the parent closes, it deletes the log the child writes to, and the
+    A SQLite connection that is open at the fork makes the child share the parent's file locks in SQLite's own
+    records, but not in the kernel. When the parent closes, it deletes the log that the child writes to, and the
     child's commits are lost. So a fork waits for running transactions and closes all idle connections.
     """
 
@@ -253,7 +256,7 @@ class ForkGate:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Hold forks of other threads off."""
+        """Delay forks by other threads during the block."""
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: not self._forking or me in self._busy, timeout=FORK_WAIT_S)
@@ -269,7 +272,7 @@ class ForkGate:
                 changed.notify_all()
 
     def before(self) -> None:
-        """Wait for transactions to end and close every idle connection."""
+        """Wait until running transactions have ended, then close every idle connection."""
         deadline = time.monotonic() + FORK_WAIT_S
         me = threading.get_ident()
         with self._changed:
@@ -279,13 +282,16 @@ class ForkGate:
             engine.dispose()
 
     def after_in_parent(self) -> None:
-        """Let transactions begin again."""
+        """Allow new transactions again."""
         with self._changed:
             self._forking -= 1
             self._changed.notify_all()
 
     def after_in_child(self) -> None:
-        """Begin with fresh locks and pools; locks of threads that do not exist here are left behind."""
+        """Create new locks and pools.
+
+        The old locks may be held by threads that do not exist in the child.
+        """
         self._reset()
         for engine in list(self.engines):
             engine.dispose(close=False)

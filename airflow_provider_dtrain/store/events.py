@@ -1,4 +1,4 @@
-"""What hosts report: events exactly once, log tails, ranks."""
+"""Reports of hosts: events (exactly once), log tails and ranks."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from airflow_provider_dtrain.store.tables import allocation_slots, allocations, 
 from airflow_provider_dtrain.store.views import store_mark
 
 LOG_TAIL_BYTES = 64 * 1024
-#: Key of a stored event's body: how far the host's clock was ahead, seconds. Not the host's to say.
+#: Key in the body of a stored event: seconds by which the host's clock was ahead. Measured here, not by the host.
 OFFSET_KEY = "clock_offset_s"
 _RANK_STREAM = re.compile(r"rank(\d+)\.(events|log)")
 Handler = Callable[[Connection, Row[Any], Mapping[str, Any], int | None], None]
 
 
 class Events(Base):
-    """An event, what it means, and the offset behind it are one transaction."""
+    """Events of attempts. An event, its consequences and the offset behind it are one transaction."""
 
     @reads
     def offsets(self, conn: Connection, attempt_id: int) -> dict[tuple[str, str], int]:
-        """Return how many bytes of each (host, stream) of the attempt's current run are committed."""
+        """Return the number of committed bytes of each (host, stream) of the attempt's current run."""
         return {key: position for key, (position, _) in _positions(conn, attempt_id).items()}
 
     @reads
     def epochs(self, conn: Connection, attempt_id: int) -> dict[tuple[str, str], int]:
-        """Return how often each (host, stream) of the attempt's current run began anew."""
+        """Return the number of restarts of each (host, stream) of the attempt's current run."""
         return {key: epoch for key, (_, epoch) in _positions(conn, attempt_id).items()}
 
     @writes
@@ -57,15 +57,15 @@ class Events(Base):
         epoch: int = 0,
         clock_offset_s: float = 0.0,
     ) -> list[Mapping[str, Any]]:
-        """Store events and all that follows from them, and move the stream's offset; return the events that are new.
+        """Store events with their consequences, move the stream's offset, and return the new events.
 
-        Only a stream that began anew can bring events that are stored already.
+        Only a stream that was restarted can contain events that are stored already.
 
         :param stream: ``supervisor.events`` or ``rank<k>.events``
         :param batch: events as parsed, with ``seq``, ``at`` (Unix seconds) and ``kind``; a ``gap`` stands for bytes
             that are left out, with ``offset``, ``bytes``, ``lines``, ``code`` and ``reason``
-        :param epoch: how often the stream began anew; see :meth:`begin_epoch`
-        :param clock_offset_s: how far the host's clock is ahead of ours; kept with each event
+        :param epoch: number of restarts of the stream; see :meth:`begin_epoch`
+        :param clock_offset_s: seconds by which the host's clock is ahead of this one; stored with each event
         :raises StaleWatchError: the watch is not current, or the stream is not at ``old_offset`` of ``epoch``
         """
         attempt = guard(conn, attempt_id, watch)
@@ -93,7 +93,7 @@ class Events(Base):
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
                 handler(conn, attempt, {**event, "host": host, "token": token}, rank)
         if source and source[1] == "0":
-            # Last, because they lock the trial and its search, and a pool is locked before these.
+            # Last, because they lock the trial and its search, which must be locked after the pool.
             if validations := [event for event in batch if event.get("kind") == "validation"]:
                 note_best(conn, attempt, validations)
             if questions := [event for event in batch if event.get("kind") == "rung"]:
@@ -112,14 +112,14 @@ class Events(Base):
         epoch: int,
         reason: str,
     ) -> None:
-        """Note that a stream's file is shorter than what is committed of it: it is read from its start again.
+        """Start a new epoch of a stream, whose file is shorter than its committed offset. Repeatable.
 
-        The gap is marked by an event of kind ``gap``. Repeatable.
+        The file is read from its start again. An event of kind ``gap`` marks the gap.
 
-        :param old_offset: what is committed of the epoch before
-        :param epoch: the new one
+        :param old_offset: committed offset of the previous epoch
+        :param epoch: number of the new epoch
         :param reason: in words
-        :raises StaleWatchError: the watch is not current, or the stream is elsewhere
+        :raises StaleWatchError: the watch is not current, or the stream is at another offset or epoch
         """
         guard(conn, attempt_id, watch)
         token = _token_of(conn, attempt_id)
@@ -152,11 +152,11 @@ class Events(Base):
         *,
         closed: bool = False,
     ) -> None:
-        """Store the end of a rank's log and how far the task log has it.
+        """Store the last bytes of a rank's log, and its position in the task log.
 
-        :param new_offset: None = the position stays
-        :param tail: the last bytes; at most 64 KiB are kept. None = they stay
-        :param closed: the task log has everything, or marks that say what is missing
+        :param new_offset: position up to which the task log has the rank's log; None = unchanged
+        :param tail: the last bytes, of which at most 64 KiB are kept; None = unchanged
+        :param closed: True: the task log has everything, or marks for the missing parts
         :raises StaleWatchError: the watch is not current
         """
         guard(conn, attempt_id, watch)
@@ -178,7 +178,7 @@ class Events(Base):
 
     @reads
     def open_logs(self, conn: Connection, trial_id: int) -> list[OpenLog]:
-        """Return the ended attempts of a trial of whose rank 0 the task log may miss something."""
+        """Return a trial's ended attempts whose rank 0 log may be incomplete in the task log."""
         query = (
             sa.select(attempts.c.id, ranks.c.host)
             .join(ranks, sa.and_(ranks.c.attempt_id == attempts.c.id, ranks.c.rank == 0))
@@ -204,7 +204,7 @@ class Events(Base):
 
     @reads
     def events(self, conn: Connection, attempt_id: int, *, kinds: Sequence[str] | None = None) -> list[EventView]:
-        """Return the events of the attempt's current run in the order of their commits.
+        """Return the events of the attempt's current run in commit order.
 
         :param kinds: only these kinds; None = all
         """
@@ -220,9 +220,9 @@ class Events(Base):
     def check_watch(
         self, conn: Connection, attempt_id: int, watch: int, *, followed: AttemptView | None = None
     ) -> None:
-        """Return while a watch is current.
+        """Check that a watch is current.
 
-        :param followed: the attempt as it was when its run was first followed
+        :param followed: the attempt as it was when this process began to follow its run
         :raises StaleWatchError: another process follows the attempt
         :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
         """
@@ -233,22 +233,23 @@ class Events(Base):
         )
         found = conn.execute(query).one_or_none()
         if found is None:
-            raise set_back(attempt_id, "it is not there")
+            raise set_back(attempt_id, "the attempt is missing")
         if found.watch < watch:
-            raise set_back(attempt_id, f"its watch is {found.watch} there, and was {watch}")
-        # A number that was given out again is another attempt, whatever its watch is.
+            raise set_back(attempt_id, f"its watch is {found.watch} in the store, but was {watch}")
+        # A number that was assigned again belongs to another attempt, whatever its watch is.
         if followed is not None and found.created_at != followed.created_at:
-            raise set_back(attempt_id, "its number was given out again")
+            raise set_back(attempt_id, "its number was assigned again")
         if found.watch != watch:
             raise StaleWatchError(
-                f"Attempt {attempt_id} is followed under watch {found.watch}, not {watch}: stop here."
+                f"Attempt {attempt_id} is followed under watch {found.watch}: this process still holds watch {watch} "
+                "and must stop."
             )
         if followed is not None and found.token != followed.token:
-            raise set_back(attempt_id, f"the grant of its run {followed.run} is not there")
+            raise set_back(attempt_id, f"the grant of its run {followed.run} is missing")
 
     @reads
     def silent_for_s(self, conn: Connection, attempt_id: int) -> float:
-        """Return the seconds since an attempt's follower was last heard of, while it waits or runs.
+        """Return the seconds since the last sign of life of an attempt's follower or waiter.
 
         :raises NotFoundError: there is no such attempt
         """
@@ -266,12 +267,12 @@ class Events(Base):
 
     @reads
     def unknown_runs(self, conn: Connection, host: str, runs: Mapping[str, str | None]) -> list[str]:
-        """Return those of a host's live runs that bear this store's mark and that hold nothing there in it.
+        """Return this store's live runs on a host that hold no slots there according to the store.
 
-        That is so after the store was restored from a backup taken before their grant, and of slots that somebody
-        vouched for when the host was removed.
+        This happens after a restore from a backup that is older than their grant, and after a removal of the host
+        with ``force``.
 
-        :param runs: name -> what tells its launch from others of that name; None = not known
+        :param runs: name of the run -> identifier of its launch; None = not known
         """
         mark = f"{store_mark(conn)}-t"
         found = {}
@@ -294,7 +295,7 @@ class Events(Base):
 
     @reads
     def hosts_with_blocked_slots(self, conn: Connection) -> list[str]:
-        """Return hosts with slots that are stuck or busy elsewhere, as far as is known."""
+        """Return hosts with slots that are stuck or busy elsewhere, as of their last report."""
         return sorted(set(conn.scalars(sa.select(slots.c.host).where(slots.c.state != "ready"))))
 
     @reads
@@ -312,7 +313,7 @@ class Events(Base):
 
 
 def _is_another(plan: Any, host: str, launch: str | None) -> bool:
-    """Return whether a live run is of another launch than the one that is in the store."""
+    """Return whether a live run is of another launch than the one in the store."""
     mine = (((plan or {}).get("plans") or {}).get(host) or {}).get("launch")
     return mine is not None and launch is not None and mine != launch
 
@@ -335,14 +336,14 @@ _MOVE_STREAM = Statement(
 
 
 def _show_limit(conn: Connection, attempt: Row[Any], marks: Sequence[Mapping[str, Any]]) -> None:
-    """Give a limit that was hit as the reason of an attempt that runs without another one."""
+    """Set an attempt's reason to the limit that it has reached, unless it has a reason."""
     limit = next((mark["body"]["reason"] for mark in marks if str(mark["body"].get("code")).endswith("_limit")), None)
     if limit is not None and not attempt.reason:
         conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(reason=limit))
 
 
 class _Stream(NamedTuple):
-    """One file of a run, and how often it began anew."""
+    """One file of a run, with the number of its restarts."""
 
     attempt_id: int
     token: int
@@ -353,8 +354,8 @@ class _Stream(NamedTuple):
 
 def _moved(attempt_id: int, host: str, stream: str, old: int) -> StaleWatchError:
     return StaleWatchError(
-        f"{stream} of attempt {attempt_id} on '{host}' is not at byte {old} any more: another follower has committed "
-        "it."
+        f"Stream {stream} of attempt {attempt_id} on host '{host}' is no longer at byte {old}: another follower has "
+        "committed it."
     )
 
 
@@ -366,7 +367,10 @@ def _positions(conn: Connection, attempt_id: int) -> dict[tuple[str, str], tuple
 def _unknown(
     conn: Connection, attempt_id: int, token: int, host: str, stream: str, batch: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the events that are not stored yet: a file that lost its end begins with events that are."""
+    """Return the events that are not stored yet.
+
+    A file that lost its end and was restarted begins with events that are stored already.
+    """
     of = events.c
     where = (of.attempt_id == attempt_id, of.token == token, of.host == host, of.stream == stream)
     seqs = [event.get("seq") for event in batch]
@@ -404,14 +408,14 @@ def _exited(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: in
     }
     if isinstance(tail, str) and tail:
         encoded = tail.encode("utf-8", errors="replace")[-LOG_TAIL_BYTES:]
-        # A longer tail that was followed live stays.
+        # A longer tail from the live log stays.
         longer = sa.func.length(sa.func.coalesce(ranks.c.log_tail, b"")) > len(encoded)
         values["log_tail"] = sa.case((longer, ranks.c.log_tail), else_=encoded)
     _update_rank(conn, attempt, event, event.get("rank"), **values)
 
 
 def _update_rank(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], rank: Any, **values: Any) -> None:
-    """Change a rank of the host that sent the event; ranks of other hosts are out of its reach."""
+    """Update a rank of the host that sent the event. A host cannot change ranks of another host."""
     where = (ranks.c.attempt_id == attempt.id, ranks.c.rank == _integer(rank), ranks.c.host == event["host"])
     conn.execute(ranks.update().where(*where).values(**values))
 
@@ -438,7 +442,7 @@ def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None
 
 
-#: What each kind of event changes besides its own row; other kinds are only stored.
+#: Handler for each kind of event that changes more than its own row. Other kinds are only stored.
 HANDLERS: Mapping[str, Handler] = {
     "started": _started, "exit": _exited, "result": _result, "checkpoint": _checkpoint,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Experiments as a whole: what people see of them, and what they want of all their trials."""
+"""Experiments as a whole: their views, and control requests to all their trials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEWEST = (
 _JOINED = experiments.outerjoin(
     searches, sa.and_(searches.c.experiment_id == experiments.c.id, searches.c.generation == _NEWEST)
 )
-#: The trials of the newest generation; of a cleared task the newest.
+#: The trials of the newest generation, and of these only the newest one of a cleared task.
 _IS_CURRENT = sa.and_(
     trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
 )
@@ -34,7 +34,10 @@ _PLACE = sa.func.row_number().over(
 
 
 class Experiments(Wishing):
-    """A wish of an experiment holds for its trials of the present and for those that are submitted until it ends."""
+    """Experiments and their control requests.
+
+    A request applies to all current trials and to all trials that are submitted until the experiment ends.
+    """
 
     @reads
     def experiment(self, conn: Connection, experiment_id: int) -> ExperimentView:
@@ -58,9 +61,9 @@ class Experiments(Wishing):
         run_id: str | None = None,
         name: str | None = None,
     ) -> list[ExperimentView]:
-        """Return experiments, newest first; each argument that is not None narrows the list.
+        """Return experiments, newest first. Each argument that is not None narrows the list.
 
-        :param limit: at most so many; None = all
+        :param limit: most experiments to return; None = all
         """
         given = {"state": state, "dag_id": dag_id, "run_id": run_id, "name": name}
         where = [experiments.c[column] == value for column, value in given.items() if value is not None]
@@ -70,16 +73,16 @@ class Experiments(Wishing):
     def request_stop(
         self, conn: Connection, by: str, *, trial_id: int | None = None, experiment_id: int | None = None
     ) -> int:
-        """Ask that a trial, or all trials of an experiment, end with the best that they have; return how many end.
+        """Request that a trial, or all trials of an experiment, end with their best result so far.
 
-        Those that run write a checkpoint first. Their end is a success.
+        Return the number of trials that will end. Running trials write a checkpoint first. Their end is a success.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such trial or experiment
-        :raises UserError: not one of both is given
+        :raises UserError: both or neither of trial and experiment are given
         """
         if (trial_id is None) == (experiment_id is None):
-            raise UserError("A stop is asked of one trial or of one experiment.")
+            raise UserError("request_stop needs either a trial or an experiment.")
         if experiment_id is not None:
             return self._wish(conn, experiment_id, "stop", by)
         if conn.scalar(sa.select(trials.c.id).where(trials.c.id == trial_id)) is None:
@@ -89,22 +92,23 @@ class Experiments(Wishing):
 
     @writes
     def request_kill_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
-        """Ask that all trials of an experiment be killed; return how many are.
+        """Request that all trials of an experiment are killed, and return their number.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such experiment
         """
         return self._wish(conn, experiment_id, "kill", by)
 
     @writes
     def request_pause_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
-        """Let the trials of an experiment hold no slots until it is activated; return how many are paused now.
+        """Pause the trials of an experiment until it is activated, and return their number.
 
-        Those that use a gang held for several tasks go on: pausing them would free no slot.
+        Trials that were paused before are not counted. Trials that use a gang that is held for several tasks continue,
+        because a pause would free no slot.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such experiment
-        :raises ConflictError: it has ended, or somebody wants it stopped or killed
+        :raises ConflictError: it has ended, or a stop or a kill was requested
         """
         self._lock_pools(conn, experiment_id)
         row = self._locked_experiment(conn, experiment_id)
@@ -125,9 +129,9 @@ class Experiments(Wishing):
 
     @writes
     def activate_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
-        """Let the paused trials of an experiment go on, in their places in the queue; return how many do.
+        """Resume the paused trials of an experiment in their places in the queue, and return their number.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such experiment
         :raises ConflictError: it has ended
         """
@@ -142,7 +146,7 @@ class Experiments(Wishing):
         return sum(self._activate(conn, trial_id, by) for trial_id in found)
 
     def _wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish, by: str) -> int:
-        """Ask all trials of an experiment to end, and those that are still to come."""
+        """Request the end of all trials of an experiment, including those that are submitted later."""
         row = self._locked_experiment(conn, experiment_id)
         if row.state == "running" and not (row.wish == "kill" and wish == "stop"):
             self._set_wish(conn, experiment_id, wish, by)
@@ -150,7 +154,7 @@ class Experiments(Wishing):
 
     def _ask(self, conn: Connection, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str) -> int:
         at, who = f"{wish}_requested_at", f"{wish}_requested_by"
-        # An errored trial may be tried again by Airflow: then it ends at once.
+        # Airflow may retry an errored trial, which must then end at once.
         asked = (of_trials, trials.c.state.in_((*_LIVE, "errored")), trials.c[at].is_(None))
         conn.execute(trials.update().where(*asked).values({at: self._now(), who: by}))
         live = (of_trials, trials.c.state.in_(_LIVE))
@@ -163,7 +167,7 @@ class Experiments(Wishing):
         self._note(conn, by, action, f"experiment {experiment_id}")
 
     def _lock_pools(self, conn: Connection, experiment_id: int) -> None:
-        """Lock the pools of an experiment's trials, in one order: a pool is locked before anything in it."""
+        """Lock the pools of an experiment's trials in one order, before any row that belongs to them."""
         self._bump_pools(conn, trials.c.experiment_id == experiment_id)
 
     def _locked_experiment(self, conn: Connection, experiment_id: int) -> Row[Any]:
@@ -197,7 +201,7 @@ def _views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None
 
 
 def _best(conn: Connection, ids: list[int]) -> dict[int, tuple[int, float]]:
-    """Return per experiment the trial with the best metric, and that."""
+    """Return per experiment the trial with the best metric, and the metric."""
     ranked = (
         sa.select(experiments.c.id, trials.c.id.label("trial"), trials.c.best_metric, _PLACE)
         .select_from(_JOINED.join(trials, trials.c.search_id == searches.c.id))

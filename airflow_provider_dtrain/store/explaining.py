@@ -1,4 +1,4 @@
-"""What the queue knows of one gang, for people."""
+"""Queue facts about one gang, for display, and the outlook of a hypothetical request."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ CLASS_WORDS: Mapping[int, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class QueueFacts:
-    """Why a gang stands where it stands."""
+    """Facts that decide the place of a gang in the queue."""
 
-    #: ``protected``, ``fresh``, ``overdue``, ``young`` or ``old``; better ones first.
+    #: ``protected``, ``fresh``, ``overdue``, ``young`` or ``old``; best class first.
     queue_class: str
     #: Counters up to now.
     waited_s: float
     held_s: float
-    #: Slots that come free for it, and hosts that are kept for it.
+    #: Slots that become free for it, and hosts that are reserved for it.
     claim: Mapping[str, Sequence[int]]
     reserved_hosts: Sequence[str]
-    #: Of its experiment; None: no cap.
+    #: Of its experiment; ``max_slots`` None: no cap.
     weight: float | None
     max_slots: int | None
 
 
 class Explaining(Base):
-    """Reads only; what is shown may be a pass behind."""
+    """Read-only queries that explain the queue. Their results may be one pass old."""
 
     def silent_since(self, heard_at: datetime | None) -> datetime | None:
-        """Return when a follower was last heard of that is not there any more; None while it is.
+        """Return the last sign of life of a follower that is gone, None while it is alive.
 
         :param heard_at: of an attempt or a task
         """
@@ -57,7 +57,7 @@ class Explaining(Base):
 
     @reads
     def queue_facts(self, conn: Connection, allocation_id: int) -> QueueFacts:
-        """Return what decides the place of a gang that waits or runs.
+        """Return the facts that decide the place of a gang that waits or runs.
 
         :raises NotFoundError: there is no such allocation
         """
@@ -82,7 +82,7 @@ class Explaining(Base):
 
     @reads
     def outlook(self, conn: Connection, pool: str, request: GangRequest) -> PassDecision:
-        """Return what a scheduling pass would decide now if there were one more request; nothing is changed.
+        """Return the decision of a scheduling pass with one more request, without a change to the store.
 
         :raises NotFoundError: no such pool
         """

@@ -1,8 +1,8 @@
 """Statements of the hot path: compiled once per database, run on the driver's own connection.
 
-A transaction of the store is a few small statements. What SQLAlchemy does for each execution costs more than SQLite
-does, and on PostgreSQL each statement is a round trip. So what needs no answer is kept back there, and sent together
-with the next statement that does, or with the COMMIT.
+A transaction of the store has a few small statements. SQLAlchemy's work per execution costs more than SQLite's, and on
+PostgreSQL each statement is a round trip. So statements without an answer are deferred on PostgreSQL, and sent together
+with the next statement that has one, or with COMMIT.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from airflow_provider_dtrain.store.durability import SET_DURABLE_LOCAL
 from airflow_provider_dtrain.store.write_queue import write_turn
 
 Processor = Callable[[Any], Any]
-#: What of a transaction was not sent yet, in the books of its connection.
+#: Key in a connection's ``info``: the deferred statements of its transaction.
 _UNSENT = "dtrain_unsent"
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-#: Set in the books of a connection that goes through a pooler: each transaction may get another session.
+#: Key in a connection's ``info``, set when it goes through a pooler: each transaction may get another session.
 POOLED = "dtrain_pooled"
-#: Rows that are inserted one by one; of more, one statement is made.
+#: Most rows that are inserted one by one. More rows go into one statement.
 FEW = 3
 
 
-#: Every statement of the store's modules.
+#: All statements of the store's modules.
 _known: list[Statement] = []
 
 
 def compile_all(dialect: Dialect) -> None:
-    """Compile what is known by now, so that forked processes need not."""
+    """Compile all statements defined so far, which spares forked processes the work."""
     for statement in tuple(_known):
         statement.form(dialect)
 
@@ -44,8 +44,9 @@ class Statement:
     """One statement with named parameters.
 
     :param clause: the statement
-    :param postgresql: what PostgreSQL gets instead
-    :param keeps: a row that is as it was at the last read is not made again; its first column tells rows apart
+    :param postgresql: the statement for PostgreSQL, when it differs
+    :param keeps: True: row objects are reused for rows that have not changed since the last read; the first column
+        identifies a row
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Statement:
         _known.append(self)
 
     def form(self, dialect: Dialect) -> _Form:
-        """Return the statement as a database takes it."""
+        """Return the statement compiled for a database."""
         found = self._forms.get(dialect.name)
         if found is None:
             own = self._postgresql if dialect.name == "postgresql" else None
@@ -84,7 +85,7 @@ class _Form:
         self._dialect = dialect
         self._processors: list[tuple[int, Processor]] | None = None
         self._has_rows = False
-        #: By the first column: a row as the driver gave it at the last read, and what was made of it.
+        #: By the first column: a row of the last read as the driver returned it, and the row object made from it.
         self._kept: dict[Any, tuple[Any, Any]] | None = {} if keeps else None
 
     def bound(self, values: Mapping[str, Any]) -> Any:
@@ -98,12 +99,12 @@ class _Form:
         return {name: given[name] if process is None else process(given[name]) for name, process in self._binds}
 
     def rows(self, cursor: Any) -> list[Any]:
-        """Return what a cursor of the driver has found, with values of the columns' types."""
+        """Return the rows of a driver's cursor, with values of the columns' types."""
         if self._processors is None:
-            # Asked for once: psycopg makes an object per column each time.
+            # Read once, because psycopg creates an object per column each time.
             description = cursor.description if self._row is not None else None
             self._has_rows = description is not None
-            # Last: other threads take it for the sign that both are known.
+            # Assigned last: for other threads it is the mark that both values are known.
             self._processors = self._find_processors(description) if description is not None else []
         if not self._has_rows:
             return []
@@ -120,7 +121,7 @@ class _Form:
         for raw in found:
             old = before.get(raw[0])
             kept[raw[0]] = old if old is not None and old[0] == raw else (raw, self._made(raw))
-        # Replaced as a whole: other threads read it.
+        # Replaced as a whole, because other threads read it.
         self._kept = kept
         return [made for _, made in kept.values()]
 
@@ -140,7 +141,7 @@ class _Form:
         return found
 
 
-#: Statements, each with the sets of values that it is executed with.
+#: Statements, each with the sets of values for its executions.
 Orders = list[tuple[Statement, Sequence[Mapping[str, Any]]]]
 
 
@@ -151,7 +152,7 @@ def look(engine: Engine, statement: Statement, values: Mapping[str, Any]) -> lis
 
 
 def read(conn: Connection, statements: Sequence[Statement], values: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the rows of several statements, which are sent together where the driver can."""
+    """Return the rows of several statements, sent together where the driver supports that."""
     forms = [statement.form(conn.dialect) for statement in statements]
     cursors = _ask(conn, [(form, values) for form in forms])
     with raw(conn):
@@ -164,23 +165,23 @@ def rows(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> l
 
 
 def first(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> Any:
-    """Return the first row of a statement, None without one."""
+    """Return the first row of a statement, None without rows."""
     found = read(conn, (statement,), values)[0]
     return found[0] if found else None
 
 
 def count(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> int:
-    """Return how many rows a statement changed."""
+    """Return the number of rows that a statement changed."""
     return int(_ask(conn, [(statement.form(conn.dialect), values)])[0].rowcount)
 
 
 def send(conn: Connection, statement: Statement, values: Mapping[str, Any]) -> None:
-    """Execute a statement whose answer nobody needs."""
+    """Execute a statement whose answer is not needed."""
     write(conn, [(statement, (values,))])
 
 
 def write(conn: Connection, orders: Orders) -> None:
-    """Execute statements whose answers nobody needs, each once per set of values."""
+    """Execute statements whose answers are not needed, each once per set of values."""
     unsent = conn.info.get(_UNSENT)
     for statement, sets in orders:
         form = statement.form(conn.dialect)
@@ -199,19 +200,19 @@ def write(conn: Connection, orders: Orders) -> None:
 
 
 def insert(conn: Connection, table: sa.Table, **values: Any) -> int:
-    """Return the id of a new row."""
+    """Insert a row and return its id."""
     return int(first(conn, _inserting(table, tuple(values)), _named(values))[0])
 
 
 def add_unless(conn: Connection, table: sa.Table, same: Sequence[str], **values: Any) -> None:
-    """Insert a row unless there is one with the same values in the columns of a unique index."""
+    """Insert a row unless one has the same values in the columns of a unique index."""
     send(conn, _inserting(table, tuple(values), tuple(same)), _named(values))
 
 
 def add(conn: Connection, table: sa.Table, *rows: Mapping[str, Any]) -> None:
-    """Insert rows that have the same columns, and whose ids nobody needs."""
+    """Insert rows with the same columns, whose ids are not needed."""
     if len(rows) > FEW and conn.info.get(_UNSENT) is not None:
-        # SQLAlchemy makes one statement of them.
+        # SQLAlchemy turns them into one statement.
         conn.execute(table.insert(), rows)
     elif rows:
         write(conn, [(_inserting(table, tuple(rows[0])), [_named(row) for row in rows])])
@@ -220,13 +221,13 @@ def add(conn: Connection, table: sa.Table, *rows: Mapping[str, Any]) -> None:
 def update(conn: Connection, table: sa.Table, of: int, if_state: str | None = None, **values: Any) -> None:
     """Set columns of the row with an id.
 
-    :param if_state: only while it is in this state
+    :param if_state: only if the row is in this state
     """
     send(conn, *_update(table, of, if_state, values))
 
 
 def updated(conn: Connection, table: sa.Table, of: int, if_state: str | None = None, **values: Any) -> bool:
-    """Set columns of the row with an id; return whether there was one."""
+    """Set columns of the row with an id, and return whether a row matched."""
     return count(conn, *_update(table, of, if_state, values)) == 1
 
 
@@ -236,7 +237,7 @@ def _update(table: sa.Table, of: int, state: str | None, values: Mapping[str, An
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    # SQLAlchemy keeps the plain names of columns for itself.
+    # SQLAlchemy reserves the plain names of columns.
     return {f"new_{name}": value for name, value in values.items()}
 
 
@@ -244,7 +245,7 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
 def _inserting(table: sa.Table, names: tuple[str, ...], same: tuple[str, ...] = ()) -> Statement:
     values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
     for column in table.c:
-        # Outside SQLAlchemy's execution nobody fills them in.
+        # Only SQLAlchemy's own execution fills in defaults.
         if column.name not in values and column.default is not None:
             default: Any = column.default
             values[column.name] = sa.literal(default.arg(None) if default.is_callable else default.arg, column.type)
@@ -262,7 +263,7 @@ def _updating(table: sa.Table, where: tuple[str, ...], names: tuple[str, ...]) -
 
 # -- transactions -------------------------------------------------------------------------------
 def can_send_together(dialect: Dialect) -> bool:
-    """Return whether the driver sends statements without waiting for each answer."""
+    """Return whether the driver can send statements without waiting for each answer."""
     return dialect.driver == "psycopg" and bool(dialect.loaded_dbapi.Pipeline.is_supported())
 
 
@@ -280,7 +281,7 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         if not conn.get_execution_options().get("dtrain_begins"):
             yield conn
             return
-        # Kept here as well: a connection that is lost does not give it.
+        # Kept in a variable, because a lost connection no longer returns its ``info``.
         books = conn.info
         books[_UNSENT] = [(_BEGIN, None)]
         if books.get(POOLED):
@@ -293,14 +294,14 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def writer(engine: Engine) -> Engine:
-    """Return what :func:`transaction` takes; on PostgreSQL BEGIN and COMMIT travel with other statements."""
+    """Return the engine for :func:`transaction`. On PostgreSQL, BEGIN and COMMIT are sent with other statements."""
     if not can_send_together(engine.dialect):
         return engine
     return engine.execution_options(isolation_level="AUTOCOMMIT", dtrain_begins=True)
 
 
 def commit(connection: Any) -> None:
-    """Commit, together with everything that was not sent yet: the dialect's ``do_commit``.
+    """Commit together with all deferred statements. This replaces the dialect's ``do_commit``.
 
     :param connection: of the pool
     """
@@ -308,12 +309,12 @@ def commit(connection: Any) -> None:
     if not unsent:
         connection.commit()
     elif any(text not in (_BEGIN, SET_DURABLE_LOCAL) for text, _ in unsent):
-        # Once a statement fails, the server skips the rest up to the end of what is sent together: COMMIT as well.
+        # If a statement fails, the server skips the rest of the statements that are sent together, including COMMIT.
         _together(connection.dbapi_connection, [*unsent, ("COMMIT", None)])
 
 
 def send_first(*arguments: Any) -> None:
-    """Send what was kept back before SQLAlchemy sends a statement: a listener of its executions."""
+    """Send deferred statements before SQLAlchemy sends one. This is a listener of its executions."""
     conn = arguments[-1].root_connection
     unsent = conn.info.get(_UNSENT) if conn.get_execution_options().get("dtrain_begins") else None
     if unsent:
@@ -322,7 +323,7 @@ def send_first(*arguments: Any) -> None:
 
 
 def _ask(conn: Connection, asked: Sequence[tuple[_Form, Mapping[str, Any]]]) -> list[Any]:
-    """Return the cursors of statements that have been executed, after everything that was kept back."""
+    """Execute statements after all deferred ones, and return their cursors."""
     wanted = [(form.text, form.bound(values)) for form, values in asked]
     for text, values in wanted:
         _announce(conn, None, text, values)
@@ -340,20 +341,20 @@ def _ask(conn: Connection, asked: Sequence[tuple[_Form, Mapping[str, Any]]]) -> 
 
 
 def _together(driver: Any, statements: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Return the cursors of statements that were sent without waiting for the answers of others."""
+    """Send statements without waiting for each answer, and return their cursors."""
     with driver.pipeline():
         return [driver.execute(text, values) for text, values in statements]
 
 
 def _announce(conn: Connection, cursor: Any, text: str, values: Any, *, many: bool = False) -> None:
-    """Tell whoever listens to the engine's statements."""
+    """Notify the listeners for the engine's statements."""
     for listener in conn.dispatch.before_cursor_execute:
         listener(conn, cursor, text, values, None, many)
 
 
 @contextmanager
 def raw(conn: Connection) -> Iterator[Any]:
-    """Yield the driver's connection; its errors become SQLAlchemy's, as everywhere in the store."""
+    """Yield the driver's connection, and raise its errors as SQLAlchemy's, as everywhere in the store."""
     dialect = conn.dialect
     dbapi: Any = dialect.loaded_dbapi
     driver = conn.connection.dbapi_connection

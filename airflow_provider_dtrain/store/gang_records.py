@@ -1,4 +1,4 @@
-"""What the store takes and gives of gangs that are held for several tasks."""
+"""Arguments and results for gangs that are held for several tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from airflow_provider_dtrain.store.records import OnUnplaceable, TrialKey
 
 @dataclass(frozen=True, kw_only=True)
 class GangSubmission:
-    """A gang that one task asks for and later ones use."""
+    """A gang that one task requests and later tasks use."""
 
-    #: The task that asks.
+    #: The task that requests it.
     key: TrialKey
     pool: str
-    #: Slots wanted, >= 0.
+    #: Slots requested, >= 0.
     slots: int
     priority: int = 42
     is_single_host: bool = False
@@ -31,7 +31,7 @@ class GangView:
     """A held gang, or the request for one."""
 
     allocation_id: int
-    #: The task that asked for it.
+    #: The task that requested it.
     key: TrialKey
     state: AllocationState
     #: None before it is granted.
@@ -45,14 +45,14 @@ class GangView:
     placement: Mapping[str, tuple[int, ...]]
     #: Hosts that are not released.
     held_hosts: tuple[str, ...]
-    #: Why it waits, in words.
+    #: Reason why it waits, in words.
     reason: str
-    #: True: no set of the pool's hosts can serve it, and it asked to fail then.
+    #: True: no set of the pool's hosts can serve it, and the submission says to fail then.
     unplaceable: bool
     hold_for_s: float
-    #: When it ends if nobody uses it; None before it is taken up.
+    #: Time at which it ends unless an attempt uses it; None before it is taken up.
     held_until: datetime | None
-    #: Why it has ended, in words; None = it has not.
+    #: Reason why it has ended, in words; None = it has not ended.
     ended_because: str | None
     #: The attempt that uses it, or whose end not every host has confirmed.
     attempt_id: int | None
@@ -60,5 +60,5 @@ class GangView:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a task may use it now."""
+        """True when a task may use it now."""
         return self.ended_because is None and self.state in {"starting", "running", "stopping"}

@@ -1,4 +1,4 @@
-"""Gangs that one task takes and later ones use: asking for one, using it, ending it."""
+"""Held gangs, which one task requests and later tasks use: request, use and end."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _TASK = ("dag_id", "run_id", "task_id", "map_index")
 
 
 class Gangs(Trials, Attempts):
-    """Every write of the task that asked carries the gang's own watch."""
+    """Held gangs. Every write of the task that requested one carries the gang's own watch."""
 
-    # -- asking for one -------------------------------------------------------------------------
+    # -- requesting one -------------------------------------------------------------------------
     @writes
     def submit_gang(self, conn: Connection, submission: GangSubmission) -> GangView:
-        """Write a waiting request; the same key gives the same gang until that has ended.
+        """Return the gang of a key, with a new waiting request unless the key has a live gang.
 
-        :raises NotFoundError: no such pool
+        :raises NotFoundError: the pool does not exist
         :raises UserError: slots, priority or the time to hold it are out of range
         :raises UnplaceableError: the pool can never serve it; nothing is written
         """
         if submission.slots < 0 or not 1 <= submission.priority <= 99 or submission.hold_for_s <= 0:
             raise UserError(
-                f"{submission.slots} slots at priority {submission.priority}, held for {submission.hold_for_s:g} s: "
-                "slots >= 0, priority 1 to 99, a time above 0."
+                "slots must be 0 or more, priority 1 to 99 and the time to hold the gang above 0 s, got "
+                f"{submission.slots} slots at priority {submission.priority}, held for {submission.hold_for_s:g} s."
             )
         pool = lock_pool(conn, submission.pool)
         where = [*_of_task(submission.key), gangs.c.max_tries == submission.key.max_tries]
@@ -71,15 +71,15 @@ class Gangs(Trials, Attempts):
 
     @reads
     def gang(self, conn: Connection, allocation_id: int) -> GangView:
-        """Return a held gang, or the request for one; also when it has ended.
+        """Return a held gang, or the request for one, even if it has ended.
 
-        :raises GangEndedError: there is none with this id
+        :raises GangEndedError: there is no gang with this id
         """
         return self._gang_view(conn, allocation_id)
 
     @reads
     def older_gangs(self, conn: Connection, key: TrialKey) -> list[GangView]:
-        """Return gangs of the same task instance from before it was cleared that still hold slots or wait."""
+        """Return gangs of a task instance from before it was cleared that hold slots or wait."""
         where = [*_of_task(key), gangs.c.max_tries != key.max_tries, allocations.c.state != "released"]
         query = sa.select(gangs.c.allocation_id).join(allocations, allocations.c.id == gangs.c.allocation_id)
         found = conn.scalars(query.where(*where).order_by(gangs.c.allocation_id)).all()
@@ -87,9 +87,9 @@ class Gangs(Trials, Attempts):
 
     @writes
     def watch_gang(self, conn: Connection, allocation_id: int, *, watcher: str) -> int:
-        """Take over the waiting for a gang; return the watch that further writes must carry.
+        """Take over the request for a gang and return the watch that further writes must carry.
 
-        :param watcher: who takes over, for people
+        :param watcher: name of the new waiter, for messages
         :raises GangEndedError: there is no such gang
         """
         query = gangs.update().where(gangs.c.allocation_id == allocation_id)
@@ -100,11 +100,11 @@ class Gangs(Trials, Attempts):
 
     @writes
     def renew_gang_request(self, conn: Connection, allocation_id: int, watch: int) -> GangView:
-        """Say that somebody still waits for the gang; return it.
+        """Renew the request for a gang and return the gang.
 
         :raises StaleWatchError: the watch is not current
-        :raises UnplaceableError: no set of the pool's hosts can serve it any more, and it asked to fail then
-        :raises GangEndedError: it was withdrawn
+        :raises UnplaceableError: no set of the pool's hosts can serve it now, and the submission says to fail then
+        :raises GangEndedError: the request was withdrawn
         """
         row, gang, now = self._watched(conn, allocation_id, watch), self._gang(conn, allocation_id), self._now()
         if gang.ended_because is not None:
@@ -114,7 +114,7 @@ class Gangs(Trials, Attempts):
 
     @writes
     def take_up_gang(self, conn: Connection, allocation_id: int, watch: int) -> GangView | None:
-        """Begin to hold a granted gang; return it, None when it is not granted (any more). Repeatable.
+        """Start to hold a granted gang and return it, None when it is not granted. Repeatable.
 
         :raises StaleWatchError: the watch is not current
         """
@@ -131,10 +131,12 @@ class Gangs(Trials, Attempts):
     # -- using it -------------------------------------------------------------------------------
     @writes
     def submit_on_gang(self, conn: Connection, submission: TrialSubmission, token: int) -> Ticket:
-        """Write a trial that uses a held gang instead of asking for one; the same key gives the first ticket again.
+        """Submit a trial that uses a held gang instead of requesting one.
+
+        The same key returns the first ticket again.
 
         :param submission: ``allocation_id`` names the gang
-        :param token: of the grant that the caller was given
+        :param token: of the grant that the caller received
         :raises GangEndedError: the gang has ended, or the token is of an older grant
         :raises GangMismatchError: the gang is in another pool or has another number of slots
         """
@@ -145,9 +147,9 @@ class Gangs(Trials, Attempts):
         check_gang(row, gang, token)
         if (gang.dag_id, gang.run_id) != (submission.key.dag_id, submission.key.run_id):
             raise GangEndedError(
-                f"Allocation {row.id} is held for DAG run '{gang.run_id}' of '{gang.dag_id}', not for this one: the "
-                "gang that was given here is no more. Was the store restored from a backup? Clear the task "
-                f"'{gang.task_id}' of this run."
+                f"Allocation {row.id} is held for DAG run '{gang.run_id}' of DAG '{gang.dag_id}', not for this run: "
+                "the gang that this task received no longer exists. Was the store restored from a backup? Clear the "
+                f"task '{gang.task_id}' of this run."
             )
         if (submission.slots, submission.pool) != (row.slots, row.pool):
             raise GangMismatchError(
@@ -165,7 +167,7 @@ class Gangs(Trials, Attempts):
 
     @writes
     def use_gang(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
-        """Begin to use the held gang; return the run's name, None while another task uses it.
+        """Start to use the held gang and return the run's name, None while another task uses it.
 
         :raises StaleWatchError: the watch is not current
         :raises GangEndedError: the gang has ended
@@ -178,7 +180,7 @@ class Gangs(Trials, Attempts):
         self._hold(conn, gang)
         if gang.attempt_id not in {None, attempt_id}:
             reason = f"it waits for {self._user_words(conn, gang.attempt_id)}, which uses the held gang"
-            # Renewed as well: its request is the gang's, which the other task renews.
+            # The attempt is renewed as well, because it has no request of its own: the other task renews the gang's.
             waits = {"reason": reason, "renewed_at": self._now()}
             conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**waits))
             return None
@@ -191,12 +193,12 @@ class Gangs(Trials, Attempts):
     # -- ending it ------------------------------------------------------------------------------
     @writes
     def end_gang(self, conn: Connection, allocation_id: int, because: str, *, watch: int | None = None) -> GangView:
-        """End a held gang, or withdraw the request for one; return what is left of it. Repeatable.
+        """End a held gang, or withdraw its request, and return the updated gang. Repeatable.
 
-        One that nobody uses is free afterwards. One in use has to be fenced: end the attempt that uses it.
+        The slots of an unused gang are free afterwards. A gang in use must be fenced: end the attempt that uses it.
 
         :param because: why, in words
-        :param watch: None = whoever waits for it
+        :param watch: None = do not check which process waits for it
         :raises GangEndedError: there is no such gang
         :raises StaleWatchError: the watch is not current
         """
@@ -205,7 +207,7 @@ class Gangs(Trials, Attempts):
         return self._gang_view(conn, allocation_id)
 
     def end_gangs_of_run(self, dag_id: str, run_id: str, because: str) -> list[int]:
-        """End every gang of a DAG run that has not ended; return them. Nothing is asked of a host."""
+        """End every gang of a DAG run and return their ids. No host is contacted."""
         found = self._gangs_of_run(dag_id, run_id)
         for allocation_id in found:
             self.end_gang(allocation_id, because)
@@ -218,7 +220,7 @@ class Gangs(Trials, Attempts):
 
     @reads
     def expired_gangs(self, conn: Connection) -> list[GangView]:
-        """Return gangs that have ended, or that nobody used for as long as they are held, but still hold slots."""
+        """Return gangs that still hold slots although they have ended or their hold time is over."""
         over = sa.or_(
             gangs.c.ended_because.is_not(None),
             sa.and_(gangs.c.attempt_id.is_(None), gangs.c.held_until <= self._now()),
@@ -228,7 +230,10 @@ class Gangs(Trials, Attempts):
         return [self._gang_view(conn, allocation_id) for allocation_id in found]
 
     def end_expired_gangs(self) -> list[int]:
-        """End the gangs that nobody used for as long as they are held; return them. Passes do the same."""
+        """End unused gangs whose hold time is over, and return their ids.
+
+        Scheduling passes do the same.
+        """
         return [allocation_id for pool in self._pool_names() for allocation_id in self._end_expired_in(pool)]
 
     @reads
@@ -242,12 +247,12 @@ class Gangs(Trials, Attempts):
 
     # -- inside ---------------------------------------------------------------------------------
     def _hold(self, conn: Connection, gang: Row[Any]) -> None:
-        """Hold a gang for its whole time from now on."""
+        """Restart the hold time of a gang."""
         until = self._now() + timedelta(seconds=gang.hold_for_s)
         self._set_gang(conn, gang.allocation_id, held_until=until)
 
     def _locked_gang(self, conn: Connection, allocation_id: int) -> Row[Any]:
-        """Return the allocation of a gang, behind the lock of its pool."""
+        """Return the allocation of a gang, with its pool locked."""
         query = sa.select(allocations).where(allocations.c.id == allocation_id, allocations.c.trial_id.is_(None))
         found = conn.execute(query).one_or_none()
         if found is None:
@@ -258,11 +263,12 @@ class Gangs(Trials, Attempts):
     def _watched(self, conn: Connection, allocation_id: int, watch: int) -> Row[Any]:
         row, gang = self._locked_gang(conn, allocation_id), self._gang(conn, allocation_id)
         if gang.watch < watch:
-            words = f"its watch is {gang.watch} there, and was {watch}"
+            words = f"its watch is {gang.watch} in the store, but was {watch}"
             raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {words}.")
         if gang.watch != watch:
             raise StaleWatchError(
-                f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}), not {watch}: stop."
+                f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}): this process still "
+                f"holds watch {watch} and must stop."
             )
         return row
 
@@ -293,7 +299,7 @@ def _of_task(key: TrialKey) -> list[sa.ColumnElement[bool]]:
 
 
 def _no_gang(allocation_id: int) -> GangEndedError:
-    return GangEndedError(f"The store knows no held gang {allocation_id}.")
+    return GangEndedError(f"There is no held gang {allocation_id} in the store.")
 
 
 def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: Row[Any]) -> None:

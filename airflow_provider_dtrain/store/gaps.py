@@ -1,4 +1,4 @@
-"""Marks of what hosts sent and the store does not have, and what an attempt has used of its limits."""
+"""Gaps, which mark data of hosts that the store omits, and the usage of an attempt's limits."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from airflow_provider_dtrain.store.base import Base, reads
 from airflow_provider_dtrain.store.tables import events, metrics, streams
 
 GAP = "gap"
-#: Gaps of one stream that are kept apart; later ones are added to the last of their sort.
+#: Most separate gaps of one stream. Later gaps are merged into the last one with the same code.
 MOST_GAPS = 100
-#: Latest metric rows whose names are known when another process takes over.
+#: Latest metric rows from which a new follower learns the metric names in use.
 NAMES_OF_ROWS = 1000
 #: Id and body of a row.
 Known = tuple[int, dict[str, Any]]
 
 
 class Gaps(Base):
-    """Reads the usage of an attempt."""
+    """Query of an attempt's usage."""
 
     @reads
     def usage(self, conn: Connection, attempt_id: int) -> Usage:
-        """Return what the ranks of an attempt have stored."""
+        """Return the amounts of data that the ranks of an attempt have stored."""
         of_ranks = (events.c.attempt_id == attempt_id, events.c.stream != "supervisor.events", events.c.kind != GAP)
         query = sa.select(events.c.kind, sa.func.count()).where(*of_ranks).group_by(events.c.kind)
         counts = {str(kind): int(count) for kind, count in conn.execute(query)}
@@ -41,7 +41,9 @@ class Gaps(Base):
 
 
 def add_gaps(conn: Connection, key: Mapping[str, Any], marks: Sequence[Mapping[str, Any]]) -> None:
-    """Store gaps of one stream; one that continues another, or is one of very many, is added to it.
+    """Store gaps of one stream, merged with a stored gap where possible.
+
+    A gap is merged if it continues the last one of its code, if its code is a limit, or after ``MOST_GAPS`` gaps.
 
     :param key: attempt_id, token, host and stream
     :param marks: rows of the table of events
@@ -61,7 +63,7 @@ def add_gaps(conn: Connection, key: Mapping[str, Any], marks: Sequence[Mapping[s
 def _extended(
     known: Sequence[tuple[int, dict[str, Any]]], mark: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
-    """Return the gap that a new one belongs to, with both together; None when it stands alone."""
+    """Return the stored gap that a new one extends, merged with it, None for a separate gap."""
     code = mark.get("code")
     same = [(of, body) for of, body in known if body.get("code") == code and "bytes" in body]
     if not same:

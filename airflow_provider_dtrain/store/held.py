@@ -1,6 +1,7 @@
-"""Gangs that outlive the attempts that use them: one task takes them, others use them one after the other.
+"""Held gangs, which outlive their attempts: one task takes a gang, later tasks use it one after the other.
 
-Such a gang's allocation has no trial. It is ``running`` while nobody uses it, and follows the attempt that does.
+The allocation of such a gang has no trial. It is ``running`` while the gang is unused, otherwise its state follows the
+attempt that uses the gang.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ from airflow_provider_dtrain.store.tables import allocation_slots, allocations, 
 
 
 def trial_words(trial_id: int, dag_id: str, task_id: str, map_index: int) -> str:
-    """Return a trial by the names that Airflow's pages show, for people."""
+    """Return a trial in words, with the names that Airflow's pages show."""
     mapped = f"[{map_index}]" if map_index >= 0 else ""
     return f"{dag_id}.{task_id}{mapped} (trial {trial_id})"
 
 
 def gang_words(dag_id: str, task_id: str) -> str:
-    """Return whose a held gang is, for people."""
+    """Return a held gang in words, with the task that it belongs to."""
     return f"gang of {dag_id}/{task_id}"
 
 
 class Held(Holding):
-    """What attempts leave behind on a held gang; callers hold the lock of the pool."""
+    """Use of held gangs by attempts, and their end. Callers hold the lock of the pool."""
 
     def _gang(self, conn: Connection, allocation_id: int) -> Row[Any]:
-        """Return a held gang's row, locked; callers know that there is one."""
+        """Return the locked row of a held gang, which must exist."""
         return conn.execute(sa.select(gangs).where(gangs.c.allocation_id == allocation_id).with_for_update()).one()
 
     def _set_gang(self, conn: Connection, allocation_id: int, **values: Any) -> None:
         conn.execute(gangs.update().where(gangs.c.allocation_id == allocation_id).values(**values))
 
     def _stay_with_gang(self, conn: Connection, row: Row[Any], attempt: Row[Any], *, keep: bool) -> str:
-        """Return in which state the trial's next attempt begins on the same held gang.
+        """Return the state in which the trial's next attempt begins on the same held gang.
 
-        :param keep: nothing runs on its hosts any more, and the attempt had not ended before
-        :raises GangEndedError: the gang is not there any more
+        :param keep: True: no process runs on its hosts, and the attempt had not ended before
+        :raises GangEndedError: the gang has ended
         """
         gang = self._gang(conn, row.id)
         check_gang(row, gang, row.token)
@@ -55,14 +56,15 @@ class Held(Holding):
         return "waiting"
 
     def _pass_gang_on(self, conn: Connection, row: Row[Any], attempt_id: int, next_id: int) -> None:
-        """Let the trial's next attempt be the one that uses the gang, if this one was."""
+        """Make the trial's next attempt the user of the gang, if this attempt was its user."""
         where = (gangs.c.allocation_id == row.id, gangs.c.attempt_id == attempt_id)
         conn.execute(gangs.update().where(*where).values(attempt_id=next_id, unclear=sorted(_held(conn, row.id))))
 
     def _leave_gang(self, conn: Connection, row: Row[Any], attempt_id: int) -> None:
-        """Let the gang be held for the next task when an attempt has ended; an attempt that waited leaves nothing.
+        """Keep the gang for the next task after an attempt has ended.
 
-        Where a host has not confirmed that nothing of the attempt runs, the gang ends: nobody may use that host.
+        An attempt that only waited changes nothing. If a host has not confirmed that the attempt's processes have
+        ended, the gang ends, because no task may use that host.
         """
         gang = self._gang(conn, row.id)
         if gang.attempt_id != attempt_id or row.state == "released":
@@ -87,24 +89,29 @@ class Held(Holding):
         bump(conn, row.pool)
 
     def _require_confirmed(self, conn: Connection, row: Row[Any], attempt_id: int) -> None:
-        """Do nothing when nothing of the attempt can run on the gang's hosts.
+        """Check that no process of the attempt can run on the gang's hosts.
 
         :raises ConflictError: hosts have not confirmed that
         """
         gang = self._gang(conn, row.id)
         if gang.attempt_id == attempt_id and gang.unclear:
             raise ConflictError(
-                f"Attempt {attempt_id} cannot wait again: hosts {', '.join(gang.unclear)} have not confirmed that "
-                "nothing of it runs there. Fence and release them first."
+                f"Attempt {attempt_id} cannot wait again: hosts {', '.join(gang.unclear)} have not confirmed that its "
+                "processes have ended. Fence and release these hosts first."
             )
 
     def _confirm(self, conn: Connection, row: Row[Any], attempt_id: int, host: str, proof: Proof) -> None:
-        """Note that nothing of the attempt runs on a host any more; it is free only if the gang has ended, too."""
+        """Record that no process of the attempt runs on a host.
+
+        The slots of the host are freed only if the gang has ended.
+        """
         gang = self._gang(conn, row.id)
         if gang.attempt_id is None or row.state == "released":
             return
         if gang.attempt_id != attempt_id:
-            raise StaleWatchError(f"Attempt {gang.attempt_id} uses the gang of attempt {attempt_id}: it stays held.")
+            raise StaleWatchError(
+                f"Attempt {gang.attempt_id} uses the gang of attempt {attempt_id} now, so its slots stay held."
+            )
         left = [name for name in gang.unclear if name != host]
         self._set_gang(conn, row.id, unclear=left)
         if row.state == "expired":
@@ -112,9 +119,10 @@ class Held(Holding):
             self._release_host(conn, row.id, host, proof)
 
     def _end_gang(self, conn: Connection, row: Row[Any], because: str) -> None:
-        """End a held gang. It is free at once when nobody uses it: its hosts have confirmed the end of every run.
+        """End a held gang.
 
-        One in use ends with the attempt that uses it, whose follower is told by ``wishes``.
+        The slots of an unused gang are free at once, because its hosts have confirmed the end of every run. A gang in
+        use ends with the attempt that uses it, whose follower is notified by ``wishes``.
 
         :param because: why, in words
         """
@@ -130,9 +138,9 @@ class Held(Holding):
             self._release_host(conn, row.id, None, proof)
 
     def _end_expired_gangs(self, conn: Connection, pool: str, now: datetime, forgotten: timedelta) -> list[int]:
-        """End gangs of a pool that nobody used for as long as they are held, and requests for one that nobody renewed.
+        """End a pool's unused gangs whose hold time is over, and its forgotten gang requests.
 
-        :param forgotten: age of a request whose task is gone
+        :param forgotten: time without a renewal after which the task of a request is considered gone
         """
         idle = sa.and_(
             allocations.c.state.in_(LIVE_ALLOCATION),
@@ -145,16 +153,17 @@ class Held(Holding):
         for row in conn.execute(query.where(allocations.c.pool == pool, sa.or_(idle, late))).all():
             why = f"no task used it for {row.hold_for_s:.0f} s"
             if row.state == "waiting":
-                why = f"nobody renewed its request for {forgotten.total_seconds() / 3600:.0f} h: its task is gone"
+                why = f"its request was not renewed for {forgotten.total_seconds() / 3600:.0f} h: its task is gone"
             self._end_gang(conn, row, why)
             ended.append(int(row.id))
         return ended
 
 
 def last_users() -> sa.ColumnElement[bool]:
-    """Return the condition for the attempts that may have left something on an allocation's hosts.
+    """Return the condition for the attempts that may have left processes on an allocation's hosts.
 
-    Of a gang that was granted to a trial it is the newest one; on a held gang newer ones may wait their turn.
+    For a gang that was granted to a trial this is the newest attempt. For a held gang it is the attempt that uses it,
+    because newer attempts may wait for it.
     """
     newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
     users = sa.select(gangs.c.attempt_id).where(gangs.c.attempt_id.is_not(None))
@@ -163,9 +172,9 @@ def last_users() -> sa.ColumnElement[bool]:
 
 
 def gang_rows(conn: Connection, pool: str | None) -> Sequence[Row[Any]]:
-    """Return held gangs and the requests for them, each with the attempt that uses it, as ``Store.tasks`` reads them.
+    """Return held gangs and their requests, each with the attempt that uses it, as rows for ``Store.tasks``.
 
-    :param pool: None = of all pools
+    :param pool: None = all pools
     """
     query: sa.Select[Any] = sa.select(
         *(column for column in allocations.c if column.name != "trial_id"),
@@ -183,7 +192,7 @@ def gang_rows(conn: Connection, pool: str | None) -> Sequence[Row[Any]]:
 
 
 def check_gang(row: Row[Any], gang: Row[Any], token: int | None) -> None:
-    """Do nothing when the grant that ``token`` stands for can still be used.
+    """Check that the grant of ``token`` can still be used.
 
     :param row: of the allocation
     :raises GangEndedError: the gang has ended, or the token is of another grant
@@ -191,13 +200,13 @@ def check_gang(row: Row[Any], gang: Row[Any], token: int | None) -> None:
     who = f"The {gang_words(gang.dag_id, gang.task_id)} (allocation {row.id})"
     if gang.ended_because is not None or row.state in {"released", "expired"}:
         raise GangEndedError(
-            f"{who} has ended: {gang.ended_because or 'its slots were released'}. Clear the task '{gang.task_id}': it "
-            "gets another gang, and the tasks after it run again."
+            f"{who} has ended: {gang.ended_because or 'its slots were released'}. Clear the task '{gang.task_id}': "
+            "it requests another gang, and its downstream tasks run again."
         )
     if row.token != token:
         raise GangEndedError(
-            f"{who} is held under token {row.token}, not {token}: what was given here is of an older grant. Clear the "
-            f"task '{gang.task_id}' and the tasks after it."
+            f"{who} is held under token {row.token}, not {token}: this task received an older grant. Clear the "
+            f"task '{gang.task_id}' and its downstream tasks."
         )
 
 

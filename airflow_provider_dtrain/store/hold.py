@@ -1,4 +1,4 @@
-"""Maintenance: until when all leases are longer than usual, and by whose wish."""
+"""Maintenance window: a time until which all leases are extended, and the user who set it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.store.base import Base, reads, writes
 from airflow_provider_dtrain.store.tables import gangs, meta
 
-#: Keys in ``meta``: what a person wants, and the latest time that any host was told.
+#: Keys in ``meta``: the window that a user has set, and the latest end of a lease that any host may have.
 HOLD_UNTIL, LEASES_UNTIL = "hold_until", "leases_until"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """Runs are not ended for want of a renewal before this time."""
+    """A maintenance window: no run ends for lack of a renewal before ``until``."""
 
     until: datetime
     by: str
@@ -26,13 +26,13 @@ class Hold:
 
 
 class Holds(Base):
-    """Leases that reach over a time in which nobody renews them."""
+    """Extension of leases over a time in which no follower renews them."""
 
     @writes
     def set_hold(self, conn: Connection, until: datetime, *, by: str, reason: str = "") -> Hold:
-        """Let leases last until a time; gangs that are held for later tasks last as long.
+        """Extend all leases, and the hold time of held gangs, until a time.
 
-        The hosts are not told here. A later call replaces an earlier one.
+        This does not notify the hosts. A later call replaces an earlier one.
 
         :param until: aware, in the future
         """
@@ -47,7 +47,7 @@ class Holds(Base):
 
     @writes
     def end_hold(self, conn: Connection, *, by: str) -> bool:
-        """Let leases be as long as usual again; return whether there was a hold."""
+        """End the hold, so that leases have their usual length again, and return whether there was one."""
         ended = conn.execute(meta.delete().where(meta.c.key == HOLD_UNTIL)).rowcount > 0
         if ended:
             self._note(conn, by, "hold ended", "leases")
@@ -55,12 +55,12 @@ class Holds(Base):
 
     @writes
     def leases_shortened(self, conn: Connection) -> None:
-        """Note that every host with a live run has taken the usual length again."""
+        """Record that every host with a live run uses the usual length again."""
         conn.execute(meta.delete().where(meta.c.key == LEASES_UNTIL))
 
     @reads
     def hold(self, conn: Connection) -> Hold | None:
-        """Return the hold, None when there is none or it is over."""
+        """Return the current hold, None when there is none or it is over."""
         found = conn.scalar(sa.select(meta.c.value).where(meta.c.key == HOLD_UNTIL))
         if found is None:
             return None
@@ -69,13 +69,18 @@ class Holds(Base):
         return Hold(until=until, by=document["by"], reason=document["reason"]) if until > self._now() else None
 
     def hold_left_s(self) -> float:
-        """Return for how many seconds leases must last at least, 0.0 without a hold; one indexed read."""
+        """Return the seconds for which leases must last at least, 0.0 without a hold.
+
+        This is one indexed read.
+        """
         found = self.hold()
         return max(0.0, (found.until - self._now()).total_seconds()) if found else 0.0
 
     @reads
     def leases_left_s(self, conn: Connection, margin_s: float = 0.0) -> float:
-        """Return for how many seconds a silent host may keep a run because of a hold, also of one that was ended.
+        """Return the seconds for which a silent host may keep a run because of a hold.
+
+        A hold that a user has ended counts as well, until all hosts have shortened their leases.
 
         :param margin_s: seconds that a host may take to end a run whose lease is over
         """

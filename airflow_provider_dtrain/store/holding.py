@@ -1,4 +1,4 @@
-"""Who holds slots, and how they become free: the only place that sets ``released_at``."""
+"""Release of slots: the only place that sets ``released_at``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STILL_HELD = Statement(
 ALLOCATION_OF_ATTEMPT = (
     sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt_id")).scalar_subquery()
 )
-#: The hosts of an attempt's gang, those that were released as well, with the number of slots that are held.
+#: The hosts of an attempt's gang, including released ones, with the number of held slots of each.
 HOSTS_OF_ATTEMPT = Statement(
     sa.select(allocation_slots.c.host, sa.func.count(allocation_slots.c.id).filter(held_rows()).label("held"))
     .where(allocation_slots.c.allocation_id == ALLOCATION_OF_ATTEMPT)
@@ -53,14 +53,14 @@ _SETTLE = Statement(
 
 
 class Holding(Base):
-    """Releases per allocation and host; every caller holds the lock of the pool."""
+    """Releases of slots per allocation and host. Every caller holds the lock of the pool."""
 
     def _release_host(
         self, conn: Connection, allocation_id: int, host: str | Sequence[str] | None, proof: Proof
     ) -> int:
-        """Free an allocation's slots on one host, several, or all; return how many rows that were held.
+        """Free an allocation's slots on one host, several or all, and return how many were held.
 
-        When none is held any more the allocation is released and draining hosts without work are drained.
+        When the last slot is free, the allocation is released. Draining hosts without held slots become drained.
         """
         now = self._now()
         values = {"gang": allocation_id, "now": now, "by_proof": proof}
@@ -82,7 +82,7 @@ class Holding(Base):
         fast.send(conn, _FREE_ALL, {"gang": allocation_id, "now": self._now(), "by_proof": proof})
 
     def _set_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
-        """Move an allocation from one state to another; return False when it is not in ``old`` any more.
+        """Move an allocation to another state, and return False when it is no longer in ``old``.
 
         :raises IllegalTransitionError: the table of transitions does not allow it
         """
@@ -92,7 +92,9 @@ class Holding(Base):
         return fast.updated(conn, allocations, allocation_id, old, state=new, **values)
 
     def _move_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> None:
-        """Move an allocation that nobody else can move meanwhile, or that may stay where it is then.
+        """Move an allocation if it is still in ``old``, without a check of the result.
+
+        This is for allocations that no other transaction can move meanwhile, or that may stay where they are then.
 
         :raises IllegalTransitionError: the table of transitions does not allow it
         """
@@ -101,5 +103,5 @@ class Holding(Base):
             fast.update(conn, allocations, allocation_id, old, state=new, **values)
 
     def _settle_draining(self, conn: Connection, pool: str) -> None:
-        """Set draining hosts of the pool that nobody holds to drained."""
+        """Set draining hosts of the pool without held slots to drained."""
         fast.send(conn, _SETTLE, {"of_pool": pool, "now": self._now()})

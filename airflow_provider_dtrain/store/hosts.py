@@ -30,7 +30,7 @@ from airflow_provider_dtrain.store.tables import (
 )
 from airflow_provider_dtrain.store.views import attempt_views
 
-#: Longest note of a slot.
+#: Most characters of a slot's note.
 NOTE_CHARS = 1000
 RECORD_COLUMNS = (
     "name", "pool", "conn_id", "slot_type", "address", "python", "remote_dir", "state_dir", "lock_dir", "host_key",
@@ -39,20 +39,20 @@ RECORD_COLUMNS = (
 
 
 class Hosts(Pools, Holding):
-    """Registered machines, their state, and who holds their slots."""
+    """Registered machines, their state, and the holders of their slots."""
 
     @writes
     def add_host(self, conn: Connection, record: HostRecord, *, by: str = "") -> None:
-        """Register a host; its pool is made when it does not exist.
+        """Register a host, and create its pool unless it exists.
 
-        :param by: who adds it
+        :param by: the user, for the audit log
         :raises ConflictError: the name or the machine is registered, or the pool holds another slot type
         """
         self._add_host(conn, record, by)
 
     @writes
     def ensure_local(self, conn: Connection, record: HostRecord) -> bool:
-        """Register this machine as host ``local`` when no host is registered; return whether it did."""
+        """Register this machine as host ``local`` if no host is registered, and return whether it did."""
         self._pool_for_host(conn, record.pool, record.slot_type)
         if conn.scalar(sa.select(hosts.c.name).limit(1)) is not None:
             return False
@@ -77,7 +77,7 @@ class Hosts(Pools, Holding):
     def get_host(self, conn: Connection, name: str) -> HostRecord:
         """Return a registered host.
 
-        :raises NotFoundError: no such host; lists those that exist
+        :raises NotFoundError: the host does not exist; the message lists the existing ones
         """
         found = _as_records(*fast.read(conn, (_HOST, _SLOTS), {"host_name": name}))
         if not found:
@@ -88,7 +88,7 @@ class Hosts(Pools, Holding):
     def list_hosts(self, conn: Connection, pool: str | None = None) -> list[HostRecord]:
         """Return registered hosts by name.
 
-        :param pool: only those of this pool
+        :param pool: only hosts of this pool; None = all
         """
         if pool is None:
             return _as_records(*fast.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
@@ -109,10 +109,10 @@ class Hosts(Pools, Holding):
         host_key: str | None = None,
         slots: Iterable[SlotRecord] | None = None,
     ) -> None:
-        """Store what a probe found; None leaves a field as it is.
+        """Store the result of a probe. None leaves a field as it is.
 
-        :param slots: the devices found now; switches and states of slots that stay are kept
-        :raises ConflictError: a slot that disappeared is held, or another host is the same machine
+        :param slots: the devices found now; a slot that is still there keeps its ``enabled`` and ``state``
+        :raises ConflictError: a gang holds a slot that disappeared, or another host is the same machine
         """
         row = _locked_host(conn, name)
         given = {
@@ -132,9 +132,9 @@ class Hosts(Pools, Holding):
 
     @writes
     def set_host_state(self, conn: Connection, name: str, state: HostState, reason: str = "", *, by: str = "") -> None:
-        """Change a host's state; a draining host that holds nothing is drained at once.
+        """Change a host's state. A draining host without held slots is drained at once.
 
-        :param reason: shown to people
+        :param reason: shown to users
         :raises IllegalTransitionError: the table of transitions does not allow it
         """
         row = _locked_host(conn, name)
@@ -151,15 +151,15 @@ class Hosts(Pools, Holding):
 
     @writes
     def set_slot_enabled(self, conn: Connection, host: str, index: int, enabled: bool, *, by: str = "") -> None:
-        """Switch one slot on or off; what runs on it goes on."""
+        """Enable or disable one slot. A process that runs on it continues."""
         self._set_slot(conn, host, index, enabled=enabled)
         self._note(conn, by, "slot enabled" if enabled else "slot disabled", f"{host}:{index}")
 
     @writes
     def mark_slot(self, conn: Connection, host: str, index: int, state: SlotState, note: str = "") -> None:
-        """Note that a slot is stuck, busy elsewhere, or ready again.
+        """Record that a slot is stuck, busy elsewhere, or ready again.
 
-        :param note: the processes that are left in it, or who holds it; cut to 1000 characters
+        :param note: the processes that are left in it, or its holder; cut to 1000 characters
         """
         self._set_slot(conn, host, index, state=state, note=note[:NOTE_CHARS] or None)
 
@@ -167,15 +167,15 @@ class Hosts(Pools, Holding):
         row = _locked_host(conn, host)
         changed = conn.execute(slots.update().where(slots.c.host == host, slots.c.slot == index).values(**values))
         if not changed.rowcount:
-            raise NotFoundError(f"Host '{host}' has no slot {index}; it has {row.slot_count}.")
+            raise NotFoundError(f"Host '{host}' has no slot {index}, it has {row.slot_count} slot(s), from 0.")
         bump(conn, row.pool)
 
     @writes
     def remove_host(self, conn: Connection, name: str, *, force: bool = False, by: str = "") -> list[AttemptView]:
-        """Remove a host; return the attempts that held slots on it.
+        """Remove a host and return the attempts that held slots on it.
 
-        :param force: also when it is held. The caller vouches that nothing of it runs any more.
-        :raises ConflictError: it is held, and ``force`` is not given; names who holds it
+        :param force: also when slots of it are held. The caller guarantees that no process of them runs there.
+        :raises ConflictError: slots are held, and ``force`` is not given; the message names the holders
         """
         row = _locked_host(conn, name)
         holding = sa.select(allocation_slots.c.allocation_id).where(held_rows(), allocation_slots.c.host == name)
@@ -185,7 +185,8 @@ class Hosts(Pools, Holding):
             trials_of = (f"trial {view.trial_id} of {view.experiment}" for view in views)
             holders = ", ".join(trials_of) or f"{len(held)} gang(s) of ended trials"
             raise ConflictError(
-                f"Host '{name}' is held by {holders}. Wait (airflow dtrain hosts drain {name}), end them, or --force."
+                f"Host '{name}' is held by {holders}. Drain it and wait (airflow dtrain hosts drain {name}), end them, "
+                "or use --force."
             )
         for allocation_id in sorted(held):
             self._release_host(conn, allocation_id, name, "removed")
@@ -252,15 +253,15 @@ def _refuse_known(conn: Connection, record: HostRecord) -> None:
     twin = conn.scalar(sa.select(hosts.c.name).where(*(hosts.c[key] == value for key, value in identity.items())))
     if twin is not None:
         raise ConflictError(
-            f"Host '{record.name}' is the machine that is registered as '{twin}' (machine id {record.machine_id}). "
-            f"Two names for one machine would give its slots out twice. Remove '{twin}' first."
+            f"Host '{record.name}' is the same machine as host '{twin}' (machine id {record.machine_id}). With two "
+            f"names, its slots would be granted twice. Remove '{twin}' first."
         )
 
 
 def _slot_count(records: tuple[SlotRecord, ...]) -> int:
     indices = sorted(record.index for record in records)
     if indices != list(range(len(indices))):
-        raise UserError(f"The slots of a host are numbered from 0 without gaps, not {indices}.")
+        raise UserError(f"The slots of a host must be numbered from 0 without gaps, got {indices}.")
     return len(indices)
 
 
@@ -282,7 +283,7 @@ def _replace_slots(conn: Connection, host: str, found: tuple[SlotRecord, ...]) -
     where = (held_rows(), allocation_slots.c.host == host, allocation_slots.c.slot.in_(gone))
     busy = sorted(conn.scalars(sa.select(allocation_slots.c.slot).where(*where)))
     if busy:
-        raise ConflictError(f"Slots {busy} of host '{host}' were not found any more, but a gang holds them.")
+        raise ConflictError(f"Slots {busy} of host '{host}' are no longer found there, but a gang holds them.")
     conn.execute(slots.delete().where(slots.c.host == host))
     _insert_slots(conn, host, (_kept(record, old.get(record.index)) for record in found))
 

@@ -1,4 +1,4 @@
-"""The reads behind everybody who waits: few, small, and the same for all waiters of a process."""
+"""Polling queries for waiters: few, small, and the same for all waiters of a process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SIGNS_OF = sa.select(
     trials.c.kill_requested_at, trials.c.pause_requested_at,
 ).outerjoin(trials, trials.c.id == allocations.c.trial_id)  # fmt: skip
 _LISTED: Any = sa.func.json_each(sa.bindparam("ids", type_=sa.JSON)).table_valued("value")
-#: However many ids there are, it is one text that is compiled once.
+#: One statement for any number of ids, so that it is compiled once.
 _SIGNS = Statement(
     _SIGNS_OF.where(allocations.c.id.in_(sa.select(_LISTED.c.value))),
     _SIGNS_OF.where(allocations.c.id == sa.any_(sa.bindparam("ids", type_=postgresql.ARRAY(sa.BigInteger)))),
@@ -40,26 +40,26 @@ _SIGNS = Statement(
 
 
 class Looks(Base):
-    """The reads behind all waiters of a process."""
+    """Polling queries for all waiters of a process."""
 
     @reads
     def passes(self, conn: Connection) -> set[tuple[Any, ...]]:
-        """Return what differs once a pool has changed or a pass has run."""
+        """Return the versions of all pools, which change with each pool change and each pass."""
         return {tuple(row) for row in fast.rows(conn, _PASSES, {})}
 
     @reads
     def due_pools(self, conn: Connection, names: Sequence[str]) -> list[str]:
-        """Return those of the pools where a pass may decide something now."""
+        """Return the given pools in which a pass is due."""
         due = {row.name for row in fast.rows(conn, _DUE, {"now": self._now()})}
         return [name for name in names if name in due]
 
     @reads
     def due_and_granted(self, conn: Connection) -> tuple[set[str], set[int]]:
-        """Return the pools where a pass may decide something now, and the grants that nobody has taken up."""
+        """Return the pools in which a pass is due, and the grants that are not taken up yet."""
         due, granted = fast.read(conn, (_DUE, _GRANTED), {"now": self._now()})
         return {row.name for row in due}, {row.id for row in granted}
 
     @reads
     def request_signs(self, conn: Connection, allocation_ids: Sequence[int]) -> dict[int, Sign]:
-        """Return per request all of which a change has to wake whoever waits for it."""
+        """Return per request the values whose change must wake its waiter."""
         return {entry[0]: tuple(entry[1:]) for entry in fast.rows(conn, _SIGNS, {"ids": list(allocation_ids)})}

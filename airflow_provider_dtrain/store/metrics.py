@@ -30,7 +30,7 @@ from airflow_provider_dtrain.store.tables import allocations, attempts, checkpoi
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
-#: Paths that one event may name as removed; the library removes one or two per save.
+#: Most paths that one event may report as removed; the training library removes one or two per save.
 REMOVED_LIMIT = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 #: Kind of an event -> group of its metrics.
@@ -38,13 +38,13 @@ METRIC_GROUPS: Mapping[str, MetricGroup] = {"report": "training", "validation": 
 
 
 class Metrics(Base):
-    """Curves and checkpoints of a trial over all its attempts."""
+    """Metrics and checkpoints of a trial over all its attempts."""
 
     @reads
     def metrics(
         self, conn: Connection, trial_id: int, group: MetricGroup | None = None, *, rank: int | None = 0
     ) -> list[MetricRow]:
-        """Return reported metrics by step, then in the order in which they came.
+        """Return reported metrics by step, then in the order of their arrival.
 
         :param group: None = both
         :param rank: reports of this rank; None = of all ranks
@@ -62,23 +62,23 @@ class Metrics(Base):
     def checkpoints(self, conn: Connection, trial_id: int, *, removed: bool = False) -> list[CheckpointView]:
         """Return a trial's checkpoints, oldest first, without refused ones.
 
-        :param removed: also those that are gone
+        :param removed: True: also removed checkpoints
         """
         found = _as_checkpoints(fast.rows(conn, _EVER_SAVED if removed else _SAVED, {"trial": trial_id}))
         return [one for one in found if one.refused is None]
 
     @reads
     def refused_checkpoints(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
-        """Return what a trial reported as checkpoints outside its places, oldest first."""
+        """Return the checkpoints that a trial reported outside its places, oldest first."""
         found = _as_checkpoints(fast.rows(conn, _EVER_SAVED, {"trial": trial_id}))
         return [one for one in found if one.refused is not None]
 
     @reads
     def experiment_checkpoints(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
-        """Return the checkpoints that an experiment's trials still have, oldest first.
+        """Return the existing checkpoints of an experiment's trials, oldest first.
 
-        Those of hyperparameters that were refused, and drawn again since, come without metrics: they are among the
-        best of nothing.
+        Checkpoints with hyperparameters that were refused and replaced since have no metrics here, so that none of
+        them can be selected as a best one.
         """
         own = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
         where = (checkpoints.c.trial_id.in_(own), _IS_THERE)
@@ -88,14 +88,14 @@ class Metrics(Base):
 
     @reads
     def find_checkpoint(self, conn: Connection, url: str) -> CheckpointView | None:
-        """Return the newest checkpoint that lies at a path or URL, or whose copy does; None without one."""
+        """Return the newest checkpoint with this path, or with a copy at this URL, None without one."""
         same = sa.or_(checkpoints.c.copy_url == url, checkpoints.c.path == url)
         found = [one for one in _checkpoint_views(conn, same, _IS_THERE) if one.refused is None]
         return found[-1] if found else None
 
     @writes
     def mark_removed(self, conn: Connection, checkpoint_ids: Sequence[int]) -> None:
-        """Note that checkpoints and their copies are gone."""
+        """Record that checkpoints and their copies were removed."""
         where = checkpoints.c.id.in_(list(checkpoint_ids)), _IS_THERE
         conn.execute(checkpoints.update().where(*where).values(removed_at=self._now(), copy_url=None))
 
@@ -103,9 +103,10 @@ class Metrics(Base):
     def add_checkpoint_copy(
         self, conn: Connection, checkpoint_id: int, url: str | None, *, size_bytes: int | None = None
     ) -> None:
-        """Note where a copy of a checkpoint lies; None: its copy was removed.
+        """Store the location of a checkpoint's copy.
 
-        :param size_bytes: as counted while it was copied, in place of what was reported; None = not counted
+        :param url: None = the copy was removed
+        :param size_bytes: as counted during the copy, which replaces the reported size; None = not counted
         :raises NotFoundError: there is no such checkpoint
         """
         where = checkpoints.c.id == checkpoint_id
@@ -114,7 +115,7 @@ class Metrics(Base):
             raise NotFoundError(f"There is no checkpoint {checkpoint_id}.")
 
 
-#: Not removed; what was removed but has a copy is still there.
+#: A checkpoint exists while it is not removed, or has a copy.
 _IS_THERE = sa.or_(checkpoints.c.removed_at.is_(None), checkpoints.c.copy_url.is_not(None))
 
 _LATER = attempts.alias("later")
@@ -137,7 +138,7 @@ def _metrics_query(has_group: bool, has_rank: bool) -> Statement:
     return Statement(query.where(*where).order_by(metrics.c.step, metrics.c.id))
 
 
-#: ``checkpoint_storage`` of the configuration that the trial of a row has.
+#: ``checkpoint_storage`` in the configuration of the row's trial.
 _STORAGE = configs.c.document["checkpoint_storage"].label("storage")
 _CHECKPOINTS: sa.Select[Any] = (
     sa.select(checkpoints, attempts.c.number, trials.c.experiment_id, _STORAGE)
@@ -165,7 +166,7 @@ def _as_checkpoints(rows: Iterable[Row[Any]]) -> list[CheckpointView]:
 
 def _as_checkpoint(row: Row[Any]) -> CheckpointView:
     names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url", "removed_at")
-    # Compared at each read: a row may be older than the check at its entry.
+    # Checked at each read, because a row may be older than the check at its insertion.
     place, refused = _find(CheckpointPlaces.of(row.storage, row.experiment_id, row.trial_id), row.path)
     return CheckpointView(
         **{name: getattr(row, name) for name in names},
@@ -178,7 +179,7 @@ def _as_checkpoint(row: Row[Any]) -> CheckpointView:
 
 
 def _find(places: CheckpointPlaces, path: object) -> tuple[CheckpointPlace | None, str | None]:
-    """Return a checkpoint's place, or why its path is refused."""
+    """Return a checkpoint's place, or the reason why its path is refused."""
     try:
         return places.find(path), None
     except UntrustedPathError as error:
@@ -186,7 +187,7 @@ def _find(places: CheckpointPlaces, path: object) -> tuple[CheckpointPlace | Non
 
 
 def add_metrics(conn: Connection, attempt: Row[Any], reports: Sequence[Mapping[str, Any]], *, rank: int) -> None:
-    """Store reports, all with one statement; one without a step or without metrics stays an event only.
+    """Store reports with one statement. A report without step or metrics is kept only as an event.
 
     :param reports: events of the kinds in :data:`METRIC_GROUPS`
     """
@@ -204,9 +205,9 @@ def add_metrics(conn: Connection, attempt: Row[Any], reports: Sequence[Mapping[s
 
 
 def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], *, at: datetime) -> None:
-    """Store a reported checkpoint; one without step or path stays an event only.
+    """Store a reported checkpoint. A checkpoint without step or path is kept only as an event.
 
-    One outside the trial's places is stored as refused: its path is shown and never used.
+    A checkpoint outside the trial's places is stored as refused: its path is shown, but never used.
     """
     step, path, values, size = event.get("step"), event.get("path"), event.get("metrics"), event.get("size_bytes")
     if not _is_step(step) or not isinstance(path, str):
@@ -221,7 +222,7 @@ def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any]
             path=shown_path(path) if place is None else place.path, size_bytes=size if _is_step(size) else None,
             sha256=sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
             metrics=dict(values) if isinstance(values, Mapping) else {}, at=at, refused=refused,
-            # Code of an older version, which knows no refusals, takes it for gone.
+            # Code of an older version, which does not know refusals, treats it as removed.
             removed_at=at if refused else None,
         )
     )  # fmt: skip
@@ -237,7 +238,7 @@ def _places(conn: Connection, trial_id: int) -> CheckpointPlaces:
 
 
 def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
-    """Note with the first checkpoint of a gang that it can be interrupted from now on."""
+    """Record with the first checkpoint of a gang that it can be preempted from now on."""
     where = (allocations.c.id == attempt.allocation_id, sa.not_(allocations.c.has_checkpoint))
     first = allocations.update().where(*where).values(has_checkpoint=True).returning(allocations.c.pool)
     pool = conn.scalar(first)
@@ -248,7 +249,10 @@ def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
 def _note_removed(
     conn: Connection, attempt: Row[Any], run: str, places: CheckpointPlaces, paths: Any, *, at: datetime
 ) -> None:
-    """Apply what a rank says it removed: checkpoints of its own run, or of its trial in the configured storage."""
+    """Mark checkpoints as removed that a rank reports as such.
+
+    They must be of its own run, or of its trial in the configured storage.
+    """
     named = [_find(places, path)[0] for path in paths[:REMOVED_LIMIT]] if isinstance(paths, list) else []
     gone = {place for place in named if place is not None}
     for is_in_run in (True, False):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def moment(at: Any) -> datetime:
-    """Return Unix seconds as a time; a number that is none becomes the epoch."""
+    """Return Unix seconds as a time, 1970-01-01 for an invalid value."""
     try:
         return datetime.fromtimestamp(float(at), UTC)
     except (TypeError, ValueError, OverflowError, OSError):

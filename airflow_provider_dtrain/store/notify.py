@@ -1,7 +1,7 @@
-"""What PostgreSQL tells processes that wait: a pool has changed, a gang was granted.
+"""PostgreSQL notifications for waiters: a pool has changed, a gang was granted.
 
-A message is sent by the very transaction that it speaks of, so nobody hears of what was rolled back. It only
-says where to look: one that is lost, behind pgbouncer for instance, costs time and nothing else.
+A message is sent by the transaction that makes the change, so a rollback sends none. It only says what to query:
+a lost message, for instance behind pgbouncer, costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from airflow_provider_dtrain.store.engine import gate
 log = logging.getLogger(__name__)
 
 CHANNEL = "dtrain"
-#: Most bytes of ids in one message; PostgreSQL takes 8,000 bytes.
+#: Most bytes of ids in one message; PostgreSQL accepts 8,000 bytes.
 MESSAGE_BYTES = 7000
-#: A message to ourselves that has not come back by then will not come.
+#: Longest wait for a test message to this connection.
 ECHO_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """Something that another transaction did to a pool."""
+    """A change that another transaction made to a pool."""
 
     pool: str
-    #: Allocations that were granted; empty: anything that may change the next decision.
+    #: Allocations that were granted; empty: any change that may affect the next decision.
     granted: frozenset[int] = frozenset()
 
 
 def granted_messages(pool: str, allocation_ids: Sequence[int]) -> list[dict[str, str]]:
-    """Return the parameters of :data:`TELL` that tell those who wait for these allocations."""
+    """Return the parameters of :data:`TELL` that notify the waiters for these allocations."""
     return [{"message": f" granted {pool} {words}"} for words in _pieces([str(one) for one in allocation_ids])]
 
 
@@ -50,14 +50,14 @@ TELL = sa.select(
 )
 
 
-#: What an UPDATE of a pool's version returns, so that telling it costs no statement of its own.
+#: RETURNING clause for an UPDATE of a pool's version, so that the notification costs no statement of its own.
 POOL_CHANGED: sa.ColumnElement[Any] = sa.func.pg_notify(
     CHANNEL, sa.func.concat(sa.func.current_schema(), " changed ", sa.bindparam("pool_name", type_=sa.Text))
 )
 
 
 def _message(kind: str, words: str) -> sa.ColumnElement[Any]:
-    # Stores may share a database: each has a schema of its own, channels have none.
+    # Stores may share a database. Each has its own schema, but channels belong to the whole database.
     return sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), f" {kind} {words}"))
 
 
@@ -68,7 +68,7 @@ def _pieces(ids: Sequence[str]) -> Iterator[str]:
 
 
 def parsed(payload: str, schema: str) -> Message | None:
-    """Return the message, None when it is of another store or none that this code knows."""
+    """Return the parsed message, None when it is of another store or of an unknown kind."""
     home, _, rest = payload.partition(" ")
     match rest.split(" "):
         case ["changed", pool]:
@@ -79,16 +79,16 @@ def parsed(payload: str, schema: str) -> Message | None:
 
 
 class Listener:
-    """One listening connection of a process, used by one thread.
+    """A listening connection of a process, for use by one thread.
 
-    :raises StoreUnavailableError: the database cannot be reached, or messages do not come through it
+    :raises StoreUnavailableError: the database cannot be reached, or messages do not arrive through the connection
     """
 
     def __init__(self, engine: Engine) -> None:
         self._connection: Any = None
         self._kept: list[str] = []
         try:
-            # Not one of the pool's any more: a transaction on it would hold messages back.
+            # Detached from the pool, because a transaction on it would delay messages.
             pooled = engine.raw_connection()
             self._connection = pooled.driver_connection
             pooled.detach()
@@ -101,10 +101,10 @@ class Listener:
             raise
         except Exception as error:
             self.close()
-            raise StoreUnavailableError(f"The store cannot be listened to: {error}") from error
+            raise StoreUnavailableError(f"LISTEN on the store failed: {error}.") from error
 
     def _check_echo(self, engine: Engine) -> None:
-        """See that a message of another connection arrives: through a pooler that shares connections none does."""
+        """Check that a message of another connection arrives, which fails behind a pooler that shares connections."""
         word, deadline = secrets.token_hex(8), time.monotonic() + ECHO_S
         with gate.transaction(), engine.begin() as other:
             other.execute(sa.select(_message("echo", word)))
@@ -115,21 +115,21 @@ class Listener:
             if any(payload.endswith(f" echo {word}") for payload in arrived):
                 return
         raise StoreUnavailableError(
-            f"A message to this connection did not come within {ECHO_S:.0f} s: something between here and PostgreSQL "
-            "shares connections (pgbouncer in transaction mode?). Waiting goes on by looking."
+            f"A test notification did not arrive within {ECHO_S:.0f} s: a pooler in front of PostgreSQL probably "
+            "shares connections (pgbouncer in transaction mode?). The store is polled instead."
         )
 
     def messages(self, wake: socket.socket, timeout_s: float) -> list[Message]:
-        """Return what was told, when something was, when ``wake`` can be read, or after the time.
+        """Return received messages, as soon as there is one, ``wake`` is readable, or the time is over.
 
-        :raises StoreUnavailableError: the connection is gone
+        :raises StoreUnavailableError: the connection was lost
         """
         try:
             if not self._kept:
                 self._wait(wake, timeout_s)
             payloads, self._kept = self._kept + self._arrived(), []
         except Exception as error:
-            raise StoreUnavailableError(f"The store stopped telling what changes: {error}") from error
+            raise StoreUnavailableError(f"Notifications from the store failed: {error}.") from error
         return [message for payload in payloads if (message := parsed(payload, self._schema)) is not None]
 
     def _wait(self, wake: socket.socket | None, timeout_s: float) -> None:
@@ -147,7 +147,7 @@ class Listener:
         return found
 
     def close(self) -> None:
-        """Close the connection; repeatable, never raises."""
+        """Close the connection. Repeatable, never raises."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -157,5 +157,5 @@ class Listener:
 
 
 def can_listen(engine: Engine) -> bool:
-    """Return whether the database tells what changes, through a driver that this code knows."""
+    """Return whether the database sends notifications through a driver that this code supports."""
     return engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg"

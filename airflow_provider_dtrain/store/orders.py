@@ -1,4 +1,4 @@
-"""What a pass asks and orders: the lock, the grants and everything else that it writes."""
+"""SQL statements of a scheduling pass: its lock, its grants and its other writes."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _IS_DUE = sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at 
 _LOCKED = sa.select(
     *(pools.c[field.name] for field in fields(PoolOptions)), pools.c.waiting, _IS_DUE.label("is_due")
 ).where(pools.c.name == _POOL)
-#: Passes of all processes exclude each other by a lock of their own, so that a process that finds another one passing
-#: waits for it beside the queue for the pool's row, where it would hold up those who write.
+#: Lock of a pass, over all processes. It is not the lock of the pool's row: a process that waits for another one's pass
+#: must not queue for that row, because it would delay the writers behind it.
 _PASS_LOCK = sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), " dtrain ", _POOL_NAME), 0)
 _IS_ALONE = sa.func.pg_try_advisory_xact_lock(_PASS_LOCK)
-#: One statement that is its own transaction: it holds the lock for no longer than the server takes to release it.
+#: One statement that is its own transaction, so the server releases the lock at once.
 AWAIT_PASS = Statement(sa.select(sa.func.pg_advisory_xact_lock_shared(_PASS_LOCK)))
 _TURN = "dtrain.turn"
-#: Said of the transaction that passes, in words of the server.
+#: Marks the transaction that runs the pass, in a setting of the server.
 _HAS_TURN = sa.func.set_config(_TURN, "taken", True)
-#: Else nothing is read: who comes second would only burden the server that the first one waits for.
+#: Without the mark nothing is read: a second process would only load the server while the first one runs its pass.
 _IF_TURN = sa.func.current_setting(_TURN, True) == "taken"
-#: The pool, locked, without a row when another process passes; then the situation, as ``SITUATION``.
+#: The locked pool, without a row while another process runs a pass; then the queries of ``SITUATION``.
 OPENING = (
     Statement(_LOCKED, postgresql=_LOCKED.add_columns(_HAS_TURN).where(_IS_ALONE).with_for_update()),
     Statement(ENTRIES, postgresql=ENTRIES.where(_IF_TURN), keeps=True),
@@ -100,7 +100,7 @@ _NOTES: Any = (
     )
     .render_derived(with_types=True)
 )
-#: A statement per request would be planned for each of a thousand.
+#: One statement for all requests: with one per request, the server would plan a thousand of them.
 NOTE_AT_ONCE = Statement(
     allocations.update()
     .where(allocations.c.id == _NOTES.c.of)
@@ -115,13 +115,13 @@ TELL_GRANTED = Statement(TELL)
 
 
 def grants(conn: Connection, found: Situation, decision: PassDecision) -> Orders:
-    """Return the statements that write the grants of a pass, with tokens of their own."""
+    """Return the statements that write the grants of a pass, each with a new token."""
     given = [(int(request_id), placement) for request_id, placement in decision.grants]
     if not given:
         return []
     lifecycle.check("allocation", "waiting", "granted")
     waiting = {entry.id: entry for entry in found.waiting}
-    # On PostgreSQL the statement itself raises the counter: asking for tokens would be a round trip.
+    # On PostgreSQL the statement itself raises the counter, which saves a round trip.
     is_one = conn.dialect.name == "postgresql"
     first = 1 if is_one else raise_token(conn, len(given)) - len(given) + 1
     rows = [
@@ -153,7 +153,7 @@ def _places(placement: Placement) -> list[tuple[str, int]]:
 
 
 def raise_token(conn: Connection, by: int) -> int:
-    """Raise the token counter; return it."""
+    """Raise the token counter and return it."""
     return int(fast.read(conn, (_TOKEN,), {"by": by})[0][0].value)
 
 

@@ -1,4 +1,4 @@
-"""What a pass reads of a pool and what it writes back, each in as few statements as it takes."""
+"""Snapshot of a pool for a scheduling pass, and the notes that the pass writes back, in few statements."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from airflow_provider_dtrain.store.tables import (
     trials,
 )
 
-#: A grant that nobody took up goes back to waiting.
+#: A grant that was not taken up within this time returns to the queue.
 UNTAKEN_AFTER = timedelta(seconds=30)
-#: A request that nobody renewed for so long is removed.
+#: A request that was not renewed within this time is removed.
 FORGOTTEN_AFTER = timedelta(hours=24)
-#: An expected start that moved by less is not written again.
+#: A smaller change of the expected start is not written.
 EXPECTED_WITHIN_S = 30.0
-SILENT_REASON = "its task has not asked for it for 60 s: passed over until it does, with its place kept"
+SILENT_REASON = "its task has not renewed the request for 60 s: skipped until it does, keeps its place in the queue"
 
-#: Written out, so that the index over (pool, state) leaves all that has ended aside.
+#: As literals, so that the index over (pool, state) excludes ended allocations.
 _IS_LIVE = sa.text(
     "allocations.state IN ({})".format(", ".join(f"'{state}'" for state in sorted({"waiting", *lifecycle.HOLDING})))
 )
 _COMMA: Any = sa.literal_column("','")
 _COLON: Any = sa.literal_column("':'")
-#: What an allocation holds as ``host:0,host:1``.
+#: The slots that an allocation holds, as ``host:0,host:1``.
 _HELD: sa.Label[str] = (
     sa.select(
         sa.func.aggregate_strings(
@@ -65,7 +65,7 @@ _HELD: sa.Label[str] = (
     .scalar_subquery()
     .label("holds")
 )
-#: Everything of a pool that waits or holds slots.
+#: All allocations of a pool that wait or hold slots.
 ENTRIES: sa.Select[Any] = (
     sa.select(
         *(allocations.c[name] for name in (
@@ -87,7 +87,7 @@ ENTRIES: sa.Select[Any] = (
     )
     .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE)
 )  # fmt: skip
-#: One row per host, and one more for each further slot of it that cannot be used.
+#: One row per host, and one more for each further unusable slot of it.
 HOSTS: sa.Select[Any] = (
     sa.select(hosts.c.name, hosts.c.slot_count, hosts.c.state, slots.c.slot, slots.c.enabled)
     .outerjoin(
@@ -96,34 +96,34 @@ HOSTS: sa.Select[Any] = (
     )
     .where(hosts.c.pool == sa.bindparam("pool_name"))
 )
-#: What a pass reads, after the lock of the pool.
+#: Queries of a pass, after the lock of the pool.
 SITUATION = (Statement(ENTRIES, keeps=True), Statement(HOSTS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """A pool as one pass finds it."""
+    """Snapshot of a pool for one pass."""
 
     now: datetime
     options: PoolOptions
     machines: Sequence[Host]
-    #: Every request that waits.
+    #: All waiting requests.
     waiting: Sequence[Any]
-    #: Everything that holds slots.
+    #: All allocations that hold slots.
     holding: Sequence[Any]
     #: allocation -> host -> slot indices.
     held: Mapping[int, Mapping[str, tuple[int, ...]]]
 
     @property
     def heard(self) -> list[Any]:
-        """The requests that may be considered."""
+        """The requests that the pass considers: neither paused nor silent."""
         return [entry for entry in self.waiting if not entry.paused and entry.renewed_at > self.now - SILENT_AFTER]
 
 
 def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime) -> Situation:
-    """Return a pool as it is.
+    """Return the snapshot of a pool.
 
-    :param rows: what the queries of ``SITUATION`` gave
+    :param rows: results of the queries of ``SITUATION``
     """
     entries, host_rows = rows
     held = {entry.id: _placed(entry.holds) for entry in entries if entry.holds is not None}
@@ -135,7 +135,7 @@ def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime
     return Situation(now=now, options=options, machines=machines, waiting=waiting, holding=holding, held=held)
 
 
-# Most gangs hold at a pass what they held at the one before.
+# Most gangs hold the same slots as at the previous pass.
 @lru_cache(maxsize=10_000)
 def _placed(holds: str) -> Mapping[str, tuple[int, ...]]:
     found: dict[str, list[int]] = {}
@@ -146,7 +146,7 @@ def _placed(holds: str) -> Mapping[str, tuple[int, ...]]:
 
 
 def is_untidy(found: Situation) -> bool:
-    """Return whether something waits or holds slots that has to be ended or taken back before anything else."""
+    """Return whether requests, grants or held gangs must be ended or revoked before the pass."""
     now = found.now
     late = any(entry.renewed_at <= now - FORGOTTEN_AFTER for entry in found.waiting)
     return late or any(
@@ -162,7 +162,7 @@ def _is_idle_gang(entry: Any, now: datetime) -> bool:
 
 
 def pool_machines(conn: Connection, pool: str) -> list[Host]:
-    """Return the pool's hosts as if nobody held a slot: enough to ask whether something can ever be served."""
+    """Return the pool's hosts as if all slots were free, to check requests for feasibility."""
     return _machines(fast.rows(conn, SITUATION[1], {"pool_name": pool}), {}, {})
 
 
@@ -194,7 +194,7 @@ def _machines(
 _NO_SLOTS: frozenset[int] = frozenset()
 
 
-# Most hosts are at a pass what they were at the one before.
+# Most hosts are the same as at the previous pass.
 @lru_cache(maxsize=10_000)
 def _machine(
     name: str, count: int, state: HostState, holders: tuple[tuple[str, tuple[int, ...]], ...],
@@ -205,12 +205,12 @@ def _machine(
 
 
 def decide(found: Situation, *, more: Sequence[GangRequest] = ()) -> PassDecision:
-    """Return what the core decides of a pool.
+    """Return the decision of the core for a pool.
 
-    :param more: requests that nobody has made, to see what would become of them
+    :param more: hypothetical requests, to see what the pass would decide about them
     """
     requests = [*(_request(entry, found) for entry in found.heard), *more]
-    # A gang of 0 slots is in nobody's way, but counts for its search.
+    # A gang of 0 slots blocks no other gang, but counts for its search.
     running = [_running(entry, found) for entry in found.holding if entry.id in found.held or _crowd(entry)]
     return run_pass(found.machines, requests, found.options, running)
 
@@ -222,7 +222,7 @@ def _group(entry: Any) -> dict[str, Any]:
 
 
 def _crowd(entry: Any) -> str:
-    """Return by whose gangs a search limits how many run at one time; "" when it does not."""
+    """Return the name of the set of gangs whose concurrency a search limits, "" without a limit."""
     return f"search {entry.search_id}" if entry.max_concurrent_trials else ""
 
 
@@ -245,7 +245,11 @@ def _request(entry: Any, found: Situation) -> GangRequest:
 
 
 def _excluded(entry: Any, found: Situation) -> frozenset[str]:
-    """Return the hosts that a trial must not use: all that were at fault, unless that leaves it none for ever."""
+    """Return the hosts that a trial must not use.
+
+    These are all its excluded hosts, unless the remaining hosts can never serve it. Then only exclusions that have not
+    expired count.
+    """
     until_s = {item["host"]: item["until_s"] for item in entry.excluded}
     others = [host for host in found.machines if host.name not in until_s]
     request = GangRequest(str(entry.id), entry.slots, entry.priority, entry.is_single_host)
@@ -260,7 +264,7 @@ def _running(entry: Any, found: Situation) -> RunningGang:
     ran_s = max(0.0, (found.now - entry.granted_at).total_seconds())
     runtime_s = entry.max_runtime_s
     is_expired = entry.state == "expired"
-    # A task that leaves a held gang does not free it.
+    # The end of a task on a held gang does not free the gang.
     is_stopping = entry.state == "stopping" and entry.trial_id is not None
     is_ending = is_expired or is_stopping or entry.preempted_at is not None or entry.ended_because is not None
     counters = {} if is_expired else {"waited_s": entry.waited_s, "held_s": held_s(entry, found.now), **_group(entry)}
@@ -274,7 +278,7 @@ def _running(entry: Any, found: Situation) -> RunningGang:
 
 
 def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -> datetime | None:
-    """Return when time alone may change the next decision."""
+    """Return the time at which the next decision may differ without any change to the pool."""
     now = found.now
     due = [now + UNTAKEN_AFTER] if granted else []
     if decision.next_due_s is not None:
@@ -294,7 +298,7 @@ def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -
     return min(due, default=None)
 
 
-#: What a pass writes of a request that goes on waiting.
+#: Columns that a pass writes for a request that keeps waiting.
 NOTES = (
     "reason", "unplaceable", "position", "claim", "reserved_hosts", "expected", "expected_at", "waited_s",
     "eligible_since",
@@ -302,7 +306,7 @@ NOTES = (
 
 
 def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the columns of every request whose row is not as the pass left it; ``of`` is its id."""
+    """Return the columns of every waiting request whose row must change, with its id as ``of``."""
     kept: dict[str, list[str]] = {}
     for host, request_id in decision.reserved.items():
         kept.setdefault(request_id, []).append(host)
@@ -349,7 +353,10 @@ def _expected_at(entry: Any, within_s: float | None, now: datetime) -> datetime 
 
 
 def _waiting_time(entry: Any, now: datetime, *, counts: bool) -> dict[str, Any]:
-    """Return the counter columns: as they are while nothing changes, so that time alone writes nothing."""
+    """Return the counter columns.
+
+    They change only with ``counts``, so that the passage of time alone writes nothing.
+    """
     if counts == (entry.eligible_since is not None):
         return {"waited_s": entry.waited_s, "eligible_since": entry.eligible_since}
     return {"waited_s": waited_s(entry, now), "eligible_since": now if counts else None}

@@ -18,13 +18,13 @@ from airflow_provider_dtrain.store.tables import allocations, hosts, pools
 
 
 class Pools(Base):
-    """A pool is made by its first host."""
+    """Pools and their options. The first host of a pool creates it."""
 
     @reads
     def get_pool(self, conn: Connection, name: str) -> Pool:
         """Return a pool.
 
-        :raises NotFoundError: no such pool; lists those that exist
+        :raises NotFoundError: the pool does not exist; the message lists the existing ones
         """
         found = {row.name: row for row in conn.execute(sa.select(pools))}
         if name not in found:
@@ -54,11 +54,11 @@ class Pools(Base):
         defaults: Mapping[str, Any] | None = None,
         by: str = "",
     ) -> Pool:
-        """Change options of a pool; None leaves one as it is. Return the pool.
+        """Return a pool after a change of its options. None leaves an option as it is.
 
-        What the options mean: :class:`PoolOptions`.
+        :class:`PoolOptions` documents the options.
 
-        :raises NotFoundError: no such pool
+        :raises NotFoundError: the pool does not exist
         :raises UserError: a value is out of range
         """
         row = lock_pool(conn, name)
@@ -79,10 +79,10 @@ class Pools(Base):
 
     @writes
     def remove_pool(self, conn: Connection, name: str, *, by: str = "") -> None:
-        """Remove a pool that nothing names.
+        """Remove an unused pool.
 
-        :raises NotFoundError: no such pool
-        :raises ConflictError: hosts or requests still name it
+        :raises NotFoundError: the pool does not exist
+        :raises ConflictError: the pool has hosts or requests
         """
         lock_pool(conn, name)
         members = sorted(conn.scalars(sa.select(hosts.c.name).where(hosts.c.pool == name)))
@@ -91,13 +91,13 @@ class Pools(Base):
         if members or waiting:
             raise ConflictError(
                 f"Pool '{name}' is in use: hosts {', '.join(members) or 'none'}, {waiting} request(s). "
-                "Remove the hosts and end the requests first: airflow dtrain hosts remove"
+                "End the requests and remove the hosts first: airflow dtrain hosts remove"
             )
         conn.execute(pools.delete().where(pools.c.name == name))
         self._note(conn, by, "pool removed", name)
 
     def _pool_for_host(self, conn: Connection, name: str, slot_type: SlotType) -> None:
-        """Make the pool of a new host, or check that it fits.
+        """Create the pool of a new host, or check that it has the same slot type.
 
         :raises ConflictError: the pool holds slots of another type
         """
@@ -108,7 +108,7 @@ class Pools(Base):
             has_hosts = conn.scalar(sa.select(hosts.c.name).where(hosts.c.pool == name).limit(1))
             if has_hosts is not None:
                 raise ConflictError(
-                    f"Pool '{name}' holds {row.slot_type} slots, the host has {slot_type} slots. Use another pool."
+                    f"Pool '{name}' has {row.slot_type} slots, but the host has {slot_type} slots. Use another pool."
                 )
             conn.execute(pools.update().where(pools.c.name == name).values(slot_type=slot_type))
 
@@ -125,9 +125,9 @@ def pool_of(row: Row[Any]) -> Pool:
 
 
 def _check_options(name: str, options: PoolOptions) -> None:
-    """Do nothing when a pool can work with these options.
+    """Check the options of a pool.
 
-    :raises UserError: with every one that is out of range
+    :raises UserError: an option is out of range; the message lists all of them
     """
     limits = (
         ("fit", options.fit in get_args(Fit), "one of " + ", ".join(get_args(Fit))),
@@ -139,11 +139,11 @@ def _check_options(name: str, options: PoolOptions) -> None:
         ("young_s", options.fresh_s <= options.young_s < math.inf, f"at least fresh_s, which is {options.fresh_s:g} s"),
         ("min_run_s", 0 <= options.min_run_s < math.inf, "0 s or more"),
     )
-    wrong = [f"{key}={getattr(options, key)} has to be {words}" for key, is_right, words in limits if not is_right]
+    wrong = [f"{key} must be {words}, got {getattr(options, key)}" for key, is_right, words in limits if not is_right]
     if wrong:
-        raise UserError(f"Pool '{name}' cannot have these options: {'; '.join(wrong)}.")
+        raise UserError(f"Pool '{name}' cannot use these options: {'; '.join(wrong)}.")
 
 
 def options_of(row: Row[Any]) -> PoolOptions:
-    """Return how a pool places and orders gangs."""
+    """Return the placement and queue options in a pool's row."""
     return PoolOptions(**{field.name: getattr(row, field.name) for field in fields(PoolOptions)})

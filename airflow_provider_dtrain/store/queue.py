@@ -1,4 +1,4 @@
-"""The queue of a pool: passes, grants, and the way back."""
+"""The queue of a pool: scheduling passes, grants, and their release."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ from airflow_provider_dtrain.store.tables import (
 from airflow_provider_dtrain.store.turns import Turn, join_turn
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
-#: How often a caller looks again whose pass failed, or met those of other processes.
+#: Most tries of a caller whose pass failed or met the passes of other processes.
 TURNS = 5
-#: An exclusion that leaves no host that could serve the trial lapses after this.
+#: An exclusion that leaves no host that could serve the trial expires after this time.
 EXCLUDED_FOR = timedelta(minutes=10)
 _TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial")))
 _TAKE_UP = Statement(
@@ -90,15 +90,15 @@ __all__ = ["FORGOTTEN_AFTER", "Queue", "held_hosts", "pool_machines"]
 
 
 class Queue(Ending):
-    """Who gets slots, and when. Any waiter runs the passes; no daemon exists."""
+    """Queue of requests for slots. Any waiter runs the scheduling passes, without a daemon."""
 
     def schedule(self, pool: str) -> PassResult:
-        """Grant everything in a pool that may be granted now.
+        """Run a scheduling pass that grants all requests of a pool that can be granted now.
 
-        One indexed read when nothing changed since the last pass. While another thread or process passes, the caller
-        waits for that pass: it serves every request that was committed before the call.
+        This is one indexed read when nothing changed since the last pass. While another thread or process runs a
+        pass, the caller waits for that pass, which serves every request that was committed before the call.
 
-        :raises NotFoundError: no such pool
+        :raises NotFoundError: the pool does not exist
         """
         result = PassResult(granted=(), waiting=0)
         for _ in range(TURNS):
@@ -115,12 +115,15 @@ class Queue(Ending):
         return result
 
     def _lead(self, pool: str, turn: Turn) -> PassResult:
-        """Run the pass of a turn, or wait for that of another process; serves all that have joined the turn."""
+        """Return the result of a turn's pass, run here or by another process.
+
+        The result is for all callers that have joined the turn.
+        """
         for _ in range(TURNS):
             found = self._pass(pool, turn)
             if found is None:
                 self._await_pass(pool)
-                # Whatever the callers have changed that joined before this point, the look sees it.
+                # The next read sees all changes of the callers that joined before this point.
                 turn.close()
                 is_due, waiting = self._look(pool)
                 found = None if is_due else PassResult(granted=(), waiting=waiting)
@@ -130,7 +133,7 @@ class Queue(Ending):
         return PassResult(granted=(), waiting=waiting)
 
     def _look(self, pool: str) -> tuple[bool, int]:
-        """Return whether a pass is due, and how many requests wait."""
+        """Return whether a pass is due, and the number of waiting requests."""
         found = reading(lambda: fast.look(self._reader, LOOK, {"pool_name": pool}))
         if not found:
             self._refuse_unknown(pool)
@@ -142,13 +145,13 @@ class Queue(Ending):
 
     @reads
     def _await_pass(self, conn: Connection, pool: str) -> None:
-        """Return when no other process runs a pass of the pool."""
+        """Wait until no other process runs a pass of the pool."""
         if conn.dialect.name == "postgresql":
             fast.rows(conn, AWAIT_PASS, {"pool_name": pool})
 
     @writes
     def _pass(self, conn: Connection, pool: str, turn: Turn) -> PassResult | None:
-        """Run a pass; return None when another process runs one."""
+        """Run a pass and return its result, None when another process runs one."""
         found = self._passed(conn, pool)
         if found is not None:
             turn.close()
@@ -187,36 +190,36 @@ class Queue(Ending):
         self._remove_forgotten(conn, pool, now)
 
     def _take_back(self, conn: Connection, pool: str, now: datetime) -> None:
-        """Let grants that nobody took up wait again; no process was started under them."""
+        """Return grants that were not taken up to the queue. No process was started under them."""
         where = (
             allocations.c.pool == pool,
             allocations.c.state == "granted",
             allocations.c.granted_at <= now - UNTAKEN_AFTER,
         )
         for row in conn.execute(sa.select(allocations).where(*where)).all():
-            self._ungrant(conn, row, "it did not take up its grant within 30 s")
+            self._ungrant(conn, row, "its task did not take up the grant within 30 s")
 
     def _remove_forgotten(self, conn: Connection, pool: str, now: datetime) -> None:
         forgotten = (allocations.c.pool == pool, allocations.c.state == "waiting")
         query = sa.select(attempts).join(allocations, allocations.c.id == attempts.c.allocation_id)
         late = allocations.c.renewed_at <= now - FORGOTTEN_AFTER
         for attempt in conn.execute(query.where(*forgotten, late, attempts.c.ended_at.is_(None))).all():
-            message = "Nobody renewed the request for 24 h: its task is gone."
+            message = "The request was not renewed for 24 h: its task is gone."
             self._end(conn, attempt, "errored", {"error": "StoreError", "kind": "platform", "message": message}, None)
 
     @writes
     def renew_request(self, conn: Connection, attempt_id: int, watch: int) -> None:
-        """Say that somebody still waits for this attempt's gang.
+        """Renew the request for this attempt's gang.
 
         :raises StaleWatchError: the watch is not current
-        :raises UnplaceableError: no set of the pool's hosts can serve it any more, and it asked to fail then
+        :raises UnplaceableError: no set of the pool's hosts can serve it now, and the submission says to fail then
         """
         _, row = guard_gang(conn, attempt_id, watch)
         renew_waiting(conn, row, self._now())
 
     @writes
     def take_up(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
-        """Begin to use a grant; return the run's name, None when the gang is not granted (any more).
+        """Start to use a grant and return the run's name, None when the gang is not granted.
 
         :raises StaleWatchError: the watch is not current
         """
@@ -232,10 +235,10 @@ class Queue(Ending):
     def put_back(
         self, conn: Connection, attempt_id: int, watch: int, reason: str, exclude_host: str | None = None
     ) -> None:
-        """Let an attempt that could not start wait again, with its place in the queue.
+        """Return an attempt that could not start to the queue, in its old place.
 
         :param reason: why it could not start, in words
-        :param exclude_host: a host that this trial should not use again
+        :param exclude_host: a host that this trial must not use again
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: hosts of the grant are not released yet
         """
@@ -247,8 +250,8 @@ class Queue(Ending):
         held = sorted(entry.host for entry in hosts if entry.held)
         if held and row.state != "granted":
             raise ConflictError(
-                f"Attempt {attempt_id} cannot wait again: hosts {', '.join(held)} have not confirmed that nothing of "
-                "it runs there. Fence and release them first."
+                f"Attempt {attempt_id} cannot wait again: hosts {', '.join(held)} have not confirmed that its "
+                "processes have ended. Fence and release these hosts first."
             )
         if row.state != "released":
             self._release_host(conn, row.id, None, "untaken")
@@ -256,7 +259,7 @@ class Queue(Ending):
         self._wait_again(conn, attempt, row, reason)
 
     def _wait_again(self, conn: Connection, attempt: Row[Any], row: Row[Any], reason: str) -> None:
-        """Give an attempt whose gang is released a new request in the old one's place."""
+        """Give an attempt whose gang is released a new request in the old place."""
         self._set_waiting(conn, attempt, reason)
         new = self._request_again(conn, row, reason)
         fast.update(conn, attempts, attempt.id, allocation_id=new)
@@ -266,9 +269,9 @@ class Queue(Ending):
         fast.send(conn, _FORGET_RANKS, {"attempt": attempt.id})
 
     def _exclude(self, conn: Connection, trial_id: int, host: str | None, at_least: timedelta | None = None) -> None:
-        """Keep a trial off a host from now on.
+        """Exclude a host for a trial from now on.
 
-        :param at_least: for how long also when no other host could serve it; None = ``EXCLUDED_FOR``
+        :param at_least: time for which this holds even if no other host could serve it; None = ``EXCLUDED_FOR``
         """
         if host is None:
             return
@@ -280,11 +283,11 @@ class Queue(Ending):
     def _request_again(
         self, conn: Connection, row: Row[Any], reason: str, *, held_until: datetime | None = None
     ) -> int:
-        """Return a new waiting request that takes the place of an older one, with its counters.
+        """Create a waiting request with place and counters of an older one, and return its id.
 
-        The trial is queued again, or paused where a person wants that.
+        The trial is queued again, or paused if a user has requested that.
 
-        :param held_until: when the older one's gang ended; None = now
+        :param held_until: time at which the older one's gang ended; None = now
         """
         now = self._now()
         until = min(moment for moment in (held_until, row.ended_at, now) if moment is not None)
@@ -306,10 +309,10 @@ class Queue(Ending):
     def release(
         self, conn: Connection, attempt_id: int, watch: int, host: str | Sequence[str], *, proof: Proof
     ) -> None:
-        """Free the attempt's slots on a host, or on several at once. Repeatable; also after the attempt has ended.
+        """Free the attempt's slots on one or several hosts. Repeatable, also after the attempt has ended.
 
-        :param proof: why nothing of it runs there: the host's answer, another boot, or its removal
-        :raises StaleWatchError: the watch is not current, or a later attempt goes on with the gang
+        :param proof: evidence that no process of it runs there: the host's answer, another boot, or its removal
+        :raises StaleWatchError: the watch is not current, or a later attempt uses the gang now
         :raises NotFoundError: the attempt never held slots there
         """
         _, row, [hosts, [newest]] = lock_gang(conn, attempt_id, watch, HOSTS_OF_ATTEMPT, _NEWEST)
@@ -320,17 +323,24 @@ class Queue(Ending):
                 self._confirm(conn, row, attempt_id, name, proof)
             return
         if newest.id != attempt_id:
-            raise StaleWatchError(f"Attempt {newest.id} goes on with the gang of attempt {attempt_id}: it stays held.")
+            raise StaleWatchError(
+                f"Attempt {newest.id} continues with the gang of attempt {attempt_id}, so its slots stay held."
+            )
         known = {entry.host for entry in hosts}
         if strangers := sorted(set(names) - known):
             words = "', '".join(strangers)
-            raise NotFoundError(f"Attempt {attempt_id} holds nothing on '{words}', only {', '.join(sorted(known))}.")
+            raise NotFoundError(
+                f"Attempt {attempt_id} never held slots on '{words}'. Hosts of its gang: {', '.join(sorted(known))}."
+            )
         held = {entry.host for entry in hosts if entry.held}
         self._release_host(conn, row.id, None if held <= set(names) else names, proof)
 
     @writes
     def raise_token(self, conn: Connection, at_least: int) -> int:
-        """Raise the token counter to what hosts have seen, after a restore from a backup; return it."""
+        """Raise the token counter to the highest token that hosts have seen, and return it.
+
+        This is needed after a restore from a backup.
+        """
         current = raise_token(conn, 0)
         return raise_token(conn, max(0, at_least - current))
 
@@ -343,7 +353,7 @@ def renew_waiting(conn: Connection, row: Row[Any], now: datetime) -> None:
     """Renew a request if it still waits.
 
     :param row: of allocations
-    :raises UnplaceableError: no set of the pool's hosts can serve it any more, and it asked to fail then
+    :raises UnplaceableError: no set of the pool's hosts can serve it now, and the submission says to fail then
     """
     if row.state != "waiting":
         return
@@ -356,6 +366,9 @@ def renew_waiting(conn: Connection, row: Row[Any], now: datetime) -> None:
 
 
 def held_hosts(conn: Connection, allocation_id: int, *, released: bool = False) -> set[str]:
-    """Return the hosts on which an allocation holds slots, with those already released on request."""
+    """Return the hosts on which an allocation holds slots.
+
+    :param released: True: also the hosts that are released already
+    """
     where = [allocation_slots.c.allocation_id == allocation_id, *(() if released else (held_rows(),))]
     return set(conn.scalars(sa.select(allocation_slots.c.host).where(*where)))

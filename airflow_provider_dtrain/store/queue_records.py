@@ -1,4 +1,4 @@
-"""What the queue tells those who wait or follow: frozen values, one line of meaning per attribute."""
+"""Results of the queue for waiters and followers: frozen values, each attribute with its meaning."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What others want from whoever follows an attempt; None = nothing."""
+    """Control requests to the follower of an attempt. None means no request."""
 
-    #: Who asked to kill the trial.
+    #: The user who requested a kill of the trial.
     kill_by: str | None = None
-    #: Who asked to pause it.
+    #: The user who requested a pause.
     pause_by: str | None = None
-    #: Who asked to stop it with the best that it has.
+    #: The user who requested a stop with the best result so far.
     stop_by: str | None = None
-    #: For whom the gang has to go, in words.
+    #: The trial or gang that preempts this one, in words.
     preempted_for: str | None = None
-    #: Why the held gang that it uses has ended, in words.
+    #: Reason why the held gang that it uses has ended, in words.
     gang_ended: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassResult:
-    """What one scheduling pass did."""
+    """Result of one scheduling pass."""
 
-    #: Ids of the allocations granted by it.
+    #: Ids of the allocations that it granted.
     granted: tuple[int, ...]
     #: Requests of the pool that still wait.
     waiting: int
-    #: Ids of the allocations that it told to go.
+    #: Ids of the allocations that it preempted.
     preempted: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What the store takes and gives: frozen values, one line of meaning per attribute."""
+"""Arguments and results of the store: frozen values, each attribute with its meaning."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from airflow_provider_dtrain.core.resources import (
 )
 from airflow_provider_dtrain.store.trial_fields import InSearch, Judged
 
-#: ``stuck``: a process there cannot be killed; ``busy_elsewhere``: somebody outside this store holds it.
+#: ``stuck``: a process in it cannot be killed; ``busy_elsewhere``: a process outside this store holds it.
 SlotState = Literal["ready", "stuck", "busy_elsewhere"]
 AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost", "preempted"]
 EndState = Literal["completed", "errored", "killed", "stopped"]
 MetricGroup = Literal["training", "validation"]
 OnUnplaceable = Literal["fail", "wait"]
-#: Why a slot is free again; ``untaken``: no process was ever started under the grant.
+#: Reason why a slot is free again; ``untaken``: no process was ever started under the grant.
 Proof = Literal["clear", "reboot", "removed", "untaken"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that :meth:`Store.check` looked at."""
+    """Result of one check of :meth:`Store.check`."""
 
     name: str
     ok: bool
-    #: What was found; when not ok, also what to do.
+    #: The finding; when not ok, also the remedy.
     message: str
 
 
@@ -44,7 +44,7 @@ class Template:
     name: str
     #: Grows by one with every change, removals included.
     version: int
-    #: YAML as it was given; empty in the version that records a removal.
+    #: YAML as the user gave it; empty in the version that records a removal.
     text: str
     set_by: str
     set_at: datetime
@@ -53,7 +53,7 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """An effective configuration; never changes once stored."""
+    """An effective configuration, immutable once stored."""
 
     config_id: int
     #: sha256 of everything below.
@@ -75,9 +75,9 @@ class Pool:
     name: str
     slot_type: SlotType
     options: PoolOptions = field(default_factory=PoolOptions)
-    #: Defaults of configurations that run here.
+    #: Defaults for configurations of trials in this pool.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: Raised by everything that may change a scheduling decision.
+    #: Raised by every change that may affect a scheduling decision.
     version: int = 0
 
 
@@ -104,7 +104,7 @@ class HostRecord:
     slots: tuple[SlotRecord, ...]
     #: Airflow connection of type ``ssh``; None for this machine.
     conn_id: str | None = None
-    #: Where other hosts reach it, when that differs from what the network check finds.
+    #: Address under which other hosts reach it, when that differs from the one that the network check finds.
     address: str | None = None
     #: Interpreter that starts the supervisor.
     python: str = "python3"
@@ -115,9 +115,9 @@ class HostRecord:
     host_key: str | None = None
     state: HostState = "ready"
     state_reason: str = ""
-    #: Answer of the last probe.
+    #: Result of the last probe.
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: With ``boot_id`` and ``pid_ns`` the identity of the running machine.
+    #: Together with ``boot_id`` and ``pid_ns``: the identity of the running machine.
     machine_id: str | None = None
     boot_id: str | None = None
     pid_ns: str | None = None
@@ -125,7 +125,7 @@ class HostRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotView:
-    """A slot and who holds it."""
+    """A slot and its holder."""
 
     host: str
     index: int
@@ -134,12 +134,12 @@ class SlotView:
     device_name: str | None
     enabled: bool
     state: SlotState
-    #: Why it is not ready: the processes that are left in it, or who holds it.
+    #: Reason why it is not ready: the processes that are left in it, or its holder.
     note: str
     allocation_id: int | None
-    #: The one that uses a held gang; None while nobody does.
+    #: Of a held gang: the trial that uses it; None while none does.
     trial_id: int | None
-    #: For a held gang: whose it is, in words.
+    #: Of a held gang: the task that it belongs to, in words.
     experiment: str | None
     held_since: datetime | None
 
@@ -153,62 +153,62 @@ class TrialKey:
     task_id: str
     #: -1 when the task is not mapped.
     map_index: int = -1
-    #: Grows when a person clears the task: then the trial begins anew.
+    #: Grows when a user clears the task; the trial then starts from scratch.
     max_tries: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSubmission:
-    """A trial and the gang that it asks for."""
+    """A trial and the gang that it requests."""
 
     key: TrialKey
     experiment_name: str
     config_id: int
     pool: str
-    #: Slots wanted, >= 0.
+    #: Slots requested, >= 0.
     slots: int
-    #: sha256 of the stored user code; None: nothing travels.
+    #: sha256 of the stored user code; None: no code is sent.
     payload: str | None = None
     priority: int = 42
     is_single_host: bool = False
     #: Number of the trial in its experiment.
     number: int = 0
-    #: None: drawn when the trial starts.
+    #: None: sampled when the trial starts.
     hparams: Mapping[str, Any] | None = field(default_factory=dict)
     seed: int = 0
     max_restarts: int = 5
     on_unplaceable: OnUnplaceable = "fail"
-    #: Share of its experiment beside others; counts when the experiment is made.
+    #: Share of its experiment relative to other experiments; read only when the experiment is created.
     weight: float = 1.0
-    #: Most slots that all gangs of its experiment hold at one time; None = no cap. As ``weight``.
+    #: Most slots that all gangs of its experiment hold at one time; None = no cap. Read like ``weight``.
     max_slots: int | None = None
-    #: Seconds after which its runs are ended; None = they may run for ever.
+    #: Seconds after which its runs are ended; None = no limit.
     max_runtime_s: float | None = None
-    #: Whether it can be interrupted; None = as soon as it has written a checkpoint.
+    #: Whether it can be preempted; None = as soon as it has written a checkpoint.
     preemptible: bool | None = None
-    #: A held gang that it uses instead of asking for one.
+    #: A held gang that it uses instead of requesting one.
     allocation_id: int | None = None
-    #: The search that planned it, and its place there.
+    #: The search that planned it, and its bracket there.
     search_id: int | None = None
     bracket: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ticket:
-    """The rows that a submission stands for; the attempt is the trial's latest."""
+    """The rows of a submission, with the trial's latest attempt."""
 
     experiment_id: int
     trial_id: int
     attempt_id: int
     attempt_number: int
     allocation_id: int
-    #: False: they were there before.
+    #: False: the rows existed before.
     is_new: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView(InSearch):
-    """One launch of a trial's ranks, with everything needed to carry it on."""
+    """One launch of a trial's ranks, with all state that a follower needs to continue it."""
 
     attempt_id: int
     #: From 1 within the trial.
@@ -237,9 +237,9 @@ class AttemptView(InSearch):
     placement: Mapping[str, tuple[int, ...]]
     #: Hosts of the current grant that are not released.
     held_hosts: tuple[str, ...]
-    #: Why it waits or stopped, in words.
+    #: Reason why it waits or stopped, in words.
     reason: str
-    #: True: no set of the pool's hosts can serve it, and it asked to fail then.
+    #: True: no set of the pool's hosts can serve it, and the submission says to fail then.
     unplaceable: bool
     #: From 1 among the waiting requests of the pool; None when it does not wait.
     position: int | None
@@ -258,24 +258,29 @@ class AttemptView(InSearch):
     ended_at: datetime | None
     failure: Mapping[str, Any] | None
     result: Mapping[str, Any] | None
-    #: When it may start, in words; and as a time, where one is known.
+    #: Expected start in words, and as a time where one is known.
     expected: str = ""
     expected_at: datetime | None = None
-    #: True: a person wants its request to wait.
+    #: True: a user has paused its request.
     paused: bool = False
-    #: For whom its gang has to go, in words; None = it may stay.
+    #: The trial or gang that preempts it, in words; None = it is not preempted.
     preempted_for: str | None = None
-    #: Seconds after which the run is ended; None = it may run for ever.
+    #: Seconds after which the run is ended; None = no limit.
     max_runtime_s: float | None = None
     #: True: its gang is held for several tasks and outlives it.
     is_held_gang: bool = False
-    #: When whoever follows it was last heard of; None once it has ended.
+    #: Time of the last sign of life of its follower; None once it has ended.
     heard_at: datetime | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of the attempt in messages. A run's name means something on hosts only."""
+        return f"trial {self.trial_id}, attempt {self.number}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLog:
-    """Log of rank 0 of an ended attempt that the task log may not have to its end."""
+    """Log of rank 0 of an ended attempt that the task log may not contain completely."""
 
     attempt_id: int
     #: Of rank 0.
@@ -299,7 +304,7 @@ class RankView:
     exited_at: datetime | None
     #: ``{message, traceback}`` of the training code.
     error: Mapping[str, Any] | None
-    #: True when the supervisor ended it.
+    #: True when the supervisor ended it with a signal.
     sent_signal: bool
     #: Last bytes of its log, at most 64 KiB, undecodable bytes replaced.
     log_tail: str
@@ -307,7 +312,7 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class EventView:
-    """One event as a host sent it."""
+    """One event, as its host sent it."""
 
     host: str
     stream: str
@@ -321,7 +326,10 @@ class EventView:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskView:
-    """A gang that waits or runs; of a held gang the attempt that uses it, None while nobody does."""
+    """A gang that waits or runs.
+
+    For a held gang the fields of attempt and trial are those of the attempt that uses it, None while none does.
+    """
 
     allocation_id: int
     attempt_id: int | None
@@ -329,9 +337,9 @@ class TaskView:
     trial_id: int | None
     trial_number: int | None
     experiment_id: int | None
-    #: For a held gang: whose it is, in words.
+    #: Of a held gang: the task that it belongs to, in words.
     experiment: str
-    #: The task that asked for the gang.
+    #: The task that requested the gang.
     key: TrialKey
     pool: str
     priority: int
@@ -340,13 +348,13 @@ class TaskView:
     state: AllocationState
     reason: str
     position: int | None
-    #: Submission while it waits, grant afterwards.
+    #: Time of the submission while it waits, of the grant afterwards.
     since: datetime
-    #: When it may start, in words.
+    #: Expected start, in words.
     expected: str = ""
-    #: True: a person wants it to wait.
+    #: True: a user has paused it.
     paused: bool = False
-    #: When whoever waits for it or follows it was last heard of; None: nobody has to, as for a held gang between tasks.
+    #: Time of the last sign of life of its waiter or follower; None: it needs neither, as a held gang between tasks.
     heard_at: datetime | None = None
 
 
@@ -365,10 +373,10 @@ class TrialView(Judged):
     seed: int
     restarts: int
     max_restarts: int
-    #: Number of attempts so far; the latest one's id.
+    #: Number of attempts so far, and id of the latest one.
     attempts: int
     attempt_id: int
-    #: Who asked to kill it.
+    #: The user who requested the kill.
     kill_requested_by: str | None
     failure: Mapping[str, Any] | None
     result: Mapping[str, Any] | None
@@ -382,7 +390,7 @@ class MetricRow:
 
     step: int
     group: MetricGroup
-    #: NaN and infinities come back as such.
+    #: NaN and infinities are floats again.
     metrics: Mapping[str, Any]
     epoch: float | None
     at: datetime
@@ -398,7 +406,7 @@ class CheckpointView:
     checkpoint_id: int
     trial_id: int
     attempt: int
-    #: Name of the run that wrote it; its folder on the host.
+    #: Name of the run that wrote it, which is also its folder on the host.
     run: str
     host: str
     step: int
@@ -408,11 +416,11 @@ class CheckpointView:
     sha256: str | None
     metrics: Mapping[str, Any]
     at: datetime
-    #: Where a copy lies, if one was made.
+    #: Location of its copy, if there is one.
     copy_url: str | None
-    #: When the original was removed; None = it is still there.
+    #: Time at which the original was removed; None = it still exists.
     removed_at: datetime | None = None
-    #: The only location that may be acted on: derived from the configuration. None = refused.
+    #: The only location that code may act on, derived from the configuration. None = refused.
     place: CheckpointPlace | None = None
-    #: Why the reported path is refused; None = it is one of the trial's places.
+    #: Reason why the reported path is refused; None = the path is one of the trial's places.
     refused: str | None = None

@@ -1,4 +1,4 @@
-"""What has to be looked at because nobody may care for it any more, and who looks."""
+"""Background recovery: attempts without a follower, hosts that do not answer, and claims of recoverers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from airflow_provider_dtrain.store.records import AttemptView
 from airflow_provider_dtrain.store.tables import allocations, attempts, hosts
 from airflow_provider_dtrain.store.views import attempt_views
 
-#: An attempt that nobody renewed for so long is looked at. Only its hosts say whether it goes on.
+#: An attempt whose lease is older is checked by recovery. Only its hosts can say whether it still runs.
 LEASE_TTL = timedelta(seconds=60)
-#: Between two probes of one host that does not answer, over all processes.
+#: Time between two probes of a host that does not answer, over all processes.
 PROBED_AFTER = timedelta(seconds=30)
-#: A claim or renewal that lies further ahead than this was made before the clock was set back, and binds nobody.
+#: A claim or renewal further in the future dates from before the clock was set back, and is ignored.
 AHEAD_MOST = timedelta(minutes=5)
 _SILENT_HOSTS = ("unreachable", "lost")
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Recovering(Base):
-    """Selecting changes nothing; a recoverer claims one allocation at a time, for a bounded time."""
+    """Recovery of attempts and hosts. A recoverer claims one allocation at a time, for a bounded time."""
 
     @reads
     def recoverable(self, conn: Connection, limit: int = 20) -> list[AttemptView]:
-        """Return attempts to look at: ended ones whose hosts have not all answered, and silent live ones.
+        """Return attempts to recover: ended ones with unconfirmed hosts, and live ones with an expired lease.
 
-        Those that were looked at longest ago come first; those that somebody looks at now are left out.
+        The attempts whose last recovery is oldest come first. Attempts that a recoverer has claimed are left out.
+        This changes nothing in the store.
 
-        :param limit: at most so many
+        :param limit: most attempts to return
         """
         now = self._now()
         not_heard = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
@@ -51,10 +52,10 @@ class Recovering(Base):
 
     @writes
     def claim_recovery(self, conn: Connection, allocation_id: int, by: str, for_s: float) -> bool:
-        """Become the only one who looks at an allocation; return False when somebody else does.
+        """Claim the recovery of an allocation, and return False when another recoverer holds the claim.
 
-        :param by: who looks, unique per process
-        :param for_s: seconds until another one may
+        :param by: name of the recoverer, unique per process
+        :param for_s: seconds until the claim expires
         """
         now = self._now()
         where = (allocations.c.id == allocation_id, sa.or_(_is_free(now), allocations.c.recoverer == by))
@@ -63,14 +64,14 @@ class Recovering(Base):
 
     @writes
     def end_recovery(self, conn: Connection, allocation_id: int, by: str) -> None:
-        """Let others look at an allocation; nothing happens when somebody else does already."""
+        """Release the claim on an allocation, unless another recoverer holds it."""
         where = (allocations.c.id == allocation_id, allocations.c.recoverer == by)
         conn.execute(allocations.update().where(*where).values(recoverer=None, recovering_until=self._now()))
 
     def hosts_to_probe(self) -> list[str]:
-        """Return hosts that did not answer and that the caller shall probe now.
+        """Return hosts that did not answer and that the caller must probe now.
 
-        Each is given to one caller per 30 s, over all processes.
+        Each host is returned to one caller per 30 s, over all processes.
         """
         return self._take_probes() if self._has_silent_hosts() else []
 

@@ -1,4 +1,4 @@
-"""The store: everything that is remembered, behind one class."""
+"""The store: one class in front of all persistent state."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ class Store(
     Retention,
     Explaining,
 ):
-    """The provider's memory. One method is one transaction; nothing here talks to a host or to Airflow.
+    """The provider's persistent state. Each method is one transaction.
 
-    Safe to use from several threads, from several processes, and after a fork.
+    The store talks neither to hosts nor to Airflow. It is safe to use from several threads, from several processes,
+    and after a fork.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
@@ -72,7 +73,7 @@ class Store(
         """Return the store at ``url``. A SQLite store is created and migrated when needed.
 
         :param url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://...``
-        :param clock: gives the present as aware UTC
+        :param clock: returns the current time as aware UTC
         :raises StoreNotMigratedError: PostgreSQL without the schema of this version, or a newer schema
         :raises StoreError: the URL is wrong, the driver is missing, or the database cannot be reached
         """
@@ -83,7 +84,7 @@ class Store(
         engine = make_engine(parsed)
         try:
             if is_sqlite and schema.revision(engine) != schema.HEAD:
-                # A newer schema that only adds to this code's own is left as it is.
+                # A newer schema that only adds to the schema of this code is left as it is.
                 schema.upgrade(engine)
             elif not is_sqlite:
                 schema.require_current(engine)
@@ -93,9 +94,9 @@ class Store(
             raise
 
     def schedule(self, pool: str) -> PassResult:
-        """Grant everything in a pool that may be granted now, and wake those of this process that it was granted to.
+        """Grant all requests of a pool that can be granted now, and wake their waiters in this process.
 
-        :raises NotFoundError: no such pool
+        :raises NotFoundError: the pool does not exist
         """
         result = super().schedule(pool)
         if result.granted and self._changes is not None and self._changes.is_of_this_process:
@@ -112,16 +113,16 @@ class Store(
     def _store_id(self, conn: Connection) -> str:
         row = fast.first(conn, STORE_ID, {})
         if row is None:
-            raise StoreError("The store has no identity: its migration was cut off. Run: airflow dtrain db migrate")
+            raise StoreError("The store has no identity: its migration was interrupted. Run: airflow dtrain db migrate")
         return str(row.value)
 
     def check(self) -> list[Check]:
-        """Return what is right and wrong with the store, for people."""
+        """Return the results of all health checks of the store, in words for an operator."""
         found = schema.revision(self._engine)
         words = f"{found}, this version needs {schema.HEAD}"
         is_newer = schema.is_usable(self._engine, found)
         if is_newer:
-            words += "; a newer version added to it, and this one works with it until it is upgraded too"
+            words += "; a newer version added to it, and this version works with it until you upgrade it too"
         checks = [Check(name="schema", ok=found == schema.HEAD or is_newer, message=words)]
         return checks + (self._check_sqlite() if self._engine.dialect.name == "sqlite" else self._check_postgresql())
 
@@ -129,7 +130,7 @@ class Store(
     def _check_sqlite(self, conn: Connection) -> list[Check]:
         path = Path(str(self._engine.url.database)).resolve()
         mode = stat.S_IMODE(os.stat(path).st_mode)
-        open_to_all = f"; others must not read it: chmod 600 {path}" if mode & 0o077 else ""
+        open_to_all = f"; only its owner may read it: chmod 600 {path}" if mode & 0o077 else ""
         kind = file_system_of(path)
         journal = str(conn.exec_driver_sql("PRAGMA journal_mode").scalar())
         health = str(conn.exec_driver_sql("PRAGMA quick_check").scalar())
@@ -144,8 +145,8 @@ class Store(
     def _check_postgresql(self, conn: Connection) -> list[Check]:
         commit = str(conn.scalar(sa.text("SHOW synchronous_commit")))
         version = str(conn.scalar(sa.text("SHOW server_version")))
-        message = f"{commit}; off would let a crash undo a grant"
-        through = "through a pooler; the store works, a direct one costs less" if is_pooled(conn) else "direct"
+        message = f"{commit}; with off, a crash can undo a grant"
+        through = "through a pooler; the store works, a direct connection costs less" if is_pooled(conn) else "direct"
         return [
             Check(name="server", ok=True, message=version),
             Check(name="connection", ok=True, message=through),

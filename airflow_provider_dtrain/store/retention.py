@@ -1,7 +1,8 @@
-"""What nobody needs of trials that ended long ago: events, offsets, log tails, plans, payloads, rungs; old audit rows.
+"""Garbage collection of data from trials that ended long ago, and of old audit rows.
 
-Trials, searches, results, metrics and the rows of checkpoints stay. Each removal is a small transaction of its own, so
-that passes and event commits go on beside it.
+Events, offsets, log tails, launch plans, payloads and rung entries are removed. Trials, searches, results, metrics and
+the rows of checkpoints stay. Each removal is a small transaction of its own, so that it does not block passes and
+event commits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from airflow_provider_dtrain.store.tables import (
 )
 from airflow_provider_dtrain.store.views import store_mark
 
-#: Rows of one transaction: some milliseconds.
+#: Rows per transaction, which takes some milliseconds.
 BATCH = 500
 IDS_PER_STATEMENT = 500
 _RUN = re.compile(r"(?P<store>[0-9a-f]{8})-t(?P<trial>\d+)\.\d+\.\d+")
@@ -42,7 +43,7 @@ _RUN = re.compile(r"(?P<store>[0-9a-f]{8})-t(?P<trial>\d+)\.\d+\.\d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """What was, or would be, removed of one kind."""
+    """Rows of one kind that were, or would be, removed."""
 
     kind: str
     count: int
@@ -51,18 +52,18 @@ class Removed:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of rows: which are old, what they take, and how they go."""
+    """One kind of rows: the condition for old ones, their size, and their removal."""
 
     name: str
     table: sa.Table
     size: Callable[[], sa.ColumnElement[Any]]
     old: Callable[[datetime], sa.ColumnElement[bool]]
-    #: Columns that are emptied; None: the row goes.
+    #: Columns that are emptied; None: the row is deleted.
     emptied: dict[str, Any] | None = None
 
 
 def _over(cutoff: datetime) -> sa.Select[Any]:
-    """Return the ids of attempts whose trial is over for good, with every slot released."""
+    """Return the ids of attempts whose trial has ended before the cutoff, with every slot released."""
     held = sa.select(allocation_slots.c.id).where(
         allocation_slots.c.allocation_id == attempts.c.allocation_id, allocation_slots.c.released_at.is_(None)
     )
@@ -74,7 +75,7 @@ def _over(cutoff: datetime) -> sa.Select[Any]:
 
 
 def _decided(cutoff: datetime) -> sa.Select[Any]:
-    """Return the ids of trials whose whole experiment is over: nobody is compared with them any more."""
+    """Return the ids of trials whose whole experiment has ended, so that no trial is compared with them."""
     over = (trials.c.ended_at < cutoff, experiments.c.ended_at < cutoff, experiments.c.state != "running")
     return sa.select(trials.c.id).join(experiments, experiments.c.id == trials.c.experiment_id).where(*over)
 
@@ -84,7 +85,7 @@ def _text_bytes(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def _last_needed(cutoff: datetime) -> sa.ColumnElement[bool]:
-    """Return the condition for payloads that no trial of the present names."""
+    """Return the condition for old payloads that no live or recent trial uses."""
     present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
     needed = sa.select(trials.c.id).where(trials.c.payload == payloads.c.digest, present)
     return sa.and_(payloads.c.created_at < cutoff, sa.not_(needed.exists()))
@@ -108,17 +109,17 @@ KINDS: tuple[_Kind, ...] = (
 
 
 class Retention(Base):
-    """Removes what is old; never touches a trial that is not over, or whose slots are not all released."""
+    """Removal of old data. It never touches a trial that has not ended or that still holds slots."""
 
     def count_old(self, cutoff: datetime) -> list[Removed]:
-        """Return what :meth:`remove_old` would remove.
+        """Return the counts and sizes that :meth:`remove_old` would remove.
 
         :param cutoff: trials that ended before it are old
         """
         return [self._count(kind, cutoff) for kind in KINDS]
 
     def remove_old(self, cutoff: datetime) -> Iterator[Removed]:
-        """Remove what is old; yield after each small transaction what it removed."""
+        """Remove old data, and yield the result of each small transaction."""
         for kind in KINDS:
             while (removed := self._remove(kind, cutoff)).count:
                 yield removed
@@ -132,7 +133,7 @@ class Retention(Base):
     @writes
     def _remove(self, conn: Connection, kind: _Kind, cutoff: datetime) -> Removed:
         key = list(kind.table.primary_key.columns)
-        # Locked where a database locks rows, so that a row that is wanted again meanwhile stays.
+        # Locked where the database locks rows, so that a row that is needed again meanwhile stays.
         query = sa.select(*key, kind.size().label("size")).where(kind.old(cutoff)).limit(BATCH)
         rows = conn.execute(query.with_for_update(skip_locked=True, of=kind.table)).all()
         if not rows:
@@ -149,13 +150,13 @@ class Retention(Base):
     def collectable(
         self, conn: Connection, runs: Iterable[str], cutoff: datetime, *, with_checkpoints: bool = False
     ) -> tuple[list[str], list[str]]:
-        """Return the runs whose folders nobody needs, and those that stay because of checkpoints.
+        """Return the runs whose folders can be removed, and the runs that stay because of checkpoints.
 
-        Runs of another store, of trials that are not over, and of those that a host has not confirmed stay in
-        silence; a run that this store does not know, after a restore for instance, is nobody's.
+        Neither list has runs of another store, of trials that have not ended, or of trials with unconfirmed hosts.
+        A run that this store does not know, for instance after a restore, can be removed.
 
-        :param runs: names that a host gave
-        :param with_checkpoints: also runs whose folder holds a checkpoint of which there is no copy
+        :param runs: names that a host reported
+        :param with_checkpoints: True: remove also runs whose folder holds a checkpoint without a copy
         """
         mark = store_mark(conn)
         own = {run: int(found["trial"]) for run in runs if (found := _RUN.fullmatch(run)) and found["store"] == mark}
@@ -192,7 +193,7 @@ class Retention(Base):
 
     @writes
     def runs_collected(self, conn: Connection, host: str, runs: Sequence[str]) -> None:
-        """Note that checkpoints in the folders of runs on a host are gone with them."""
+        """Record that the folders of runs on a host were removed, with the checkpoints in them."""
         of = checkpoints.c
         for some in _pieces(runs):
             where = (of.host == host, of.run.in_(some), of.removed_at.is_(None), sa.not_(of.path.like("/%")))
@@ -201,7 +202,7 @@ class Retention(Base):
 
     @reads
     def needed_archives(self, conn: Connection, cutoff: datetime) -> set[str]:
-        """Return the digests of user code and libraries that a trial of the present uses."""
+        """Return the digests of user code and libraries that a live or recent trial uses."""
         present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
         found = set(conn.scalars(sa.select(trials.c.payload).where(trials.c.payload.is_not(None), present)))
         live = sa.select(attempts.c.plan).where(attempts.c.plan.is_not(None), attempts.c.ended_at.is_(None))
@@ -212,7 +213,7 @@ class Retention(Base):
 
     @writes
     def use_payload(self, conn: Connection, digest: str) -> bool:
-        """Return whether the store holds this user code; if so, keep it as if it had come just now."""
+        """Return whether the store holds this user code, and if so reset its age."""
         return fast.count(conn, _USE, {"of_digest": digest, "now": self._now()}) > 0
 
 

@@ -1,7 +1,7 @@
-"""What trials report at the rungs of a search, and what they are told.
+"""Rungs of a search: reports of its trials, and the decisions on them.
 
-The search's row is locked last of all rows, and from there to the end of the transaction: whoever asks next sees what
-this one entered. What a question needs is counted by an index over (rung, rank value).
+The search's row is locked after all other rows, until the end of the transaction, so that the next report sees the
+entry of this one. An index over (rung, rank value) counts the entries for a decision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_dtrain.store.tables import attempts, rung_entries, searche
 _MINE = rung_entries.alias("mine")
 _OF_SEARCH = searches.join(trials, trials.c.search_id == searches.c.id)
 _IS_TRIAL = trials.c.id == sa.bindparam("trial")
-#: A key-share lock of a trial that is submitted meanwhile does not wait for it.
+#: Does not block the key-share lock of a concurrent submission of a trial.
 _LOCK = Statement(
     sa.select(searches.c.id, searches.c.rungs, searches.c.divisor, searches.c.smaller_is_better, trials.c.bracket)
     .select_from(_OF_SEARCH)
@@ -43,9 +43,10 @@ _RANK_VALUE = sa.case((_SMALLER, sa.bindparam("smaller")), else_=sa.bindparam("l
 
 
 def _standing(rung: sa.ColumnElement[int]) -> Statement:
-    """Return what counts the entries of a rung, and those of them that rank no later than the one who asks.
+    """Return the query for the number of entries of a rung, and for the trial's place among them.
 
-    Two plain counts without a join: the index alone answers them, 10,000 entries in less than 1 ms.
+    The place is the number of entries with a rank value up to the trial's. The query has two plain counts without a
+    join, so that the index alone answers them: 10,000 entries in less than 1 ms.
     """
     there = (
         rung_entries.c.search_id == sa.select(trials.c.search_id).where(_IS_TRIAL).scalar_subquery(),
@@ -58,7 +59,7 @@ def _standing(rung: sa.ColumnElement[int]) -> Statement:
     return Statement(sa.select(every.scalar_subquery().label("entries"), before.scalar_subquery().label("before")))
 
 
-#: Of the rung that a trial waits for, and of one that it reaches with the same question.
+#: For the rung that a trial waits for, and for a later one that it reaches with the same report.
 _FIRST, _LATER = _standing(_WAITS_FOR.scalar_subquery()), _standing(sa.bindparam("rung"))
 _NAMES = (
     "search_id", "bracket", "rung", "trial_id", "attempt_id", "metric", "units", "rank_value", "decision", "is_error",
@@ -73,7 +74,7 @@ def _insert(dialect: Any, *, replaces: bool) -> Any:
     if not replaces:
         return insert.on_conflict_do_nothing(index_elements=key)
     values = {name: insert.excluded[name] for name in _REPLACED}
-    # A stored decision stands, whoever asks again.
+    # A stored decision is never replaced by a later report.
     return insert.on_conflict_do_update(index_elements=key, set_=values, where=rung_entries.c.is_error)
 
 
@@ -86,26 +87,26 @@ _BEST = (
 )
 
 
-#: What the column of a rung can hold.
+#: Highest value of the rung column.
 _HIGHEST = 2**31 - 1
 
 
 class _Place(NamedTuple):
-    """Where a trial stands in its search."""
+    """Position of a trial in its search."""
 
     search: Any
     #: Units of training at each rung of its bracket.
     lengths: Sequence[int]
     #: The rung that it waits for.
     rung: int
-    #: It has an entry there, because it failed.
+    #: True: it has an entry there, because it failed.
     has_failed: bool
 
 
 def answer(conn: Connection, attempt: Row[Any], questions: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Enter a trial into the rungs that it asks about and decide; what it was told before stands.
+    """Enter a trial into the rungs that it reports at, and decide. Earlier decisions stay valid.
 
-    :param attempt: locked; whose rank 0 asks
+    :param attempt: locked; its rank 0 sent the events
     :param questions: events of kind ``rung``, in their order
     """
     for event in questions:
@@ -128,7 +129,7 @@ def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked
         if rung != place.rung:
             found = fast.first(conn, _LATER, {**of, "rung": rung})
             return found.before, found.entries
-        # The entry of its own failure is about to be replaced.
+        # Excludes the trial's own error entry, which this report replaces.
         return first[0].before - (place.has_failed and value == LAST), first[0].entries - place.has_failed
 
     length = lengths[min(asked, len(lengths) - 1)]
@@ -145,7 +146,7 @@ def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked
 
 
 def note_failure(conn: Connection, attempt: Row[Any], now: datetime) -> None:
-    """Rank a trial that failed or was killed last in the rung that it waits for, until it reports there after all."""
+    """Rank a failed or killed trial last in its next rung, until it reports there after all."""
     locked, own = fast.read(conn, (_LOCK, _OWN), {"trial": attempt.trial_id})
     place = _place(locked, own)
     if place is None:
@@ -156,16 +157,16 @@ def note_failure(conn: Connection, attempt: Row[Any], now: datetime) -> None:
 
 
 def leave(conn: Connection, search_id: int, trial_ids: Sequence[int], now: datetime) -> None:
-    """Take cleared trials out of the rungs of their search; what others were told stands."""
+    """Remove cleared trials from the rungs of their search. Decisions on other trials stay valid."""
     conn.execute(sa.select(searches.c.id).where(searches.c.id == search_id).with_for_update(key_share=True))
     own = (rung_entries.c.trial_id.in_(trial_ids), rung_entries.c.left_at.is_(None))
     conn.execute(rung_entries.update().where(*own).values(left_at=now))
 
 
 def enter_anew(conn: Connection, trial_id: int, search_id: int | None) -> None:
-    """Forget what a trial reported with hyperparameters that were refused; what others were told stands.
+    """Delete the reports of a trial with hyperparameters that were refused.
 
-    Its entries are not kept beside those that follow: a trial has one in each rung.
+    Decisions on other trials stay valid. The old entries must go, because a trial has one entry per rung.
     """
     conn.execute(trials.update().where(trials.c.id == trial_id).values(best_metric=None, best_step=None))
     conn.execute(sa.select(searches.c.id).where(searches.c.id == search_id).with_for_update(key_share=True))
@@ -173,7 +174,7 @@ def enter_anew(conn: Connection, trial_id: int, search_id: int | None) -> None:
 
 
 def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the best value of the searcher's metric with its trial.
+    """Store the best value of the searcher's metric with its trial.
 
     :param attempt: locked
     :param validations: events of kind ``validation`` of rank 0
@@ -199,9 +200,9 @@ def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping
 
 
 def _is_refused(conn: Connection, attempt: Row[Any], draw: int) -> bool:
-    """Return whether the hyperparameters of an attempt were refused and others drawn since: its reports come late.
+    """Return whether an attempt's hyperparameters were refused and replaced, so that its reports are outdated.
 
-    :param draw: which sample the trial has now
+    :param draw: index of the trial's current sample
     """
     if not draw:
         return False
@@ -212,10 +213,10 @@ def _is_refused(conn: Connection, attempt: Row[Any], draw: int) -> bool:
 
 
 def _place(locked: Sequence[Any], own: Sequence[Any]) -> _Place | None:
-    """Return where a trial stands; None when nothing is decided for it (any more).
+    """Return the position of a trial, None when no further decision is made for it.
 
-    :param locked: what ``_LOCK`` gave
-    :param own: what ``_OWN`` gave, after the lock
+    :param locked: rows of ``_LOCK``
+    :param own: rows of ``_OWN``, read after the lock
     """
     lengths = locked[0].rungs.get(str(locked[0].bracket)) if locked else None
     if not lengths:
@@ -234,7 +235,7 @@ def _row(attempt: Row[Any], search: Any, rung: int, now: datetime, **values: Any
 
 
 def _metric(value: Any) -> float | None:
-    """Return a finite number, None for anything else."""
+    """Return a finite number as float, None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -245,5 +246,5 @@ def _metric(value: Any) -> float | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a host sent an integer that a column can hold."""
+    """Return whether a host's value is an integer that a column can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -1,4 +1,4 @@
-"""Whether a store has the schema of this code, and how it gets it."""
+"""Schema of the store: its revisions, their check and their migration."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MIGRATION_WAIT_S = 60.0
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "ceph", "fuse.glusterfs", "glusterfs"}
 )
-#: Key in ``meta``: a revision and, behind a blank, the oldest revision whose code works with its schema.
+#: Key in ``meta``. Its value is a revision, a blank, and the oldest revision whose code works with that schema.
 USABLE_FROM = "usable_from"
-#: A number of our own among PostgreSQL's advisory locks.
+#: Number of the provider's lock among PostgreSQL's advisory locks.
 ADVISORY_LOCK = 0x6474_7261_696E
 
 
 def revision(engine: Engine) -> str | None:
-    """Return the schema revision of a database, None when it has no schema of ours.
+    """Return the schema revision of a database, None when it has no schema of the provider.
 
     :raises StoreError: the database cannot be reached
     """
@@ -51,37 +51,39 @@ def revision(engine: Engine) -> str | None:
 
 
 def require_current(engine: Engine) -> None:
-    """Return when this code works with the schema of the database: its own, or a newer one that only adds to it.
+    """Check that this code works with the schema of the database.
 
-    :raises StoreNotMigratedError: it has an older one, none, or a newer one that this code does not work with
+    It works with its own schema, and with a newer one that only adds to it.
+
+    :raises StoreNotMigratedError: the schema is older, missing, or newer and incompatible
     """
     found = revision(engine)
     if found == HEAD or is_usable(engine, found):
         return
     _refuse_newer(found)
     raise StoreNotMigratedError(
-        f"The store has {f'schema {found}' if found else 'no schema yet'}, this version needs {HEAD}. "
+        f"The store has {f'schema {found}' if found else 'no schema yet'}, but this version needs {HEAD}. "
         "Run once: airflow dtrain db migrate"
     )
 
 
 def is_usable(engine: Engine, found: str | None) -> bool:
-    """Return whether a newer version made the schema, and says that it only added to what this code knows."""
+    """Return whether a newer schema is recorded as only adding to the schema of this code."""
     if found is None or found in REVISIONS:
         return False
     query = sa.select(meta.c.value).where(meta.c.key == USABLE_FROM)
     with gate.transaction(), engine.execution_options(dtrain_reads=True).connect() as connection:
         told_of, _, oldest = str(connection.scalar(query) or "").partition(" ")
-    # What an older revision wrote says nothing of a newer one.
+    # A record that an older revision wrote does not apply to a newer schema.
     return told_of == found and oldest in REVISIONS
 
 
 def migrate(url: str) -> str:
-    """Bring the store at ``url`` to the schema of this code; return its revision. Repeatable.
+    """Migrate the store at ``url`` to the schema of this code and return its revision. Repeatable.
 
-    Any number of processes may call it at once: one works, the others wait for it.
+    Several processes may call it at once: one of them migrates, the rest wait for it.
 
-    :raises StoreNotMigratedError: the store was made by a newer version
+    :raises StoreNotMigratedError: a newer version created the store
     :raises StoreError: the database cannot be reached or changed
     """
     parsed = parse_url(url)
@@ -96,21 +98,21 @@ def migrate(url: str) -> str:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring an open database to the schema of this code, under its migration lock.
+    """Migrate an open database to the schema of this code, under its migration lock.
 
     A newer schema with which this code works is left as it is.
 
-    :raises StoreNotMigratedError: the store was made by a newer version, and this one does not work with it
+    :raises StoreNotMigratedError: a newer version created the store, and this one does not work with it
     :raises StoreError: the database cannot be reached or changed
     """
     move(engine, HEAD)
 
 
 def move(engine: Engine, target: str) -> None:
-    """Bring an open database up or down to a revision, under its migration lock.
+    """Migrate an open database up or down to a revision, under its migration lock.
 
-    :param target: one of ``REVISIONS``; one below the present loses what only the newer schema holds
-    :raises StoreNotMigratedError: the store was made by a newer version, and this one does not work with it
+    :param target: one of ``REVISIONS``; a downgrade loses the data that only the newer schema holds
+    :raises StoreNotMigratedError: a newer version created the store, and this one does not work with it
     :raises StoreError: the database cannot be reached or changed
     """
     with gate.transaction():
@@ -148,10 +150,10 @@ def _move_if_needed(engine: Engine, target: str) -> None:
 
 
 def note_usable(connection: Connection, found: str, oldest: str) -> None:
-    """Write into the store with which code its schema works; called by each step of a migration.
+    """Record in the store with which code its schema works. Each step of a migration calls it.
 
-    :param found: the revision that the step has made
-    :param oldest: the oldest revision whose code works with it
+    :param found: the revision after the step
+    :param oldest: the oldest revision whose code works with that schema
     """
     connection.execute(meta.delete().where(meta.c.key == USABLE_FROM))
     connection.execute(meta.insert().values(key=USABLE_FROM, value=f"{found} {oldest}"))
@@ -159,9 +161,9 @@ def note_usable(connection: Connection, found: str, oldest: str) -> None:
 
 @contextmanager
 def _without_foreign_keys(connection: Connection) -> Iterator[None]:
-    """Switch SQLite's foreign keys off, which works outside of transactions only.
+    """Switch SQLite's foreign keys off, which works only outside of transactions.
 
-    A table that is rebuilt is dropped first: with them on, its rows' dependants would go with it.
+    A table that is rebuilt is dropped first. With foreign keys on, that would delete the rows that refer to it.
     """
     if connection.dialect.name != "sqlite":
         yield
@@ -182,8 +184,8 @@ def _check_foreign_keys(connection: Connection) -> None:
     if broken:
         tables = ", ".join(sorted({str(row[0]) for row in broken}))
         raise StoreError(
-            f"The migration would leave {len(broken)} rows without the row they refer to (tables {tables}). Nothing "
-            "was changed. Keep a copy of the file and report this."
+            f"The migration would leave {len(broken)} rows without the row they refer to (tables {tables}). It "
+            "changed nothing. Keep a copy of the file and report this."
         )
 
 
@@ -196,8 +198,8 @@ def _seed(connection: Connection) -> None:
 def _refuse_newer(found: str | None) -> None:
     if found is not None and found not in REVISIONS:
         raise StoreNotMigratedError(
-            f"The store has schema {found}, this version of airflow-provider-dtrain knows {HEAD}. "
-            "A newer version made it: upgrade the provider here."
+            f"The store has schema {found} of a newer version, but this version of airflow-provider-dtrain knows "
+            f"{HEAD}: upgrade the provider here."
         )
 
 
@@ -205,8 +207,8 @@ def _refuse_network(path: Path) -> None:
     kind = file_system_of(path.resolve())
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreError(
-            f"The store {path} lies on {kind}; SQLite needs a file system of this machine. "
-            "Move it, or use PostgreSQL in [dtrain] sql_alchemy_conn."
+            f"The store {path} is on {kind}, but SQLite needs a local file system. "
+            "Move it to a local disk, or use PostgreSQL in [dtrain] sql_alchemy_conn."
         )
 
 
@@ -227,7 +229,7 @@ def _file_lock(path: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"Another process has been migrating the store for {MIGRATION_WAIT_S:.0f} s ({path}). "
-                        "See which one: fuser -v " + str(path)
+                        "Find the process: fuser -v " + str(path)
                     ) from None
                 time.sleep(0.02)
         yield

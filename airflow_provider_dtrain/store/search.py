@@ -1,4 +1,4 @@
-"""Searches: one plan of an experiment's trials, their history, and their end."""
+"""Searches: plans of an experiment's trials, their history and their end."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from airflow_provider_dtrain.store.views import key_of, trial_views
 #: States of trials that count as a success of their search.
 SUCCESSES = ("completed", "stopped")
 _COUNTED = sa.select(trials.c.state, sa.func.count().label("all")).group_by(trials.c.state)
-_NOBODY_CAME = {"error": "UserError", "kind": "user", "message": "No trial of the experiment was started."}
+_NOTHING_STARTED = {"error": "UserError", "kind": "user", "message": "No trial of the experiment was started."}
 
 _KILLED = {"error": "TrialKilledError", "kind": "user"}
 
 
 class Searches(Ending):
-    """What was planned, and what came of it."""
+    """Searches of experiments: creation, results and end."""
 
     @writes
     def create_search(self, conn: Connection, submission: SearchSubmission) -> SearchView:
-        """Write experiment and search; the same key gives the first search again.
+        """Create an experiment and its search. The same key returns the first search again.
 
-        The same task with another ``max_tries`` was cleared: it gets the next generation of the experiment, with
-        empty rungs and the first one's seed. What people wanted of the older one is forgotten.
+        The same task with another ``max_tries`` was cleared. It gets the next generation of the experiment, with
+        empty rungs and the seed of the first generation. Control requests to the older generation are dropped.
 
         :raises ConflictError: another task of the DAG run has an experiment of this name
         :raises NotFoundError: the configuration does not exist
@@ -55,7 +55,7 @@ class Searches(Ending):
         experiment = self._open_experiment(
             conn, key, submission.experiment_name, submission.weight, submission.max_slots
         )
-        # Looked at again: another caller may have come first while we waited for the experiment's lock.
+        # Read again: another caller may have created it while this one waited for the experiment's lock.
         if (found := _search_view(conn, _is_key(key))) is not None:
             return found
         of_experiment = sa.select(searches).where(searches.c.experiment_id == experiment.id)
@@ -83,37 +83,37 @@ class Searches(Ending):
     def search(self, conn: Connection, search_id: int) -> SearchView:
         """Return a search.
 
-        :raises NotFoundError: there is none with this id
+        :raises NotFoundError: there is no search with this id
         """
         row = fast.first(conn, _SEARCH, {"search": search_id})
         return _require(None if row is None else _as_view(row), search_id)
 
     @reads
     def search_of(self, conn: Connection, trial_id: int) -> SearchView | None:
-        """Return the search that planned a trial; None when none did."""
+        """Return the search that planned a trial, None for a trial without one."""
         own = sa.select(trials.c.search_id).where(trials.c.id == trial_id).scalar_subquery()
         return _search_view(conn, searches.c.id == own)
 
     @reads
     def decisions(self, conn: Connection, trial_id: int) -> list[RungEntry]:
-        """Return what a trial was told, lowest rung first."""
+        """Return the decisions on a trial, lowest rung first."""
         return _as_entries(fast.rows(conn, _DECISIONS, {"trial": trial_id}))
 
     @reads
     def rung_entries(self, conn: Connection, search_id: int) -> list[RungEntry]:
-        """Return all entries of a search, those of failed and cleared trials included: by bracket and rung, best first.
+        """Return all entries of a search by bracket and rung, best first.
 
-        Entries that are equal come in the order in which they were written.
+        Entries of failed and cleared trials are included. Equal entries come in the order in which they were written.
         """
         return _as_entries(conn.execute(_ENTRIES.where(rung_entries.c.search_id == search_id)))
 
     @writes
     def set_hparams(self, conn: Connection, attempt_id: int, watch: int, hparams: Mapping[str, Any], draw: int) -> None:
-        """Give a trial the hyperparameters that were drawn for it, or drawn again.
+        """Store the hyperparameters that were sampled for a trial.
 
-        Drawn again, it begins anew: what it reported with those that were refused counts no more.
+        A trial with a second or later sample starts from scratch: reports with the refused samples no longer count.
 
-        :param draw: which sample of its number they are, from 0
+        :param draw: index of the sample among those drawn for the trial's number, from 0
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
@@ -125,7 +125,7 @@ class Searches(Ending):
 
     @reads
     def history(self, conn: Connection, search_id: int) -> list[HistoryRow]:
-        """Return the trials of a search by number; of a cleared task the newest."""
+        """Return the trials of a search by number, without trials that were cleared."""
         highest = sa.select(sa.func.max(rung_entries.c.units)).where(
             rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error)
         )
@@ -142,9 +142,10 @@ class Searches(Ending):
 
     @reads
     def best_trial(self, conn: Connection, search_id: int) -> TrialView | None:
-        """Return the trial with the best value of the searcher's metric among those that completed or were stopped.
+        """Return the trial with the best metric among those that completed or were stopped.
 
-        None when there is none. Of equals, the one with the smallest number.
+        The metric is the searcher's. Among equal trials the one with the smallest number is returned, and None when
+        no trial qualifies.
 
         :raises NotFoundError: there is no such search
         """
@@ -161,9 +162,9 @@ class Searches(Ending):
     def best_metric_of(
         self, conn: Connection, name: str, smaller_is_better: bool, *, before_search_id: int
     ) -> float | None:
-        """Return the best value that any earlier run of experiments of a name has reached; None without one.
+        """Return the best metric of all earlier searches in experiments of a name, None without one.
 
-        Earlier are all searches by the same metric that have ended, whatever their DAG, except ``before_search_id``.
+        Earlier searches are all ended searches by the same metric, of any DAG, except ``before_search_id``.
         """
         metric = sa.select(searches.c.metric).where(searches.c.id == before_search_id).scalar_subquery()
         best = sa.func.min(trials.c.best_metric) if smaller_is_better else sa.func.max(trials.c.best_metric)
@@ -183,10 +184,11 @@ class Searches(Ending):
 
     @writes
     def announce_best(self, conn: Connection, search_id: int, key: TrialKey, metric: float) -> float | None:
-        """Note that a task announces the best trial of a search as a new best; return None when it is one.
+        """Record that a task announces the best trial of a search as a new best.
 
-        Otherwise the metric that another task, or this one before it was cleared, has announced already and that is
-        as good. A task that is tried again announces again: nobody knows whether its worker came to that.
+        Return None when it is a new best. Otherwise return the metric, at least as good, that another task or this one
+        before it was cleared has announced. A retried task announces again, because its previous worker may have died
+        before the announcement.
 
         :param key: of the task that announces
         :raises NotFoundError: there is no such search
@@ -206,10 +208,10 @@ class Searches(Ending):
 
     @writes
     def end_search(self, conn: Connection, search_id: int) -> SearchEnd:
-        """End a search and, where it is the newest generation, its experiment; return how. Repeatable.
+        """End a search and, if it is the newest generation, its experiment. Return the outcome. Repeatable.
 
-        An experiment also ends by itself with the last of its ``max_trials`` trials. This ends it although some were
-        never submitted: nothing is left that could submit them.
+        An experiment also ends by itself with the last of its ``max_trials`` trials. This method ends it even if some
+        trials were never submitted, because no task is left that could submit them.
 
         :raises NotFoundError: there is no such search
         """
@@ -235,7 +237,7 @@ class Searches(Ending):
             return SearchEnd(state=state, failure=killed, failed_trial_id=None, trials=counts)
         first = sa.select(trials.c.id, trials.c.failure).where(*own, trials.c.failure.is_not(None))
         row = conn.execute(first.order_by(trials.c.ended_at, trials.c.id).limit(1)).one_or_none()
-        failure = _NOBODY_CAME if row is None and not counts else getattr(row, "failure", None)
+        failure = _NOTHING_STARTED if row is None and not counts else getattr(row, "failure", None)
         return SearchEnd(state=state, failure=failure, failed_trial_id=getattr(row, "id", None), trials=counts)
 
 
@@ -305,8 +307,8 @@ def _as_entries(rows: Iterable[Row[Any]]) -> list[RungEntry]:
 def _check(conn: Connection, submission: SearchSubmission) -> None:
     if submission.max_trials < 1 or submission.max_concurrent_trials < 0 or submission.divisor < 2:
         raise UserError(
-            f"max_trials {submission.max_trials}, max_concurrent_trials {submission.max_concurrent_trials}, divisor "
-            f"{submission.divisor}: at least 1, 0 (no cap) and 2 are accepted."
+            "max_trials must be at least 1, max_concurrent_trials at least 0 (no cap) and divisor at least 2, got "
+            f"{submission.max_trials}, {submission.max_concurrent_trials} and {submission.divisor}."
         )
     if conn.scalar(sa.select(configs.c.config_id).where(configs.c.config_id == submission.config_id)) is None:
         raise NotFoundError(f"The store has no configuration {submission.config_id}.")
@@ -316,5 +318,5 @@ def _taken(name: str, key: TrialKey, other: Row[Any]) -> ConflictError:
     index = "" if other.map_index < 0 else f" (map index {other.map_index})"
     return ConflictError(
         f"Task '{key.task_id}' and task '{other.task_id}'{index} of DAG run '{key.run_id}' both plan an experiment "
-        f"'{name}': one DAG run has one of each name. Set `name` in one of their configurations."
+        f"'{name}'. Names must be unique in a DAG run. Set `name` in one of their configurations."
     )

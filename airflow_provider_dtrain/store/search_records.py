@@ -1,4 +1,4 @@
-"""What the store takes and gives of searches: frozen values, one line of meaning per attribute."""
+"""Arguments and results of searches: frozen values, each attribute with its meaning."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class SearchSubmission:
     config_id: int
     #: Name of the searcher.
     method: str
-    #: Which metric of a validation counts; None: none does.
+    #: Name of the searcher's metric in a validation; None: the searcher uses none.
     metric: str | None = None
     smaller_is_better: bool = True
-    #: One trial in so many goes on at a rung, >= 2.
+    #: One trial in ``divisor`` continues at a rung; >= 2.
     divisor: int = 4
     seed: int = 0
-    #: True: the configuration names the seed. Else a later generation keeps the seed of the first.
+    #: True: the configuration names the seed. Otherwise a later generation keeps the seed of the first.
     is_seed_given: bool = False
     #: Bracket -> units of training at each of its rungs; empty: trials are never compared while they run.
     rungs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    #: Trials that are planned.
+    #: Number of planned trials.
     max_trials: int = 1
-    #: Trials that hold a gang at one time; 0 = no cap.
+    #: Most trials that hold a gang at one time; 0 = no cap.
     max_concurrent_trials: int = 0
-    #: Share of the experiment beside others; counts when the experiment is made.
+    #: Share of the experiment relative to other experiments; read only when the experiment is created.
     weight: float = 1.0
-    #: Most slots that all gangs of the experiment hold at one time; None = no cap. As ``weight``.
+    #: Most slots that all gangs of the experiment hold at one time; None = no cap. Read like ``weight``.
     max_slots: int | None = None
 
 
@@ -52,7 +52,7 @@ class SearchView:
     search_id: int
     experiment_id: int
     experiment: str
-    #: From 1; grows when a person clears the task that plans.
+    #: From 1; grows when a user clears the task that plans.
     generation: int
     key: TrialKey
     method: str
@@ -65,31 +65,31 @@ class SearchView:
     max_concurrent_trials: int
     config_id: int
     created_at: datetime
-    #: When :meth:`Store.end_search` ended it.
+    #: Time at which :meth:`Store.end_search` ended it.
     ended_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RungEntry:
-    """What a trial reported at one rung, and what it was told."""
+    """Report of a trial at one rung, and the decision that it received."""
 
     trial_id: int
     trial_number: int
     bracket: int
     #: From 0.
     rung: int
-    #: How long it had trained.
+    #: Units of training at the report.
     units: int
-    #: None when it was no finite number, and for a trial that failed.
+    #: None when the report held no finite number, and for a trial that failed.
     metric: float | None
     #: None for a trial that failed.
     decision: Decision | None
-    #: True: it failed, and ranks last until it reports after all.
+    #: True: the trial failed, and ranks last until it reports after all.
     is_error: bool
     #: Number of the attempt that reported.
     attempt: int
     at: datetime
-    #: True: the trial was cleared since, and the entry counts no longer.
+    #: True: the trial was cleared since, and the entry no longer counts.
     has_left: bool = False
 
 
@@ -99,19 +99,19 @@ class HistoryRow:
 
     trial_id: int
     number: int
-    #: Empty while it is not drawn.
+    #: Empty until they are sampled.
     hparams: Mapping[str, Any]
     is_drawn: bool
     state: TrialState
     #: Best finite value of the searcher's metric; None without one.
     metric: float | None
-    #: How long it had trained at its highest rung; 0 before the first.
+    #: Units of training at its highest rung; 0 before the first.
     units: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEnd:
-    """How a search ended."""
+    """Outcome of a search."""
 
     #: ``completed`` when at least one trial completed or was stopped, unless the experiment was killed.
     state: ExperimentState
@@ -132,7 +132,7 @@ class ExperimentView:
     dag_id: str
     run_id: str
     state: ExperimentState
-    #: ``pause``, ``stop`` or ``kill``: what a person wants of it, and who; None = nothing.
+    #: Control request in force (``pause``, ``stop`` or ``kill``) and its user; None = no request.
     wish: ExperimentWish | None
     wished_by: str | None
     #: None without a search.
@@ -141,13 +141,13 @@ class ExperimentView:
     generation: int | None
     metric: str | None
     smaller_is_better: bool
-    #: Trials that are planned; without a search those that there are.
+    #: Number of planned trials; without a search the number of submitted ones.
     max_trials: int
-    #: State -> trials in it; cleared ones left out.
+    #: State -> trials in it, without cleared ones.
     trials: Mapping[str, int]
-    #: Of trials that have not failed; None while there is none.
+    #: Best metric of the trials that are neither errored nor killed; None while there is none.
     best: float | None
-    #: Its id.
+    #: Id of the trial with the best metric.
     best_trial: int | None
     weight: float
     max_slots: int | None

@@ -1,4 +1,4 @@
-"""The schema. Changed only together with a new revision in ``migrations/versions``."""
+"""Tables of the store. A change needs a new revision in ``migrations/versions``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ metadata = sa.MetaData(
     }
 )
 
-#: SQLite counts ids up by itself only for plain INTEGER.
+#: SQLite generates ids only for plain INTEGER.
 Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Json = sa.JSON(none_as_null=True)
 Name = sa.String(63)
@@ -52,10 +52,10 @@ def _time(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
     return sa.Column(name, UtcDateTime(), nullable=nullable)
 
 
-#: ``store_id``, the identity by which hosts know this store.
+#: ``store_id``, by which hosts identify this store, and other settings of the whole store.
 meta = sa.Table("meta", metadata, sa.Column("key", Name, primary_key=True), _text("value"))
 
-#: ``token``, the last fencing token given out.
+#: ``token``, the last fencing token in use.
 counters = sa.Table(
     "counters", metadata, sa.Column("name", Name, primary_key=True), sa.Column("value", sa.BigInteger, nullable=False)
 )
@@ -94,7 +94,7 @@ pools = sa.Table(
     _seconds("max_wait_s", 129_600.0), _seconds("protected_share", 0.6), _seconds("fresh_s", 7200.0),
     _seconds("young_s", 28_800.0), _seconds("min_run_s", 1800.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
-    # A pass is due when the version has moved since the last one, or at next_due_at.
+    # A pass is due when the version has changed since the last pass, or at next_due_at.
     sa.Column("version", sa.BigInteger, nullable=False, default=1),
     sa.Column("passed_version", sa.BigInteger, nullable=False, default=0),
     _time("next_due_at"), _int("waiting"),
@@ -108,7 +108,7 @@ hosts = sa.Table(
     sa.Column("state_dir", sa.Text), sa.Column("lock_dir", sa.Text), sa.Column("host_key", sa.Text),
     sa.Column("state", sa.String(16), nullable=False), _text("state_reason"), _time("state_since"),
     sa.Column("facts", Json, nullable=False), _time("facts_at"),
-    # When somebody last began to probe it because it did not answer.
+    # Time of the last claim to probe it because it did not answer.
     _time("probed_at"),
     sa.Column("machine_id", sa.String(128)), sa.Column("boot_id", sa.String(128)), sa.Column("pid_ns", sa.String(128)),
     sa.UniqueConstraint("machine_id", "boot_id", "pid_ns"),
@@ -120,7 +120,7 @@ slots = sa.Table(
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("device", sa.Text), sa.Column("device_name", sa.Text), sa.Column("memory_bytes", sa.BigInteger),
     _flag("enabled", True), sa.Column("state", sa.String(16), nullable=False, default="ready"),
-    # Why it is not ready, in words.
+    # Reason why it is not ready, in words.
     sa.Column("note", sa.Text),
 )  # fmt: skip
 
@@ -129,13 +129,13 @@ experiments = sa.Table(
     sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
     sa.Column("name", sa.String(250), nullable=False), sa.Column("state", sa.String(16), nullable=False),
     _seconds("weight", 1.0), sa.Column("max_slots", sa.Integer),
-    # ``pause``, ``stop`` or ``kill``: what a person wants of its trials, those to come included.
+    # Control request ``pause``, ``stop`` or ``kill`` for all its trials, including later ones.
     sa.Column("wish", Name), sa.Column("wished_by", sa.Text),
     _time("created_at", nullable=False), _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "name"),
 )  # fmt: skip
 
-#: One plan of an experiment's trials; clearing the task that made it makes the next generation.
+#: One plan of an experiment's trials. If its task is cleared, the task creates the next generation.
 searches = sa.Table(
     "searches", metadata, _id(), _ref("experiment_id", "experiments.id"), _int("generation", 1),
     sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
@@ -146,7 +146,7 @@ searches = sa.Table(
     # {bracket: [units of training at each rung]}
     sa.Column("rungs", Json, nullable=False), _int("max_trials"), _int("max_concurrent_trials"),
     _time("created_at", nullable=False), _time("ended_at"),
-    # {"metric": of the trial last announced as a new best, "by": the task instance that did, as a list}
+    # {"metric": metric of the trial last announced as a new best, "by": the announcing task instance, as a list}
     sa.Column("announced", Json),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
     sa.UniqueConstraint("experiment_id", "generation"),
@@ -163,18 +163,18 @@ trials = sa.Table(
     # [{"host": name, "until_s": unix seconds}]
     sa.Column("excluded", Json, nullable=False, default=list),
     _time("kill_requested_at"), sa.Column("kill_requested_by", sa.Text),
-    # Set while a person wants it to hold no slots.
+    # Set while a user has paused it.
     _time("pause_requested_at"), sa.Column("pause_requested_by", sa.Text),
-    # Set while a person wants it to end with the best that it has.
+    # Set once a user has requested that it stops with its best result so far.
     _time("stop_requested_at"), sa.Column("stop_requested_by", sa.Text),
     _ref("search_id", "searches.id", nullable=True),
     sa.Column("bracket", sa.Integer, nullable=False, default=0, server_default="0"),
-    # Which sample of its number it has; False in is_drawn: none yet.
+    # Index of its sample among those drawn for its number; is_drawn False: none yet.
     sa.Column("draw", sa.Integer, nullable=False, default=0, server_default="0"),
     sa.Column("is_drawn", sa.Boolean, nullable=False, default=True, server_default=sa.true()),
     # Best finite value of the searcher's metric in a validation, and its step.
     sa.Column("best_metric", sa.Float), sa.Column("best_step", sa.BigInteger),
-    # Since when a newer trial of its task instance stands in its place: a person has cleared the task.
+    # Time at which a newer trial of its task instance replaced it, because a user cleared the task.
     _time("cleared_at"),
     sa.Column("failure", Json), sa.Column("result", Json),
     _time("created_at", nullable=False), _time("ended_at"),
@@ -190,20 +190,20 @@ allocations = sa.Table(
     sa.Column("pool", Name, nullable=False), _int("slots"), _int("priority", 42), _flag("is_single_host"),
     sa.Column("on_unplaceable", sa.String(8), nullable=False, default="fail"),
     sa.Column("state", sa.String(16), nullable=False),
-    # Place in the queue; a request that follows another one of its trial inherits it.
+    # Place in the queue, inherited by the next request of the same trial.
     sa.Column("sequence", sa.BigInteger, nullable=False, default=0),
     sa.Column("token", sa.BigInteger), _text("reason"), _flag("unplaceable"),
-    # Place among those that wait, by the last pass that looked at it.
+    # Place among the waiting requests, as of the last pass that considered it.
     sa.Column("position", sa.Integer),
     _time("submitted_at", nullable=False), _time("renewed_at", nullable=False),
     _time("granted_at"), _time("ended_at"),
-    # Counters up to granted_at and up to eligible_since; a request that follows another one inherits them.
+    # Counters up to granted_at and up to eligible_since, inherited by the next request of the same trial.
     _seconds("held_s"), _seconds("waited_s"), _time("eligible_since"),
     sa.Column("paused", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.Column("max_runtime_s", sa.Float),
-    # {host: [slot, ...]} that come free for it; and the hosts that are kept for it.
+    # {host: [slot, ...]} that become free for it, and the hosts that are reserved for it.
     sa.Column("claim", Json), sa.Column("reserved_hosts", Json),
-    # When it may start at the latest or about; in words.
+    # Expected start, latest or approximate, and in words.
     _time("expected_at"), sa.Column("expected", sa.Text, nullable=False, default="", server_default=""),
     # None: as soon as it has written a checkpoint.
     sa.Column("preemptible", sa.Boolean),
@@ -224,9 +224,9 @@ gangs = sa.Table(
     sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
     _seconds("hold_for_s", 900.0), _time("held_until"),
     _int("watch"), sa.Column("watcher", sa.Text), sa.Column("ended_because", sa.Text),
-    # The attempt that uses it, or whose hosts have not all confirmed its end; and those hosts.
+    # The attempt that uses it, or whose end not every host has confirmed, and those hosts.
     sa.Column("attempt_id", Id), sa.Column("unclear", Json, nullable=False, default=list),
-    # A task that is tried again after its gang has ended gets another one.
+    # Not unique: a task that is retried after its gang has ended gets another gang.
     sa.Index("ix_gangs_dag_id_run_id_task_id_map_index", "dag_id", "run_id", "task_id", "map_index"),
 )  # fmt: skip
 
@@ -237,7 +237,7 @@ allocation_slots = sa.Table(
     sa.Column("host", Name, nullable=False), sa.Column("slot", sa.Integer, nullable=False),
     _time("released_at"), sa.Column("proof", sa.String(16)),
     sa.Index("ix_allocation_slots_allocation_id", "allocation_id", "token"),
-    # The invariant of the whole store: nobody else gets a slot before it is released.
+    # The invariant of the whole store: a slot is granted again only after its release.
     sa.Index(
         "uq_allocation_slots_held", "host", "slot", unique=True,
         sqlite_where=sa.text("released_at IS NULL AND slot >= 0"),
@@ -256,20 +256,20 @@ attempts = sa.Table(
     sa.Column("plan", Json), sa.Column("master", Json), _text("reason"),
     sa.Column("failure", Json), sa.Column("result", Json),
     _time("created_at", nullable=False), _time("started_at"), _time("ended_at"),
-    # The task log has all of rank 0's log, or marks that say what is missing.
+    # The task log has all of rank 0's log, or marks for the missing parts.
     sa.Column("log_closed", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.UniqueConstraint("trial_id", "number"),
     sa.Index("ix_attempts_allocation_id", "allocation_id"),
 )  # fmt: skip
 
-#: How far each file of a run is committed. A new grant is a new run, whose files begin at 0.
+#: Committed position in each file of a run. A new grant is a new run, whose files begin at 0.
 streams = sa.Table(
     "streams", metadata,
     sa.Column("attempt_id", Id, sa.ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
     sa.Column("token", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("host", Name, primary_key=True), sa.Column("stream", Name, primary_key=True),
     sa.Column("position", sa.BigInteger, nullable=False),
-    # Raised when the file began anew: its host lost its end in a crash.
+    # Raised when the file was restarted, because its host lost its end in a crash.
     sa.Column("epoch", sa.Integer, nullable=False, default=0, server_default="0"),
 )  # fmt: skip
 
@@ -303,22 +303,22 @@ checkpoints = sa.Table(
     sa.Column("step", sa.BigInteger, nullable=False), _text("path"), sa.Column("size_bytes", sa.BigInteger),
     sa.Column("sha256", sa.String(64)), sa.Column("metrics", Json, nullable=False), _time("at", nullable=False),
     sa.Column("copy_url", sa.Text), _time("removed_at"),
-    # Why it is not used: its path lies outside what the configuration names.
+    # Reason why it is not used: its path is outside the configured places.
     sa.Column("refused", sa.Text),
     sa.Index("ix_checkpoints_trial_id", "trial_id", "step"),
 )  # fmt: skip
 
-#: What trials reported at the rungs of a search, and what they were told; never changed by what others report.
+#: Reports of trials at the rungs of a search, and the decisions on them. Reports of other trials never change an entry.
 rung_entries = sa.Table(
     "rung_entries", metadata, _id(), _ref("search_id", "searches.id"), _int("bracket"), _int("rung"),
     _ref("trial_id", "trials.id"), _ref("attempt_id", "attempts.id"),
-    # As reported; None when it was no finite number, and for a trial that failed.
+    # As reported; None if that was no finite number, and for a trial that failed.
     sa.Column("metric", sa.Float), sa.Column("units", sa.BigInteger, nullable=False),
-    # By what the rung is sorted, smallest first.
+    # Sort key within the rung, smallest first.
     sa.Column("rank_value", sa.Float, nullable=False),
     # None for a trial that failed.
     sa.Column("decision", sa.String(16)), _flag("is_error"), _time("at", nullable=False),
-    # Since when it no longer counts: its trial was cleared.
+    # Time from which it no longer counts, because its trial was cleared.
     _time("left_at"),
     sa.UniqueConstraint("trial_id", "rung"),
     sa.Index(

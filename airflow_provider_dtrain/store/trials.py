@@ -43,11 +43,13 @@ from airflow_provider_dtrain.store.views import (
 
 
 class Trials(Ending):
-    """What was asked for, and what became of it."""
+    """Submission of trials, and views of trials and attempts."""
 
     @writes
     def submit_trial(self, conn: Connection, submission: TrialSubmission) -> Ticket:
-        """Write experiment, trial, waiting request and first attempt; the same key gives the first ticket again.
+        """Submit a trial: write its experiment, the trial, a waiting request and the first attempt.
+
+        The same key returns the first ticket again.
 
         :raises NotFoundError: pool, configuration or payload do not exist
         :raises UserError: slots or priority are out of range
@@ -57,7 +59,7 @@ class Trials(Ending):
             return ticket
         _check(conn, submission)
         pool = lock_pool(conn, submission.pool)
-        # Looked at again: on PostgreSQL another caller may have come first while we waited for the lock.
+        # Read again: on PostgreSQL another caller may have submitted it while this one waited for the lock.
         if (ticket := submitted(conn, submission)) is not None:
             return ticket
         _refuse_unplaceable(conn, submission, pool)
@@ -94,7 +96,7 @@ class Trials(Ending):
         )  # fmt: skip
 
     def _clear_older(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> None:
-        """Let a trial stand in the place of those that its task instance had in this search before it was cleared."""
+        """Mark older trials of the same task instance in this search as cleared."""
         of, now = {f"of_{name}": getattr(submission.key, name) for name in _TASK}, self._now()
         asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
         older = [row.id for row in fast.rows(conn, _CLEAR, asked)]
@@ -125,9 +127,9 @@ class Trials(Ending):
 
     @reads
     def attempt(self, conn: Connection, attempt_id: int) -> AttemptView:
-        """Return an attempt with everything needed to carry it on.
+        """Return an attempt with all state that a follower needs to continue it.
 
-        :raises NotFoundError: there is none with this id
+        :raises NotFoundError: there is no attempt with this id
         """
         found = attempt_view(conn, attempt_id)
         if found is None:
@@ -138,7 +140,7 @@ class Trials(Ending):
     def trial(self, conn: Connection, trial_id: int) -> TrialView:
         """Return a trial.
 
-        :raises NotFoundError: there is none with this id
+        :raises NotFoundError: there is no trial with this id
         """
         found = trial_view(conn, trial_id)
         if found is None:
@@ -156,9 +158,9 @@ class Trials(Ending):
         state: TrialState | None = None,
         limit: int | None = 100,
     ) -> list[TrialView]:
-        """Return trials, newest first; each argument that is not None narrows the list.
+        """Return trials, newest first. Each argument that is not None narrows the list.
 
-        :param limit: at most so many; None = all
+        :param limit: most trials to return; None = all
         """
         given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id, "state": state}
         where = [trials.c[name] == value for name, value in given.items() if value is not None]
@@ -222,7 +224,7 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
 def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
     """Return the ticket of a trial that was submitted before, None when it was not.
 
-    Its user code may have been removed as old since; whoever submits it again has just stored it.
+    Garbage collection may have removed its user code since. The caller has just stored it again.
     """
     ticket = _ticket(conn, submission.key)
     if ticket is not None and submission.payload is not None:
@@ -268,7 +270,7 @@ _DRAWN = Statement(
 
 
 def _sample(conn: Connection, submission: TrialSubmission) -> dict[str, Any]:
-    """Return the sample of a new trial: the one it brings, else what its task drew before it was cleared."""
+    """Return the sample of a new trial: the submitted one, else its task's from before it was cleared."""
     if submission.hparams is not None or submission.search_id is None:
         return {"hparams": dict(submission.hparams or {}), "is_drawn": submission.hparams is not None}
     of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
@@ -290,13 +292,16 @@ def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
 
 def _check(conn: Connection, submission: TrialSubmission) -> None:
     if submission.slots < 0 or not 1 <= submission.priority <= 99:
-        raise UserError(f"{submission.slots} slots at priority {submission.priority}: slots >= 0, priority 1 to 99.")
+        raise UserError(
+            "slots must be 0 or more and priority 1 to 99, got "
+            f"{submission.slots} slots at priority {submission.priority}."
+        )
     if fast.first(conn, _CONFIG, {"config": submission.config_id}) is None:
         raise NotFoundError(f"The store has no configuration {submission.config_id}.")
     if submission.search_id is not None and fast.first(conn, _SEARCH, {"search": submission.search_id}) is None:
         raise NotFoundError(f"The store has no search {submission.search_id}.")
     if submission.payload is not None and fast.first(conn, _PAYLOAD, {"of_digest": submission.payload}) is None:
-        raise NotFoundError(f"The store has no payload {submission.payload}. Put it before the trial.")
+        raise NotFoundError(f"The store has no payload {submission.payload}. Store it before the trial.")
 
 
 def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Row[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Passes of this process: one thread runs a pass, and the threads that come meanwhile are served by it."""
+"""Sharing of scheduling passes in a process: one thread runs a pass, which also serves threads that join it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 from types import TracebackType
 
-#: Longest wait for the pass of another thread. A caller that waited so long looks for itself.
+#: Longest wait for the pass of another thread. After it, the caller checks the pool itself.
 PASS_WAIT_S = 30.0
 
 _lock = threading.Lock()
@@ -16,26 +16,26 @@ _open: dict[tuple[str, str], Turn] = {}
 class Turn:
     """One pass over a pool, and the callers that it serves.
 
-    A caller may join until the pass commits: its own change was committed before, under the lock of the pool, so a
-    pass that still holds this lock has seen the change, and a pass that still waits for the lock will.
+    A caller may join until the pass commits. Its own change was committed before, under the lock of the pool. So a
+    pass that still holds this lock has seen the change, and a pass that still waits for the lock will see it.
     """
 
     def __init__(self, key: tuple[str, str]) -> None:
         self._key = key
         self._over = threading.Event()
-        #: Whether another caller waits for this pass.
+        #: True when another caller waits for this pass.
         self.has_joined = False
-        #: Requests that still wait, as the pass has found; None until it has succeeded.
+        #: Number of requests that still wait after the pass; None until it has succeeded.
         self.waiting: int | None = None
 
     def close(self) -> None:
-        """Take no further callers: called before the pass commits. Repeatable."""
+        """Accept no further callers. This must come before the pass commits. Repeatable."""
         with _lock:
             if _open.get(self._key) is self:
                 del _open[self._key]
 
     def wait(self) -> int | None:
-        """Return how many requests still wait once the pass is over; None when it failed."""
+        """Return the number of requests that still wait after the pass, None when it failed."""
         return self.waiting if self._over.wait(PASS_WAIT_S) else None
 
     def __enter__(self) -> Turn:
@@ -49,7 +49,7 @@ class Turn:
 
 
 def join_turn(store: str, pool: str) -> tuple[Turn, bool]:
-    """Return the turn that serves the caller, and whether the caller is the one that runs the pass.
+    """Return the turn that serves the caller, and whether the caller must run its pass.
 
     :param store: URL of the store
     """

@@ -1,4 +1,4 @@
-"""Rows joined into what callers see of attempts and trials."""
+"""Views of attempts and trials, joined from rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from airflow_provider_dtrain.store.tables import (
     trials,
 )
 
-#: Host -> the slots of a grant there, and whether they are held.
+#: Host -> slots of a grant on it, and whether they are held.
 _Placed = dict[str, tuple[tuple[int, ...], bool]]
-#: The request for which a gang was told to go.
+#: The request for which a gang was preempted.
 CLAIMANTS = allocations.alias("claimants")
 JOINED = (
     attempts.join(trials, trials.c.id == attempts.c.trial_id)
@@ -51,7 +51,7 @@ IN_SEARCH_NAMES = ("search_id", "bracket", "draw", "is_drawn", "rung")
 
 
 def claimant_of(row: Row[Any]) -> str | None:
-    """Return in words for whom a gang has to go; None when it may stay.
+    """Return the preemptor of a gang in words, None when it is not preempted.
 
     :param row: has ``preempted_at`` and ``claimant_trial``
     """
@@ -61,7 +61,7 @@ def claimant_of(row: Row[Any]) -> str | None:
 
 
 def run_name(store: str, trial_id: int, number: int, token: int) -> str:
-    """Return the name of an attempt's run on the hosts; no other store gives the same one.
+    """Return the name of an attempt's run on the hosts, which no other store uses.
 
     :param store: see :func:`store_mark`
     """
@@ -110,20 +110,20 @@ _GRANT = Statement(
 
 
 def attempt_view(conn: Connection, attempt_id: int) -> AttemptView | None:
-    """Return an attempt, None when there is none with this id."""
+    """Return an attempt, None when there is no attempt with this id."""
     found, grant, [store] = fast.read(conn, (_VIEW, _GRANT, STORE_ID), {"attempt": attempt_id})
     if not found:
         return None
     placed: _Placed = {}
     for row in grant:
-        # Of the grant that was read, whatever was granted since.
+        # Only slots of the grant that was read, because there may be a newer one since.
         if row.token == found[0].token:
             _put(placed, row)
     return _attempt_view(conn, str(store.value)[:8], found[0], placed)
 
 
 def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[AttemptView]:
-    """Return the attempts that fit, by id."""
+    """Return the matching attempts, by id."""
     rows = conn.execute(_VIEWS.where(where)).all()
     placed = placements(conn, {row.allocation_id: row.token for row in rows if row.token is not None})
     store = store_mark(conn)
@@ -155,18 +155,18 @@ def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) 
         position=(row.position or position(conn, row.pool, row.priority, row.sequence)) if waits else None,
         preempted_for=claimant_of(row),
         is_held_gang=row.gang is not None,
-        # Whoever waits for a held gang renews nothing.
+        # An attempt that waits for a held gang renews nothing.
         heard_at=None if waits_held else heard_at(row.state, row.renewed_at, row.asked_at),
         **same,
     )
 
 
 def heard_at(state: str | None, followed_at: datetime | None, asked_at: datetime) -> datetime | None:
-    """Return when whoever cares for an attempt was last heard of; None when nobody has to.
+    """Return the last sign of life of an attempt's waiter or follower, None when it needs neither.
 
-    :param state: of the attempt; None: nobody uses the held gang
-    :param followed_at: when the attempt was last renewed
-    :param asked_at: the same of its request: what waits renews that
+    :param state: of the attempt; None: the held gang is unused
+    :param followed_at: time of the attempt's last renewal
+    :param asked_at: time of its request's last renewal, which a waiter renews
     """
     if state == "waiting":
         return asked_at if followed_at is None else max(asked_at, followed_at)
@@ -174,10 +174,10 @@ def heard_at(state: str | None, followed_at: datetime | None, asked_at: datetime
 
 
 def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: datetime, row: Row[Any]) -> str:
-    """Return why a request waits; of those that were told to stop for it, names the ones that nobody follows.
+    """Return the reason why a request waits, with the preempted trials that have no follower.
 
-    :param reason: what the last pass found
-    :param asked_at: when the request was last renewed
+    :param reason: as found by the last pass
+    :param asked_at: time of the request's last renewal
     :param row: has ``claim`` and ``pool``
     """
     if not row.claim:
@@ -192,16 +192,19 @@ def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: d
         .order_by(allocations.c.trial_id)
     )
     words = [
-        f" Nobody follows trial {one.trial_id} since {one.heard_at:%H:%M:%SZ}: recovery, or its host, has to end it."
+        f" Trial {one.trial_id} has had no follower since {one.heard_at:%H:%M:%SZ}: recovery or its host must end it."
         for one in conn.execute(query)
-        # Whoever waits has just renewed its request.
+        # The waiter has just renewed its request, so ``asked_at`` is about now.
         if one.heard_at is not None and one.heard_at <= asked_at - SILENT_AFTER
     ]
     return "".join([reason, *words])
 
 
 def _is_concerned(row: Row[Any], host: str) -> bool:
-    """Return whether the attempt may have left something on a host; of a held gang, only the one that uses it."""
+    """Return whether the attempt may have left processes on a host.
+
+    On a held gang this is true only for the attempt that uses it.
+    """
     return row.gang is None or (row.gang_user == row.id and host in row.gang_unclear)
 
 
@@ -216,7 +219,7 @@ def position(conn: Connection, pool: str, priority: int, sequence: int) -> int:
 
 
 def placements(conn: Connection, tokens: Mapping[int, int]) -> dict[int, _Placed]:
-    """Return per allocation and host the slots of its grant, and whether they are held.
+    """Return per allocation and host the slots of the grant, and whether they are held.
 
     :param tokens: allocation -> token of its grant
     """
@@ -242,12 +245,12 @@ def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[Row[Any
 
 
 def trial_views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[TrialView]:
-    """Return the trials that fit, newest first."""
+    """Return the matching trials, newest first."""
     return [_trial_view(row) for row in conn.execute(_TRIALS.where(where).limit(limit))]
 
 
 def _of_its_attempts(name: str, value: sa.ColumnElement[Any]) -> sa.Label[Any]:
-    # Of each trial alone: a database would group the attempts of all trials before it looks for one.
+    # A subquery per trial: with a join, the database groups the attempts of all trials before it selects one.
     return sa.select(value).where(attempts.c.trial_id == trials.c.id).scalar_subquery().label(name)
 
 
@@ -266,7 +269,7 @@ _TRIAL = Statement(_TRIALS.where(trials.c.id == sa.bindparam("trial")))
 
 
 def trial_view(conn: Connection, trial_id: int) -> TrialView | None:
-    """Return a trial, None when there is none with this id."""
+    """Return a trial, None when there is no trial with this id."""
     row = fast.first(conn, _TRIAL, {"trial": trial_id})
     return None if row is None else _trial_view(row)
 

@@ -1,4 +1,4 @@
-"""What people and other gangs want from an attempt, and how its follower hears of it."""
+"""Control requests (kill, pause, stop, priority) to trials, and the query with which followers read them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _WISHES: sa.Select[Any] = (
 
 
 class Wishing(Ending):
-    """A wish is only noted: whoever follows the attempt reads it and acts."""
+    """Control requests. The store only records a request, which the attempt's follower reads and executes."""
 
     @reads
     def wishes(self, conn: Connection, attempt_id: int) -> Wishes:
-        """Return what others want from an attempt; one indexed read.
+        """Return the control requests to the follower of an attempt. This is one indexed read.
 
         :raises NotFoundError: there is no such attempt
         """
@@ -41,18 +41,18 @@ class Wishing(Ending):
         if row is None:
             raise NotFoundError(f"There is no attempt {attempt_id}.")
         return Wishes(
-            kill_by=None if row.kill_requested_at is None else row.kill_requested_by or "somebody",
-            pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "somebody",
-            stop_by=None if row.stop_requested_at is None else row.stop_requested_by or "somebody",
+            kill_by=None if row.kill_requested_at is None else row.kill_requested_by or "an unknown user",
+            pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "an unknown user",
+            stop_by=None if row.stop_requested_at is None else row.stop_requested_by or "an unknown user",
             preempted_for=claimant_of(row),
             gang_ended=row.ended_because,
         )
 
     @writes
     def request_kill(self, conn: Connection, trial_id: int, by: str) -> None:
-        """Ask whoever follows a trial to kill it.
+        """Request that the follower of a trial kills it.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such trial
         """
         values = {"kill_requested_at": self._now(), "kill_requested_by": by}
@@ -62,11 +62,11 @@ class Wishing(Ending):
 
     @writes
     def request_pause(self, conn: Connection, trial_id: int, by: str) -> None:
-        """Let a trial hold no slots until it is activated; one that runs is asked to write a checkpoint and go.
+        """Pause a trial: it saves a checkpoint and releases its slots until it is activated.
 
-        A request that waits, or whose grant nobody has taken up, is paused at once. Repeatable.
+        A waiting request, or one whose grant was not taken up yet, is paused at once. Repeatable.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such trial
         :raises ConflictError: it has ended, or its gang is held for other tasks as well
         """
@@ -78,8 +78,8 @@ class Wishing(Ending):
             raise ConflictError(f"Trial {trial_id} is {trial.state}: there is nothing to pause.")
         if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
             raise ConflictError(
-                f"Trial {trial_id} uses a gang that is held for several tasks: pausing it would free no slot. "
-                f"End it: airflow dtrain trial kill {trial_id}"
+                f"Trial {trial_id} uses a gang that is held for several tasks: a pause would free no slot. "
+                f"To end the trial: airflow dtrain trial kill {trial_id}"
             )
         values = {"pause_requested_at": self._now(), "pause_requested_by": by}
         conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
@@ -92,9 +92,9 @@ class Wishing(Ending):
 
     @writes
     def activate(self, conn: Connection, trial_id: int, by: str) -> bool:
-        """Let a paused trial go on, in its place in the queue; return whether it was paused or about to be.
+        """Resume a paused trial in its place in the queue, and return whether a pause was requested.
 
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such trial
         """
         return self._activate(conn, trial_id, by)
@@ -127,12 +127,12 @@ class Wishing(Ending):
         """Change the priority of a trial's gang, or of all gangs of an experiment, waiting or running.
 
         :param priority: 1 to 99, smaller first
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: there is no such trial or experiment
         :raises UserError: the priority is out of range
         """
         if (trial_id is None) == (experiment_id is None):
-            raise UserError("A priority is set for one trial or for one experiment.")
+            raise UserError("set_priority needs either a trial or an experiment.")
         if trial_id is not None:
             where, subject = trials.c.id == trial_id, f"trial {trial_id}"
             if conn.scalar(sa.select(trials.c.id).where(where)) is None:
@@ -154,18 +154,18 @@ class Wishing(Ending):
         priority: int | None = None,
         by: str = "",
     ) -> None:
-        """Change an experiment's share of the queue; None leaves a value as it is.
+        """Change an experiment's share of the queue. None leaves a value as it is.
 
-        :param weight: its share beside other experiments, > 0
+        :param weight: its share relative to other experiments, > 0
         :param max_slots: most slots that its gangs hold at one time; 0 = no cap
         :param priority: of all its gangs, 1 to 99, smaller first
         :raises NotFoundError: there is no such experiment
         :raises UserError: a value is out of range
         """
         if weight is not None and not 0 < weight < float("inf"):
-            raise UserError(f"A weight of {weight:g} is out of range: it is above 0; 1 is usual.")
+            raise UserError(f"weight must be finite and above 0 (the default is 1), got {weight:g}.")
         if max_slots is not None and max_slots < 0:
-            raise UserError(f"max_slots {max_slots} is out of range: 0 (no cap) or more.")
+            raise UserError(f"max_slots must be 0 (no cap) or more, got {max_slots}.")
         _require_experiment(conn, experiment_id)
         self._bump_pools(conn, trials.c.experiment_id == experiment_id)
         given = {"weight": weight, "max_slots": max_slots}
@@ -184,7 +184,7 @@ class Wishing(Ending):
         """Change the priority of a gang that waits or holds slots.
 
         :param priority: 1 to 99, smaller first
-        :param by: who asks
+        :param by: the user
         :raises NotFoundError: no such gang waits or holds slots
         :raises UserError: the priority is out of range
         """
@@ -207,7 +207,7 @@ class Wishing(Ending):
         conn.execute(allocations.update().where(*where).values(priority=priority))
 
     def _bump_pools(self, conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
-        """Lock the pools in which these trials wait or run, and let their next passes look again."""
+        """Lock the pools in which these trials wait or run, and make their next passes due."""
         query = sa.select(allocations.c.pool).join(trials, trials.c.id == allocations.c.trial_id)
         for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(LIVE_ALLOCATION))))):
             lock_pool(conn, pool)
@@ -222,7 +222,7 @@ class Wishing(Ending):
         if attempt_id is None:
             raise _no_trial(trial_id)
         self._lock_pool_of(conn, attempt_id)
-        # Read again: while we waited for the lock it may have gone on to another attempt.
+        # Read again, because the trial may have started another attempt while this transaction waited for the lock.
         allocation = sa.select(attempts.c.allocation_id).where(attempts.c.id == newest.scalar_subquery())
         row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation.scalar_subquery())).one()
         return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
@@ -237,7 +237,7 @@ class Wishing(Ending):
 
 def _check_priority(priority: int) -> None:
     if not 1 <= priority <= 99:
-        raise UserError(f"Priority {priority} is out of range: 1 (first) to 99.")
+        raise UserError(f"The priority must be from 1 (first) to 99, got {priority}.")
 
 
 def _no_trial(trial_id: int) -> NotFoundError:

@@ -1,7 +1,7 @@
-"""The queue of a SQLite database's writers: one at a time, in the order in which they came, over all processes.
+"""Queue of the writers to a SQLite database: one at a time, in order of arrival, over all processes.
 
-SQLite has none. Its writers sleep between tries, longer each time, so that under contention some wait for the whole
-busy time-out while others come again and again.
+SQLite has no such queue. Its writers sleep between tries, longer each time, so that under contention some writers wait
+for the whole busy time-out while other writers get the lock again and again.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
-#: Longest wait for a turn. A writer that waited so long tries all the same: SQLite itself decides who writes.
+#: Longest wait for a turn. After it, a writer tries all the same, and SQLite's own lock decides.
 WRITE_WAIT_S = 30.0
-#: A writer that has been in front for so long is passed by: it is stopped, or its transaction is a long one.
+#: A writer at the front for longer is skipped: its process is stopped, or its transaction is a long one.
 STUCK_S = 2.0
-#: Between two looks of the next writer in line; one that is n places behind looks n times less often.
+#: Poll period of the next writer in line. A writer n places behind polls n times less often, up to ``POLL_MOST_S``.
 POLL_S, POLL_MOST_S = 0.0003, 0.005
-#: A file with a number above is not ours; numbers begin again.
+#: A file with a higher number was not written by this code, and its numbers restart at 0.
 LAST_TICKET = 2**60
 #: ``struct flock``: type, whence, start, length, pid.
 _FLOCK = "hhqqi4x"
-#: Number of the last ticket, and that of the last writer that was passed by.
+#: Number of the last ticket, and of the last skipped writer's ticket.
 _NUMBERS = struct.Struct("<QQ")
-#: The byte that guards the numbers; the others are the tickets.
+#: The byte that guards the numbers. The following bytes are the tickets.
 _NUMBERS_LOCK = 0
 
 
 class ThreadQueue:
-    """A lock that threads get in the order in which they asked for it."""
+    """A lock that threads receive in the order of their requests."""
 
     def __init__(self) -> None:
         self._lock, self._is_taken = threading.Lock(), False
         self._waiting: deque[threading.Event] = deque()
 
     def acquire(self, timeout_s: float) -> bool:
-        """Return whether the caller has the lock now."""
+        """Wait for the lock, and return whether the caller has it now."""
         with self._lock:
             if not self._is_taken:
                 self._is_taken = True
@@ -52,7 +52,7 @@ class ThreadQueue:
         try:
             mine.wait(timeout_s)
         except BaseException:
-            # A signal handler raised, as Airflow's time-out of a task does.
+            # A signal handler raised, as Airflow's task time-out does.
             if self._has_got(mine):
                 self.release()
             raise
@@ -74,12 +74,12 @@ class ThreadQueue:
 
 
 class FileQueue:
-    """Tickets in a file beside the database: a process holds the kernel's lock on the byte of its ticket.
+    """Queue of processes, as tickets in a file: each process holds the kernel's lock on the byte of its ticket.
 
-    The kernel drops the lock of a process that dies, wherever in the queue it was. Only the order depends on the file:
-    if it cannot be used, or two writers believe that it is their turn, SQLite's own lock still keeps them apart.
+    The kernel releases the lock of a process that dies, at any place in the queue. Only the order depends on the file:
+    if it cannot be used, or two writers take their turn at once, SQLite's own lock still excludes them.
 
-    :param path: of the file, which is made
+    :param path: of the file, which is created
     """
 
     def __init__(self, path: str) -> None:
@@ -89,19 +89,19 @@ class FileQueue:
     def turn(self, deadline: float) -> Iterator[None]:
         """Wait until every earlier writer is done.
 
-        :param deadline: time.monotonic() after which the caller goes ahead
+        :param deadline: time.monotonic() after which the caller proceeds without a turn
         """
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            log.debug("Writers do not queue at %s: %s", self._path, error)
+            log.debug("The write queue %s cannot be used: %s", self._path, error)
             yield
             return
         try:
             self._line_up(descriptor, deadline)
             yield
         finally:
-            # A child that was forked meanwhile has the same open file: closing it here would not be enough.
+            # A child that was forked meanwhile shares the open file, so a close alone would not release the lock.
             _unlock(descriptor)
             os.close(descriptor)
 
@@ -109,17 +109,17 @@ class FileQueue:
         try:
             _wait(descriptor, _take_ticket(descriptor, deadline), deadline)
         except OSError as error:
-            log.debug("Writers do not queue at %s: %s", self._path, error)
+            log.debug("The write queue %s cannot be used: %s", self._path, error)
 
 
 def _take_ticket(descriptor: int, deadline: float) -> int:
     """Return the caller's ticket, with its byte locked.
 
-    :raises OSError: the numbers stay locked, or the file cannot be written
+    :raises OSError: the lock of the numbers is not released in time, or the file cannot be written
     """
     while not _try_lock(descriptor, _NUMBERS_LOCK):
         if time.monotonic() > deadline:
-            raise TimeoutError("the tickets' numbers stay locked")
+            raise TimeoutError("the lock of the ticket numbers was not released in time")
         time.sleep(POLL_S)
     last, passed_by = _numbers(descriptor)
     os.pwrite(descriptor, _NUMBERS.pack(last + 1, passed_by), 0)
@@ -129,7 +129,7 @@ def _take_ticket(descriptor: int, deadline: float) -> int:
 
 
 def _wait(descriptor: int, ticket: int, deadline: float) -> None:
-    """Return when no earlier ticket is held, but for those that were passed by."""
+    """Wait until no earlier ticket is held, except those of skipped writers."""
     first, since = -1, time.monotonic()
     while (found := _first_holder(descriptor, _numbers(descriptor)[1] + 1, ticket)) is not None:
         now = time.monotonic()
@@ -149,7 +149,10 @@ def _numbers(descriptor: int) -> tuple[int, int]:
 
 
 def _first_holder(descriptor: int, start: int, end: int) -> int | None:
-    """Return the ticket of a writer from ``start`` on and before ``end``: of the first one in the kernel's list."""
+    """Return a held ticket from ``start`` to below ``end``, None without one.
+
+    With several, it is the first one in the kernel's list.
+    """
     if start >= end:
         return None
     asked = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, start, end - start, 0)
@@ -166,7 +169,7 @@ def _try_lock(descriptor: int, byte: int) -> bool:
 
 
 def _unlock(descriptor: int, byte: int = 0, length: int = 0) -> None:
-    """Unlock bytes; 0 of them are all from the first one on."""
+    """Unlock bytes. A length of 0 means all bytes from the first one on."""
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, byte, length, 0))
 
 
@@ -176,9 +179,9 @@ _queues: dict[str, tuple[ThreadQueue, FileQueue]] = {}
 
 @contextmanager
 def write_turn(database: str) -> Iterator[None]:
-    """Let one thread at a time write to a SQLite database, over all processes and in the order of their calls.
+    """Serialize writers to a SQLite database, over all processes and in the order of their calls.
 
-    :param database: its path
+    :param database: path of the database
     """
     with _making:
         if (found := _queues.get(database)) is None:

@@ -1,4 +1,4 @@
-"""Whether anybody has written to a SQLite store, for the price of a look at its folder."""
+"""Cheap detection of writes to a SQLite store, by the size and time of its log file."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sqlalchemy.engine.url import URL
 
 
 class Written:
-    """Remembers what the files of a SQLite store looked like; any other database never looks written.
+    """Last seen size and time of a SQLite store's log. For any other database it reports no change.
 
-    A commit that is not seen, as two can fall into one tick of the file system's clock, costs time and nothing else.
+    Two commits within one tick of the file system's clock look like one. A missed commit costs time and nothing else.
 
     :param url: of the store
     """
 
     def __init__(self, url: URL) -> None:
-        # Commits go to the log; the file itself is written when the log is emptied into it.
+        # Commits go to the log. The database file is written only at a checkpoint of the log.
         self._log = f"{url.database}-wal" if url.get_backend_name() == "sqlite" else None
         self._seen = self._sign()
 
     def has_changed(self) -> bool:
-        """Return whether somebody, also this process, has written since the last call."""
+        """Return whether any process, including this one, has written since the last call."""
         before, self._seen = self._seen, self._sign()
         return before != self._seen
 

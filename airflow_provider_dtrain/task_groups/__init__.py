@@ -1,4 +1,4 @@
-"""Groups of tasks that belong together."""
+"""Task groups of the provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole experiment as one group: plan, trials, best trial."""
+"""Task group of a whole experiment: plan, trials, best trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Experiment(TaskGroup):
 
     @property
     def output(self) -> XComArg:
-        """The best trial: see :class:`SelectBestTrialOperator`."""
+        """The best trial, see :class:`SelectBestTrialOperator`."""
         return XComArg(self.best)
 
 
@@ -39,7 +39,7 @@ def experiment(
     payload: str | None = None,
     **options: Any,
 ) -> Experiment:
-    """Return a group of tasks that renders a configuration, runs its trials and returns the best one.
+    """Return a task group that renders a configuration, runs its trials and returns the best one.
 
     ::
 
@@ -48,14 +48,14 @@ def experiment(
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, or a dict (templated)
     :param template: name of a stored template, a path, or a dict (templated)
-    :param overrides: path with dots, e.g. ``resources.slots_per_trial`` -> value that replaces the configuration's
+    :param overrides: dotted path, e.g. ``resources.slots_per_trial`` -> value that replaces the one in the
+        configuration (templated)
+    :param name: name of the experiment; overrides the configuration's. Two experiments of one DAG need two names
+    :param group_id: ID of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
+    :param payload: digest of code that was stored before; None = each trial packs ``model_dir`` when it starts
         (templated)
-    :param name: of the experiment; wins over the configuration's. Two experiments of one DAG need two names
-    :param group_id: of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
-    :param payload: digest of code that was stored before; None = ``model_dir`` is packed when a trial starts
-        (templated)
-    :param options: of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and everything else that a
-        :class:`TrialOperator` takes
+    :param options: options of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and all other arguments
+        of a :class:`TrialOperator`
     """
     group = Experiment(group_id=group_id)
     with group:
@@ -68,7 +68,7 @@ def experiment(
 
 
 def _known_name(config: str | Mapping[str, Any], name: str | None) -> str | None:
-    """Return the experiment's name when the DAG file says it; None: the plan does."""
+    """Return the experiment's name if the DAG file contains it, or None if only the plan does."""
     if name is None and isinstance(config, Mapping):
         name = config.get("name")
     return name if isinstance(name, str) and "{" not in name else None

@@ -1,4 +1,6 @@
-"""The training library: what user code on the hosts imports. No Airflow, and torch only inside functions.
+"""Training library that user code on the hosts imports.
+
+It does not import Airflow, and it imports torch only inside functions and in submodules that are loaded on first use.
 
 ::
 
@@ -66,7 +68,7 @@ __all__ = [
     "unwrap",
 ]
 
-#: Name -> submodule, imported on first use because it imports torch; the submodule itself where both are the same.
+#: Name -> submodule, imported on first use because it imports torch. If both are equal, the name is the submodule.
 _LATER = {
     "optim": "optim",
     "pytorch": "pytorch",
@@ -80,7 +82,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is imported on first use."""
+    """Return a name of the library that is imported on first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -7,19 +7,19 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 
-#: Gradients are exchanged by hand in pieces of at most this many numbers.
+#: :meth:`Group.exchange` sends gradients in pieces of at most this many numbers.
 PIECE_NUMBERS = 8 * 1024 * 1024
 
 
 class Group:
-    """The unfinished group of one optimizer: how many batches are in its gradients."""
+    """Unfinished group of one optimizer, with the number of batches in its gradients."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.count = 0
         #: DistributedDataParallel models that hold parameters of the optimizer.
         self.models: list[Any] = []
-        #: The announced last batch of training was stepped.
+        #: The step of the announced last batch of training was taken.
         self.closed = False
         self._seen = -1
         self._probe: Any = None
@@ -37,29 +37,29 @@ class Group:
     def is_fresh(self, backwards: int) -> bool:
         """Return whether there was a backward pass since the optimizer's batch was counted.
 
-        :param backwards: backward passes so far
+        :param backwards: number of backward passes so far
         """
         return self._seen != backwards
 
     def count_batch(self, backwards: int) -> None:
-        """Count a batch, unless nothing was computed since the last one."""
+        """Count a batch, unless no backward pass has run since the last one."""
         if self.is_fresh(backwards):
             self._seen = backwards
             self.count += 1
 
     def close(self, *, last: bool) -> None:
-        """Begin a new group."""
+        """Start a new group."""
         self.count, self._probe, self.closed = 0, None, last
 
     def remember_probe(self) -> None:
-        """Remember a parameter whose gradient must still be there when the group goes on."""
+        """Remember a parameter whose gradient must still exist when the group continues."""
         if self._probe is None and self.count:
             self._probe = next((parameter for parameter in self.parameters() if parameter.grad is not None), None)
 
     def check_not_cleared(self) -> None:
-        """Fail when somebody cleared the gradients of the unfinished group.
+        """Raise when the program has cleared the gradients of the unfinished group.
 
-        :raises SetupError: with what to do about it
+        :raises SetupError: says how to fix it
         """
         if self.count and self._probe is not None and self._probe.grad is None:
             raise SetupError(
@@ -86,9 +86,9 @@ class Group:
                 parameter.grad.div_(self.count)
 
     def exchange(self, models: Sequence[Any], all_reduce: Callable[[Any], Any]) -> None:
-        """Average the gradients over the ranks by hand, as a DistributedDataParallel model would have done.
+        """Average the gradients over the ranks, as a DistributedDataParallel model would have done.
 
-        :param models: those that have several ranks behind them
+        :param models: models that are distributed over several ranks
         :param all_reduce: flat tensor -> its mean over the ranks
         """
         import torch
@@ -107,13 +107,13 @@ class Group:
                 parameter.grad = part.view_as(parameter).clone()
 
     def gradients(self) -> list[Any]:
-        """Return copies of the gradients on the CPU, None where there is none, in the optimizer's order."""
+        """Return copies of the gradients on the CPU, None for a missing one, in the optimizer's order."""
         return [None if p.grad is None else p.grad.detach().cpu().clone() for p in self.parameters()]
 
     def take(self, count: int, gradients: Sequence[Any]) -> None:
-        """Go on with a group that a checkpoint holds.
+        """Resume a group of a checkpoint.
 
-        :raises CheckpointError: the optimizer has other parameters now
+        :raises CheckpointError: the optimizer has other parameters than the checkpoint
         """
         parameters = list(self.parameters())
         fits = len(parameters) == len(gradients) and all(
@@ -132,14 +132,14 @@ class Group:
 
 
 class Waiting:
-    """Groups of a checkpoint until the optimizer that they belong to is there."""
+    """Groups of a checkpoint that wait for their optimizers."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
         self.gradients: list[Any] = []
 
     def give(self, index: int, group: Group) -> None:
-        """Give the optimizer with this index what was saved for it, once both parts are known."""
+        """Restore the group of the optimizer with this index, once counts and gradients are known."""
         if index >= min(len(self.counts), len(self.gradients)):
             return
         count, gradients = self.counts[index], self.gradients[index]
@@ -149,7 +149,7 @@ class Waiting:
 
 
 def mean_over_ranks(states: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
-    """Return the mean gradient of each parameter over ranks; a rank without one counts as zero.
+    """Return the mean gradient of each parameter over ranks. A rank without one counts as zero.
 
     :param states: rank -> optimizer -> parameter -> gradient or None
     """
@@ -173,7 +173,7 @@ def _dense(parameter: Any) -> Any:
 
 
 def _pieces(parameters: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield runs of parameters of one type and of a limited size together."""
+    """Yield runs of parameters of one dtype and of a limited total size."""
     piece: list[Any] = []
     size = 0
     for parameter in parameters:

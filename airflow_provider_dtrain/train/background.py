@@ -1,4 +1,4 @@
-"""Work behind the back of the training loop: one piece at a time, in a thread."""
+"""Background work of the training loop: one piece at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-#: A wait longer than this is said, once per process, seconds.
+#: A longer wait is logged, once per process, seconds.
 LONG_WAIT_S = 1.0
 
 
 class Background:
-    """At most one piece of work, which the end of the interpreter waits for."""
+    """At most one piece of work at a time. The interpreter waits for it before it exits."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -22,18 +22,18 @@ class Background:
         self._said = False
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Begin a piece of work and return; the one before must have been waited for.
+        """Start a piece of work and return. The previous one must have been waited for.
 
-        :param name: of the thread
+        :param name: name of the thread
         """
         if self._thread is not None:
-            raise RuntimeError("wait() comes before start()")
+            raise RuntimeError("start() was called before wait() for the previous work")
         # Not a daemon: the interpreter joins it before the exit handlers run.
         self._thread = threading.Thread(target=self._run, args=(work,), name=name)
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when the work is done; raise what it raised, once."""
+        """Wait until the work is done. Raise its error, once."""
         thread, started = self._thread, time.monotonic()
         if thread is not None:
             thread.join()
@@ -53,6 +53,6 @@ class Background:
         if waited_s > LONG_WAIT_S and not self._said:
             self._said = True
             log.warning(
-                "Training waited %.1f s for the checkpoint before to be on the disk: storage is slower than "
-                "checkpoints are taken. Save less often, or to a faster disk.", waited_s,
+                "Training waited %.1f s until the previous checkpoint was on disk: storage is slower than checkpoints "
+                "are taken. Save less often, or to a faster disk.", waited_s,
             )  # fmt: skip

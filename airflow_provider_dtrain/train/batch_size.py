@@ -1,4 +1,4 @@
-"""How a global batch is divided over slots."""
+"""Division of a global batch over slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Hparams(dict):  # type: ignore[type-arg]
-    """The trial's hyperparameters: a dict whose KeyError says what there is."""
+    """Hyperparameters of the trial: a dict whose KeyError lists the existing names."""
 
     def __missing__(self, name: object) -> Any:
         known = ", ".join(sorted(map(str, self))) or "none at all"
@@ -24,7 +24,7 @@ class Hparams(dict):  # type: ignore[type-arg]
 
 
 def constants(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that a configuration fixes; ranges and choices are left out.
+    """Return the hyperparameters that a configuration fixes, without ranges and choices.
 
     :param space: section ``hyperparameters``: constants, ``{type: const, val: ...}``, nested groups
     """
@@ -43,10 +43,10 @@ def constants(space: Mapping[str, Any]) -> dict[str, Any]:
 class BatchSizes:
     """A global batch divided over the ranks of a gang."""
 
-    #: What the configuration asked for.
+    #: Value of the configuration.
     configured: int
     per_slot: int
-    #: What is really used: ``per_slot`` times the number of slots.
+    #: Value in use: ``per_slot`` times the number of slots.
     effective: int
 
 
@@ -58,11 +58,11 @@ def divide(global_batch_size: int, slots: int) -> BatchSizes:
     :raises BatchSizeError: fewer samples than slots
     """
     if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
-        raise BatchSizeError(f"global_batch_size is {global_batch_size!r}; a whole number is expected.")
+        raise BatchSizeError(f"global_batch_size must be a whole number, got {global_batch_size!r}.")
     if global_batch_size < slots:
         raise BatchSizeError(
-            f"global_batch_size is {global_batch_size}, but {slots} slots need at least one sample each. "
-            f"Set global_batch_size to {slots} or more, or ask for fewer slots."
+            f"global_batch_size must be at least {slots}, one sample per slot, got {global_batch_size}. "
+            f"Set global_batch_size to {slots} or more, or request fewer slots."
         )
     per_slot = global_batch_size // slots
     return BatchSizes(global_batch_size, per_slot, per_slot * slots)
@@ -71,13 +71,13 @@ def divide(global_batch_size: int, slots: int) -> BatchSizes:
 def from_hparams(hparams: Mapping[str, Any], slots: int, *, warn: bool) -> BatchSizes:
     """Return the batch sizes that ``hparams["global_batch_size"]`` gives.
 
-    :param warn: say it when the remainder is dropped (one rank should)
+    :param warn: log a warning when the remainder is dropped; one rank does
     :raises HparamError: there is no such hyperparameter
     """
     sizes = divide(hparams["global_batch_size"], slots)
     if warn and sizes.effective != sizes.configured:
         log.warning(
-            "global_batch_size %d does not divide over %d slots: each slot takes %d, so the effective global batch "
+            "global_batch_size %d is not divisible by %d slots: each slot takes %d, so the effective global batch size "
             "is %d.",
             sizes.configured, slots, sizes.per_slot, sizes.effective,
         )  # fmt: skip
@@ -85,14 +85,14 @@ def from_hparams(hparams: Mapping[str, Any], slots: int, *, warn: bool) -> Batch
 
 
 def suggest_weak_scaling(before: Mapping[str, Any], slots: int, global_batch_size: int) -> None:
-    """Log a hint when slots grew and the global batch did not.
+    """Log a hint when the number of slots grew and the global batch did not.
 
-    :param before: metadata of the checkpoint that training goes on from
+    :param before: metadata of the checkpoint that training resumes from
     """
     old_slots, old_batch = before.get("world_size") or slots, before.get("global_batch_size")
     if slots > old_slots and old_batch == global_batch_size:
         log.info(
             "The gang grew from %d to %d slots and global_batch_size stayed %d: each slot now does less work per "
-            "exchange of gradients. Weak scaling would be global_batch_size %d, with the learning rate adapted.",
+            "exchange of gradients. For weak scaling, set global_batch_size to %d and adapt the learning rate.",
             old_slots, slots, global_batch_size, global_batch_size * slots // old_slots,
         )  # fmt: skip

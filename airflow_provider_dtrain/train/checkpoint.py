@@ -1,9 +1,9 @@
-"""Checkpoints on disk: complete or not there at all.
+"""Checkpoints on disk, which are complete or do not exist.
 
-A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, now and then ``pending.pt``, and
-``metadata.json``. It is written under a
-name that starts with a dot, fsynced and renamed. ``metadata.json`` carries size and sha256 of each file and a
-checksum of itself. Files are loaded with ``weights_only=True``: no pickle of a checkpoint is ever run.
+A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, ``metadata.json``, and in some cases
+``pending.pt``. It is written under a name that starts with a dot, fsynced and renamed. ``metadata.json`` holds the size
+and sha256 of each file, and a checksum of itself. Files are loaded with ``weights_only=True``: no pickle of a
+checkpoint is ever run.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 METADATA = "metadata.json"
+#: Largest metadata that is written and read: 10,000 files take 2 MB.
+METADATA_LIMIT_BYTES = 16 << 20
 STATE = "state.pt"
 RNG = "rng.pt"
-#: What each rank has of an unfinished group of batches; only when there is something.
+#: Gradients of each rank of an unfinished group of batches. The file exists only if there are any.
 PENDING = "pending.pt"
-#: How names of folders end that are no checkpoints.
+#: Suffixes of folders that are not checkpoints.
 TEMPORARY = ".tmp"
 DELETED = ".deleted"
 _CHUNK_BYTES = 1 << 20
@@ -45,30 +47,30 @@ class Checkpoint:
     sha256: str
     size_bytes: int
     metadata: Mapping[str, Any]
-    #: Where it lies when ``path`` is only a copy of it, e.g. in a bucket.
+    #: URL of the checkpoint when ``path`` is only a copy of it, e.g. when it is in a bucket.
     url: str | None = None
 
     @property
     def where(self) -> str:
-        """URL or path, for people and the control side."""
+        """URL or path, for users and the control side."""
         return self.url or str(self.path)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Validation metrics at this step; empty when there are none."""
+        """Validation metrics at this step, empty if there are none."""
         return self.metadata.get("metrics") or {}
 
 
 def write(
     folder: Path, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any], *, final: Path | None = None
 ) -> Checkpoint:
-    """Return the checkpoint, once it is whole and on the disk.
+    """Write a checkpoint. Return it once it is complete and on disk.
 
-    :param folder: where checkpoints of this trial are kept
-    :param contents: file name -> what ``torch.save`` is to write
-    :param facts: goes into the metadata
-    :param final: its path; default: :func:`free_name`
-    :raises CheckpointError: something cannot be loaded without pickle, or the disk refuses
+    :param folder: folder for checkpoints of this trial
+    :param contents: file name -> object that ``torch.save`` writes
+    :param facts: entries for the metadata
+    :param final: path of the checkpoint; default: :func:`free_name`
+    :raises CheckpointError: an object cannot be loaded without pickle, or the disk rejects the write
     """
     temporary = folder / f".step-{step}.{os.getpid()}{TEMPORARY}"
     try:
@@ -92,22 +94,30 @@ def write(
 
 
 def metadata_text(step: int, facts: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
-    """Return what ``metadata.json`` holds.
+    """Return the content of ``metadata.json``.
 
     :param files: name -> size and sha256
+    :raises CheckpointError: it is larger than any reader accepts
     """
     metadata = {"format": FORMAT, "step": step, **facts, "files": dict(files)}
     metadata["checksum"] = _checksum(metadata)
-    return json.dumps(metadata, indent=1).encode()
+    text = json.dumps(metadata, indent=1).encode()
+    if len(text) > METADATA_LIMIT_BYTES:
+        raise CheckpointError(
+            f"{METADATA} of step {step} may have at most {METADATA_LIMIT_BYTES} bytes, this one has {len(text)}. "
+            "Report fewer metrics with the checkpoint."
+        )
+    return text
 
 
 def read(path: Path) -> Checkpoint:
-    """Return a checkpoint's description; its files are not looked at.
+    """Return a checkpoint's description. Only its metadata is read.
 
-    :raises DamagedCheckpointError: the metadata is missing or not what was written
+    :raises DamagedCheckpointError: the metadata is missing or differs from what was written
     """
     try:
-        text = (path / METADATA).read_bytes()
+        with open(path / METADATA, "rb") as file:
+            text = file.read(METADATA_LIMIT_BYTES + 1)
     except OSError as error:
         raise DamagedCheckpointError(f"{path.name}: {METADATA} cannot be read ({error})") from error
     return parse(text, path)
@@ -116,23 +126,35 @@ def read(path: Path) -> Checkpoint:
 def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
     """Return the description that the text of a ``metadata.json`` gives.
 
-    :param path: folder that the files are in, or will be
-    :param url: where the checkpoint lies when it is not on this machine
-    :raises DamagedCheckpointError: the text is not what was written
+    :param path: folder that the files are in, or will be in
+    :param url: URL of the checkpoint when it is not on this host
+    :raises DamagedCheckpointError: the text differs from what was written
     """
     try:
+        if len(text) > METADATA_LIMIT_BYTES:
+            raise ValueError(f"it is larger than {METADATA_LIMIT_BYTES} bytes")
         metadata = json.loads(text)
         checksum, files = metadata.pop("checksum"), metadata["files"]
-        step, size = int(metadata["step"]), sum(int(file["size_bytes"]) for file in files.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpointError(f"{path.name}: {METADATA} cannot be read ({error})") from error
+        step, size = int(metadata["step"]), sum(_size_of(name, file) for name, file in files.items())
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise DamagedCheckpointError(f"{path.name}: {METADATA} cannot be read ({str(error)[:200]})") from error
     if checksum != _checksum(metadata):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} does not match its own checksum")
-    if any("/" in name or name in {"", ".", ".."} for name in files):
+    if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in files):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} names files outside of the checkpoint")
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {metadata.get('format')}; this version reads format {FORMAT}.")
     return Checkpoint(path, step, hashlib.sha256(text).hexdigest(), size + len(text), metadata, url)
+
+
+def _size_of(name: object, file: Mapping[str, Any]) -> int:
+    """Return the size that the metadata gives for a file.
+
+    :raises TypeError: the entry has another form than :func:`describe` writes
+    """
+    if file.keys() != {"size_bytes", "sha256"} or type(file["size_bytes"]) is not int or file["size_bytes"] < 0:
+        raise TypeError(f"files.{name} must have size_bytes and sha256")
+    return int(file["size_bytes"])
 
 
 def verify(checkpoint: Checkpoint) -> None:
@@ -153,23 +175,23 @@ def verify(checkpoint: Checkpoint) -> None:
 
 
 def find_whole(folders: Iterable[Path], first: Path | None = None) -> Checkpoint | None:
-    """Return the newest checkpoint that is undamaged; says which ones were passed over.
+    """Return the newest undamaged checkpoint, or None. Log the damaged ones that are skipped.
 
-    :param folders: where to look
-    :param first: a checkpoint, or a folder of checkpoints, to look at as well
+    :param folders: folders with checkpoints
+    :param first: a further checkpoint, or folder of checkpoints
     """
     return newest([(order(path), str(path), partial(whole, path)) for path in around(folders, first)])
 
 
 def around(folders: Iterable[Path], first: Path | None) -> list[Path]:
-    """Return the checkpoints in some folders, and one with its neighbours."""
+    """Return the checkpoints in some folders, and one checkpoint with its neighbours."""
     return list(candidates([*folders, *([first, first.parent] if first else [])]))
 
 
 def whole(path: Path) -> Checkpoint:
-    """Return a checkpoint whose files were checked.
+    """Return a checkpoint after a check of its files.
 
-    :raises DamagedCheckpointError: it is incomplete or differs from what was written
+    :raises DamagedCheckpointError: the checkpoint is incomplete or differs from what was written
     """
     checkpoint = read(path)
     verify(checkpoint)
@@ -177,22 +199,22 @@ def whole(path: Path) -> Checkpoint:
 
 
 def newest(found: Sequence[tuple[Any, str, Callable[[], Checkpoint]]]) -> Checkpoint | None:
-    """Return the newest checkpoint that is undamaged; says which ones were passed over.
+    """Return the newest undamaged checkpoint, or None. Log the damaged ones that are skipped.
 
-    :param found: for each candidate a key that sorts by age, its name, and what reads and checks it
+    :param found: for each candidate: a key that sorts by age, its name, and a function that reads and checks it
     """
     for _, name, read_whole in sorted(found, key=lambda one: one[0], reverse=True):
         try:
             return read_whole()
         except DamagedCheckpointError as error:
-            log.warning("Checkpoint %s is damaged and is passed over: %s. Going back to the one before.", name, error)
+            log.warning("Checkpoint %s is damaged and is skipped: %s. The one before it is tried.", name, error)
     if found:
-        log.warning("None of %d checkpoints is whole: training starts from step 0.", len(found))
+        log.warning("None of %d checkpoints is intact: training starts from step 0.", len(found))
     return None
 
 
 def candidates(folders: Iterable[Path]) -> Iterable[Path]:
-    """Return the folders that look like checkpoints, each once."""
+    """Return the folders with the names or metadata of checkpoints, each once."""
     found: dict[Path, None] = {}
     for folder in folders:
         if (folder / METADATA).is_file():
@@ -203,7 +225,7 @@ def candidates(folders: Iterable[Path]) -> Iterable[Path]:
 
 
 def age(name: str) -> tuple[int, int]:
-    """Return step and count that a name holds; -1 for a step that it does not hold."""
+    """Return the step and the count in a name. The step is -1 if the name has none."""
     digits, _, count = name.rpartition("step-")[2].partition(".")
     digits = digits.partition("-")[0]
     return (int(digits) if digits.isdigit() else -1), (int(count) if count.isdigit() else 1)
@@ -227,7 +249,7 @@ def _recorded_step(path: Path) -> int:
 
 
 def free_name(folder: Path, step: int) -> Path:
-    """Return a path that no checkpoint has."""
+    """Return a path that no checkpoint has yet."""
     name, count = folder / f"step-{step:08d}", 1
     while name.exists():
         count += 1
@@ -236,9 +258,9 @@ def free_name(folder: Path, step: int) -> Path:
 
 
 class Hashing:
-    """A file to write to that knows size and sha256 of what it was given.
+    """File that computes the size and sha256 of the bytes that are written to it.
 
-    :param file: takes the bytes
+    :param file: receives the bytes
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -247,7 +269,7 @@ class Hashing:
     def write(self, data: Any) -> int:
         """Write all of ``data``."""
         view = memoryview(data).cast("B")
-        # Both let other threads run meanwhile.
+        # Both release the GIL.
         self._digest.update(view)
         rest = view
         while rest.nbytes:
@@ -256,18 +278,18 @@ class Hashing:
         return view.nbytes
 
     def flush(self) -> None:
-        """Hand on what the file keeps back."""
+        """Flush the file."""
         self._file.flush()
 
     def description(self) -> dict[str, Any]:
-        """Return size and sha256 as the metadata has them."""
+        """Return size and sha256 in the form of the metadata."""
         return {"size_bytes": self._size, "sha256": self._digest.hexdigest()}
 
 
 def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
-    """Write a value as ``torch.save`` does; return size and sha256 of what was written.
+    """Write a value as ``torch.save`` does. Return size and sha256 of the written bytes.
 
-    :raises OSError: the file refuses
+    :raises OSError: the file rejects a write
     """
     import torch
 
@@ -278,13 +300,13 @@ def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         failed = hashing.error or error
     if failed is not None:
-        # torch reports a full disk as a RuntimeError of its own.
+        # torch reports a full disk as its own RuntimeError.
         raise failed
     return dict(hashing.description())
 
 
 class _Remembering(Hashing):
-    """Keeps the error that torch's writer replaces by one of its own."""
+    """Keeps the error that torch's writer replaces by its own."""
 
     error: OSError | None = None
 
@@ -308,22 +330,22 @@ def refuse_unsafe_file(file: Any) -> None:
     """Raise unless ``torch.load(weights_only=True)`` can read a file.
 
     :param file: a path, or an open file
-    :raises CheckpointError: names what it holds
+    :raises CheckpointError: names the types that it holds
     """
     import torch
 
-    # Reads the few bytes that are no tensors. Older versions of torch do not have it.
+    # Reads only the few bytes outside tensors. Older versions of torch lack this function.
     find_unsafe = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     unsafe = find_unsafe(file if hasattr(file, "read") else str(file)) if find_unsafe else []
     if unsafe:
         raise CheckpointError(
-            f"The state of a prepared object holds {', '.join(sorted(unsafe))}, which a checkpoint may not hold: it "
-            "could not be loaded without running a pickle. Keep tensors, numbers, texts, lists and dicts in it."
+            f"The state of a prepared object holds {', '.join(sorted(unsafe))}, which a checkpoint must not hold, "
+            "because only a pickle could load it. Keep tensors, numbers, strings, lists and dicts in it."
         )
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return size and sha256 of a file as the metadata has them."""
+    """Return size and sha256 of a file in the form of the metadata."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""Gradients on the wire: smaller numbers between the ranks than inside them."""
+"""Compression of gradients for the exchange between ranks."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from airflow_provider_dtrain.train.errors import SetupError
 
 log = logging.getLogger(__name__)
 
-#: The first steps with powersgd exchange whole gradients; its error feedback needs gradients that have calmed down.
+#: The first steps with powersgd exchange whole gradients, because its error feedback needs settled gradients.
 POWERSGD_START = 1000
 
 
 class Compression:
-    """How gradients are packed for the exchange between ranks.
+    """Compression of gradients for the exchange between ranks.
 
     :param kind: ``fp16``, ``bf16``, ``powersgd``, or False for none
     :param size: number of ranks
-    :param rank: global rank, for what is said once
+    :param rank: global rank; only rank 0 logs
     """
 
     def __init__(self, kind: Any, *, size: int, rank: int) -> None:
         self.kind = "fp16" if kind is True else kind
         self._size = size
         if self.kind not in {False, None, "fp16", "bf16", "powersgd"}:
-            raise SetupError(
-                f"optimizations.gradient_compression is {kind!r}; false, fp16, bf16 or powersgd is accepted."
-            )
+            raise SetupError(f"optimizations.gradient_compression must be false, fp16, bf16 or powersgd, got {kind!r}.")
         if self.kind and size == 1 and rank == 0:
             log.info("optimizations.gradient_compression %s has no effect: one rank exchanges no gradients.", self.kind)
 
     def install(self, model: Any) -> None:
         """Register the hook with a DistributedDataParallel model.
 
-        :raises SetupError: powersgd was asked for and the ranks talk over gloo
+        :raises SetupError: powersgd is configured and the ranks use gloo
         """
         if not self.kind:
             return
@@ -49,7 +47,7 @@ class Compression:
     def all_reduce(self, flat: Any) -> Any:
         """Return the mean over all ranks of a flat tensor, packed as in the hook.
 
-        :param flat: 1-D, floating point; used up
+        :param flat: 1-D, floating point; its content is overwritten
         """
         import torch
         import torch.distributed as dist
@@ -69,8 +67,8 @@ class Compression:
         backend = dist.get_backend()
         if "nccl" not in backend:
             raise SetupError(
-                f"optimizations.gradient_compression is powersgd, but the ranks exchange gradients over {backend}: "
-                "PowerSGD waits for ever there. It needs NCCL, that is one GPU per rank. On the CPU take fp16 or bf16."
+                f"optimizations.gradient_compression is powersgd, which needs NCCL, that is one GPU per rank, got "
+                f"{backend}, on which it never returns. On the CPU, use fp16 or bf16."
             )
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 

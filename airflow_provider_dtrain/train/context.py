@@ -1,4 +1,4 @@
-"""What a training script holds in its hands: ``with dtrain.init() as ctx``."""
+"""Context of a training script: ``with dtrain.init() as ctx``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from airflow_provider_dtrain.train.schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.state import Prepared
 from airflow_provider_dtrain.train.timings import Timings
 
-#: What a rank wishes when all meet; the largest wish counts.
+#: Vote of a rank when all ranks synchronize. The largest vote wins.
 GO_ON, STOP, DECIDED = range(3)
 
 
 class Context(Ending):
-    """One rank of a trial. Made by :func:`airflow_provider_dtrain.train.init`.
+    """One rank of a trial. :func:`airflow_provider_dtrain.train.init` returns it.
 
-    "Called by all ranks" below means: every rank makes the call, at the same point of the program.
+    "Called by all ranks" below means that every rank makes the call, at the same point of the program.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Context(Ending):
         self._timed, self._move = timings.enabled, mover(device)
         self._time_to_device, self._time_backward = timings.adder("to_device"), timings.adder("backward")
         self._time_step, self._time_schedulers = timings.adder("step_optimizer"), timings.adder("step_lr_schedulers")
-        #: Ranks, and small messages between them.
+        #: Rank numbers, and small messages between the ranks.
         self.distributed = distributed
         #: The trial's hyperparameters and its seed, the same on all ranks.
         self.hparams, self.seed = hparams, seed
@@ -61,7 +61,7 @@ class Context(Ending):
         self._batch_sizes: BatchSizes | None = None
         self._unit = scheduling_unit(env.config)
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
-        #: How far a script has come at a step; who trains a trial class knows better.
+        #: Returns the position of training at a step. The trainer of a trial class replaces it by its own.
         self._position: Callable[[int, int | None], Position] = self._script_position
         self._records_per_epoch: int | None = None
         self._streams_apart = self._stepped = False
@@ -71,31 +71,32 @@ class Context(Ending):
 
     @property
     def per_slot_batch_size(self) -> int:
-        """Samples that one rank takes per step: ``global_batch_size // slots``."""
+        """Number of samples per rank and step: ``global_batch_size // slots``."""
         return self._sizes().per_slot
 
     @property
     def global_batch_size(self) -> int:
-        """Samples that all ranks together take per step; the remainder of the division is dropped."""
+        """Number of samples per step of all ranks together, without the remainder of the division."""
         return self._sizes().effective
 
     @property
     def max_length(self) -> Mapping[str, int] | None:
-        """The configured length of training, e.g. ``{"epochs": 3}``; None when the script decides alone."""
+        """Configured length of training, e.g. ``{"epochs": 3}``, or None if the configuration gives none."""
         length = self._goal.max_length
         return {length.unit: length.count} if length else None
 
     @property
     def data_config(self) -> Mapping[str, Any]:
-        """The free map ``data`` of the configuration."""
+        """Free-form map ``data`` of the configuration."""
         return self.config.get("data") or {}
 
     @property
     def stop_requested(self) -> bool:
-        """True once the trial is to stop or pause: save a checkpoint and leave a loop of your own.
+        """True once the trial must stop or pause.
 
-        The same on all ranks. Looked at every ``scheduling_unit`` calls of :meth:`step`, and in each
-        :meth:`report_validation`, :meth:`save_checkpoint` and epoch of :meth:`epochs`.
+        A loop of the script's own then saves a checkpoint and ends. The value is the same on all ranks. It is updated
+        every ``scheduling_unit`` calls of :meth:`step`, and in each :meth:`report_validation` with ``average``,
+        :meth:`save_checkpoint` and epoch of :meth:`epochs`.
         """
         self._left_early = self._left_early or self._stop
         return self._stop
@@ -103,17 +104,18 @@ class Context(Ending):
     # -- training --------------------------------------------------------------------------------------------------
 
     def prepare(self, *objects: Any, scheduler_step: str = "batch", find_unused_parameters: bool = False) -> Any:
-        """Return the objects ready for training, in the order given; a single one as it is.
+        """Return the objects ready for training: a tuple in the given order, or the only object itself.
 
         Models go to the device and, with more than one rank, into DistributedDataParallel. Optimizers, schedulers
         and other objects with ``state_dict`` and ``load_state_dict`` become part of checkpoints. From the first
-        call on each rank draws random numbers of its own (dropout, augmentation); before it all ranks draw the same.
+        call on, each rank draws its own random numbers (dropout, augmentation). Before it, all ranks draw the same.
 
-        :param scheduler_step: who advances the schedulers: ``batch`` (each :meth:`step` of their optimizer),
-            ``epoch`` (:meth:`epochs`, before each epoch but the first), ``manual`` (the script).
+        :param scheduler_step: when the schedulers advance: ``batch`` (at each :meth:`step` of their optimizer),
+            ``epoch`` (in :meth:`epochs`, before each epoch except the first), ``manual`` (by the script).
             ReduceLROnPlateau is always manual, because it needs a metric
         :param find_unused_parameters: for models that do not use every parameter in every step
-        :raises SetupError: an object's parameters are sharded over the ranks, and checkpoints could not hold them
+        :raises SetupError: an object's type or ``scheduler_step`` is not supported, or an object's parameters are
+            sharded over the ranks, which checkpoints cannot hold
         """
         check_mode(scheduler_step)
         ready = []
@@ -136,7 +138,7 @@ class Context(Ending):
         return ready[0] if len(ready) == 1 else tuple(ready)
 
     def to_device(self, batch: Any) -> Any:
-        """Return the batch on this rank's device: tensors, also inside lists, tuples and dicts."""
+        """Return the batch on this rank's device, including tensors inside lists, tuples and dicts."""
         if not self._timed:
             return self._move(batch)
         before = self._clock()
@@ -148,17 +150,17 @@ class Context(Ending):
         self, dataset: Any, *, batch_size: int | None = None, shuffle: bool = True, drop_last: bool = False,
         max_batches: int | None = None, **options: Any,
     ) -> Loader:  # fmt: skip
-        """Return one epoch of training data: this rank's part of each global batch, from the restored position on.
+        """Return this rank's part of one epoch of training data, from the restored position on.
 
-        The same samples make up global batch ``b`` of an epoch with any number of slots.
+        Global batch ``b`` of an epoch holds the same samples with any number of slots.
 
         :param dataset: map-style, with a length
         :param batch_size: samples per rank and step; default: :attr:`per_slot_batch_size`
-        :param shuffle: by the trial's seed, anew each epoch
-        :param drop_last: leave a last smaller batch out; otherwise it is cut evenly, and at most ``slots - 1``
-            samples occur twice
+        :param shuffle: shuffle by the trial's seed, in a new order each epoch
+        :param drop_last: drop a smaller last batch. Otherwise it is divided evenly, and at most ``slots - 1`` samples
+            occur twice
         :param max_batches: length of an epoch in batches; default: the whole data set
-        :param options: of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``pin_memory``
+        :param options: options of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``pin_memory``
         """
         self._progress.has_loader = True
         return Loader(
@@ -169,22 +171,22 @@ class Context(Ending):
         )  # fmt: skip
 
     def validation_loader(self, dataset: Any, *, batch_size: int | None = None, **options: Any) -> Any:
-        """Return this rank's share of validation data: in order, each sample on exactly one rank.
+        """Return this rank's share of validation data, in order. Each sample is on exactly one rank.
 
-        Shares may differ by one sample; give :meth:`report_validation` their size as ``weight``. A model with
-        buffers (batch norm) is called as ``dtrain.unwrap(model)`` here: DistributedDataParallel exchanges buffers in
-        each call, and would wait for a rank that has no batch left.
+        Shares may differ by one sample, so pass their size to :meth:`report_validation` as ``weight``. Call a model
+        with buffers (batch norm) as ``dtrain.unwrap(model)`` here: DistributedDataParallel exchanges buffers in each
+        call, and would wait for a rank that has no batch left.
         """
         return validation_loader(dataset, rank=self.distributed.get_rank(), size=self.distributed.get_size(),
                                  per_slot=batch_size or self.per_slot_batch_size, options=options)  # fmt: skip
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
-        """Yield the epochs that are still to do, 0 .. count-1; the first may be a restored, half done one.
+        """Yield the remaining epochs, up to ``count - 1``. The first may be a restored, partly trained epoch.
 
-        When the trial is asked to stop or pause, :meth:`loader` ends the running epoch at the next
-        ``scheduling_unit`` and no other one begins: what the loop body saves then is where it goes on.
+        When the trial must stop or pause, :meth:`loader` ends the current epoch at the next ``scheduling_unit``, and no
+        further epoch begins. Training later resumes from the checkpoint that the loop body saves then.
 
-        :param count: default: ``searcher.max_length``, when it is given in epochs
+        :param count: number of epochs; default: ``searcher.max_length``, if it is in epochs
         """
         count = self._goal.epochs() if count is None else count
         telling.say_done(self._env, self._progress.epoch, count)
@@ -200,10 +202,10 @@ class Context(Ending):
         self._progress.in_epochs = self._progress.last_epoch = False
 
     def backward(self, loss: Any) -> None:
-        """Compute gradients; with more than one rank they are averaged over the ranks on the way.
+        """Compute gradients. With more than one rank, they are averaged over the ranks.
 
-        With ``optimizations.aggregation_frequency`` k they are added up, and averaged on every k-th batch only. With
-        ``mixed_precision: fp16`` the loss is scaled first.
+        With ``optimizations.aggregation_frequency`` k, gradients are added up, and averaged on every k-th batch only.
+        With ``mixed_precision: fp16``, the loss is scaled first.
         """
         if not self._timed:
             self._gradients.backward(loss)
@@ -213,24 +215,24 @@ class Context(Ending):
         self._time_backward(self._clock() - before)
 
     def autocast(self) -> Any:
-        """Return a context manager for computations outside of a model, as ``mixed_precision`` says.
+        """Return a context manager for computations outside a model, with the precision of ``mixed_precision``.
 
-        The forward pass of a prepared model needs none.
+        The forward pass of a prepared model does not need it.
         """
         return self._gradients.autocast()
 
     def step(self, optimizer: Any, *, clip_grad_norm: float | None = None, flush: bool = False) -> Any:
         """Take one optimizer step, advance its schedulers, clear the gradients. Called by all ranks, every batch.
 
-        With ``optimizations.aggregation_frequency`` k the step is taken on every k-th call. The last group of
-        training may be smaller; with :meth:`epochs` and :meth:`loader` it is found by itself.
+        With ``optimizations.aggregation_frequency`` k, the step is taken on every k-th call. The last group of training
+        may be smaller. :meth:`epochs` and :meth:`loader` together detect it.
 
         :param clip_grad_norm: largest norm of all gradients of this optimizer together
-        :param flush: finish the group here, after the last batch of a loop of your own
-        :return: the norm before clipping (a tensor), None without clipping and where no step was due
+        :param flush: finish the group here, after the last batch of a loop of the script's own
+        :return: the norm before clipping (a tensor); None without clipping, or when no step was due
         """
         gradients = self._gradients
-        # What most batches are goes by without a further call: each costs about a microsecond.
+        # Fast path for the common case: every extra call costs about 1 µs.
         if gradients.plain and self._stepped and clip_grad_norm is None and not (flush or self._timed):
             optimizer.step()
             optimizer.zero_grad()
@@ -252,17 +254,20 @@ class Context(Ending):
             self._writer.write("first_step", {})
         return norm
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------------
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Record training metrics; costs microseconds and never waits for the device or another rank.
+        """Record training metrics. Takes microseconds and never waits for the device or another rank.
 
-        With more than one rank the mean over the ranks is recorded (``optimizations.average_training_metrics:
-        false``: rank 0's own values) when the ranks next meet; see :attr:`stop_requested`.
+        With more than one rank, the mean over the ranks is recorded when the ranks next synchronize, see
+        :attr:`stop_requested`. With ``optimizations.average_training_metrics: false``, rank 0 records its own values.
 
-        :param step: the script's count of batches
+        :param step: number of batches, counted by the script
         :param metrics: name -> number, or tensor of one element
-        :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN
+        :raises MetricError: a value is not a number
+        :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN. A later call raises it for a value on a
+            GPU, which is read later
+        :raises LimitError: there are more than 1,000 metrics, or a name has more than 256 characters
         """
         self._last_step = step
         self._reporter.report(step, metrics, self._progress.epoch if self._progress.in_epochs else None)
@@ -270,16 +275,18 @@ class Context(Ending):
     def report_validation(
         self, step: int, metrics: Mapping[str, Any], *, average: bool = True, weight: float = 1
     ) -> str:
-        """Record validation metrics; return ``continue``, or ``stop`` when the trial has trained long enough.
+        """Record validation metrics. Return ``stop`` when the trial has trained long enough, else ``continue``.
 
-        That is, when ``step`` has reached ``searcher.max_length``, ``time_metric`` its ``max_time``, or when the
-        searcher has ended the trial. Where the searcher decides, the ranks wait for its answer here, at most
-        ``decision_timeout``; without an average they wait when they next meet, see :attr:`stop_requested`.
+        It has when ``step`` has reached ``searcher.max_length``, when ``time_metric`` has reached ``max_time``, or when
+        the searcher has ended the trial. At a length at which the searcher decides, the ranks wait here for its answer,
+        at most ``decision_timeout``. Without ``average``, they wait when they next synchronize, see
+        :attr:`stop_requested`.
 
         :param metrics: this rank's metrics
-        :param average: record the mean over the ranks (called by all ranks); False: rank 0's own values, which it
-            must have for the whole data set
+        :param average: record the mean over the ranks (called by all ranks). False: record rank 0's own values, which
+            must cover the whole data set
         :param weight: weight of this rank's metrics in the mean, e.g. its number of samples
+        :raises MissingMetricError: the metrics lack one that the searcher needs
         """
         self._last_step = step
         if average:
@@ -289,7 +296,7 @@ class Context(Ending):
             values = self._reporter.numbers(step, metrics)
         safe = self._reporter.json_safe(values)
         self._validated = step, safe
-        # A loop of its own that was told to leave may have left in the middle of the epoch.
+        # A loop of the script's own that saw the stop request may have ended in the middle of the epoch.
         self._progress.is_whole = self._progress.in_epochs and not self._left_early
         telling.say_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
@@ -307,18 +314,19 @@ class Context(Ending):
         return "stop" if reached or self._decided else "continue"
 
     def reduce(self, metrics: Mapping[str, Any], *, weight: float = 1, reducer: str = "avg") -> dict[str, float]:
-        """Return metrics over all ranks, the same on each; called by all ranks.
+        """Return metrics over all ranks, the same on each rank. Called by all ranks.
 
-        :param metrics: this rank's; a rank without samples may have none
-        :param weight: of this rank in the mean, e.g. its number of samples
+        :param metrics: metrics of this rank; empty on a rank without samples
+        :param weight: weight of this rank in the mean, e.g. its number of samples
         :param reducer: ``avg``, ``sum``, ``max`` or ``min``
         """
         return reduce_over_ranks(self.distributed.allgather, metrics, weight, reducer)
 
     def set_result(self, value: Any) -> None:
-        """Choose what rank 0 gives back at the end: any JSON; default: last step, metrics and checkpoint.
+        """Set the result that rank 0 returns at the end. Default: last step, metrics and checkpoint.
 
-        :raises LimitError: it is longer than 1 MiB as JSON, or deeper than 15 levels
+        :param value: any JSON value
+        :raises LimitError: the value is longer than 1 MiB as JSON, or deeper than 15 levels
         """
         encode_event(1, time.time(), "result", {"value": value})
         self._result = value
@@ -326,13 +334,13 @@ class Context(Ending):
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, step: int) -> str | None:
-        """Save everything prepared, the position in the data and every rank's random state. Called by all ranks.
+        """Save all prepared objects, the position in the data and every rank's random state. Called by all ranks.
 
-        A copy is taken at once and written in the background; training goes on meanwhile.
+        A copy is taken at once and written in the background while training continues.
 
-        :return: the folder or URL that it will have, on rank 0; None on the other ranks and with
+        :return: the folder or URL that the checkpoint will have, on rank 0; None on the other ranks and with
             ``checkpoint_policy: none``
-        :raises CheckpointError: the save before this one failed; checkpoints that were there still are
+        :raises CheckpointError: the state cannot be saved, or the previous save failed. Older checkpoints still exist
         """
         self._last_step = step
         self._meet()
@@ -346,10 +354,12 @@ class Context(Ending):
         return str(path) if path else None
 
     def restore(self) -> int:
-        """Load the latest whole checkpoint into everything prepared; return its step, 0 without one.
+        """Load the latest intact checkpoint into all prepared objects. Return its step, or 0 without one.
 
-        Without one the models get the weights of ``searcher.source_checkpoint``, if the configuration names one.
-        Called by all ranks, after :meth:`prepare` and before the training loop.
+        Without a checkpoint, the models get the weights of ``searcher.source_checkpoint``, if the configuration names
+        one. Called by all ranks, after :meth:`prepare` and before the training loop.
+
+        :raises CheckpointError: the checkpoint does not fit the prepared objects
         """
         metadata, counters = self._saver.restore()
         if not metadata:
@@ -368,18 +378,18 @@ class Context(Ending):
         return self
 
     def _meet(self) -> None:
-        """Agree with the other ranks on stopping, and write their reports."""
+        """Synchronize with the other ranks: agree on stopping, and write the reports."""
         self._gradients.look()
         self._take(self._reporter.meet(self._wish()))
 
     def _wish(self) -> int:
-        """Return what this rank wishes for all of them; rank 0 waits for the searcher's answer, where it asked."""
+        """Return this rank's vote. Rank 0 waits for the searcher's answer if it asked."""
         if self._rungs.look(self._is_asked_to_stop):
             return DECIDED
         return STOP if self._stop or self._is_asked_to_stop() else GO_ON
 
     def _take(self, wish: int) -> None:
-        """Obey what the ranks have agreed on."""
+        """Apply the vote that the ranks agreed on."""
         self._stop = wish != GO_ON
         self._decided = self._decided or wish == DECIDED
 
@@ -390,7 +400,7 @@ class Context(Ending):
         return Position(batches=step, records=step * (global_batch or 0), epoch=epochs_done(self._progress))
 
     def _advance(self, optimizer: Any, since: float) -> float:
-        """Advance the schedulers of an optimizer; return the time after."""
+        """Advance the schedulers of an optimizer. Return the time afterwards."""
         for scheduler in self._schedules.by_step.get(id(optimizer), ()):
             scheduler.step()
         now = self._clock()

@@ -1,4 +1,4 @@
-"""Data loading: who gets which samples, and where in the epoch the trial is."""
+"""Data loading: the samples of each rank, and the position of the trial in an epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_dtrain.train.timings import Timings
 
 @dataclass
 class Pass:
-    """One loader's way through its data in one epoch."""
+    """Position of one loader in its data in one epoch."""
 
     #: Samples handed out so far, all ranks together.
     samples: int = 0
@@ -23,26 +23,26 @@ class Pass:
 
 @dataclass
 class Progress:
-    """Where in the data the trial is; part of every checkpoint.
+    """Position of the trial in the data, part of every checkpoint.
 
     A checkpoint taken while every pass of the epoch is finished counts that epoch as done.
     """
 
     epoch: int = 0
     passes: list[Pass] = field(default_factory=list)
-    #: Passes that a restored checkpoint left behind, not yet taken up again.
+    #: Passes of a restored checkpoint that no loader has resumed yet.
     restored: list[Pass] = field(default_factory=list)
     #: True inside ``ctx.epochs``.
     in_epochs: bool = False
     #: True in the last epoch of ``ctx.epochs``.
     last_epoch: bool = False
-    #: ``ctx.loader`` was used; else nobody knows where in an epoch the training is.
+    #: ``ctx.loader`` was used. Without it, the position of training within an epoch is unknown.
     has_loader: bool = False
-    #: Without ``ctx.loader``: the current epoch counts as done, since it has validated or its loop body has ended.
+    #: Without ``ctx.loader``: the current epoch counts as done, because it has validated or its loop body has ended.
     is_whole: bool = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch; positions restored for it stay valid."""
+        """Start an epoch. Positions restored for it stay valid."""
         if epoch != self.epoch:
             self.restored = []
         self.epoch, self.passes, self.in_epochs, self.is_whole = epoch, [], True, False
@@ -50,7 +50,7 @@ class Progress:
     def begin_pass(self) -> Pass:
         """Return the next pass, at its restored position if there is one.
 
-        Outside ``ctx.epochs`` every pass is an epoch of its own.
+        Outside ``ctx.epochs``, every pass is its own epoch.
         """
         if not self.in_epochs and self.passes:
             self.begin_epoch(self.epoch + 1)
@@ -69,7 +69,7 @@ class Progress:
         return {"epoch": self.epoch, "passes": passes}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved position."""
+        """Restore a saved position."""
         passes = [Pass(samples, finished) for samples, finished in state["passes"]]
         if passes and all(p.finished for p in passes):
             self.epoch, self.restored = state["epoch"] + 1, []
@@ -93,12 +93,12 @@ def rank_batches(
     """Yield this rank's part of each global batch.
 
     Global batch ``b`` is ``order[b*G : (b+1)*G]`` with ``G = per_slot * size``, cut into one piece per rank, so the
-    ranks together see what one process with the same global batch would see. A last smaller batch is cut evenly;
-    at most ``size - 1`` samples from the start of the order fill it up, so that every rank takes the same steps.
+    ranks together see the samples of one process with the same global batch. A smaller last batch is divided evenly.
+    At most ``size - 1`` samples from the start of the order fill it up, so that every rank takes the same steps.
 
     :param order: all samples of the epoch
-    :param start: samples that were handed out before, all ranks together
-    :param drop_last: leave a last smaller batch out
+    :param start: number of samples that were handed out before, all ranks together
+    :param drop_last: drop a smaller last batch
     """
     whole = per_slot * size
     for begin in range(start, len(order), whole):
@@ -113,7 +113,7 @@ def rank_batches(
 
 
 class Loader:
-    """One epoch of training data for one rank, from where a restored checkpoint left it.
+    """One epoch of training data for one rank, from the restored position on.
 
     Iterate it once per epoch. Samples are shuffled by the trial's seed and the number of the epoch.
     """
@@ -127,7 +127,7 @@ class Loader:
         if not hasattr(dataset, "__len__"):
             raise SetupError(
                 f"{type(dataset).__name__} has no length, so it cannot be sharded by index. Use a map-style dataset, "
-                "or shard an iterable one by ctx.distributed.get_rank() in a loader of your own."
+                "or shard an iterable one by ctx.distributed.get_rank() in your own loader."
             )
         refuse_empty(dataset, "training")
         self.dataset, self._progress, self._seed = dataset, progress, seed
@@ -136,12 +136,12 @@ class Loader:
         self._options, self._timings = options, timings or Timings()
         #: Called before the last batch of the last epoch is handed out.
         self._on_last = on_last
-        #: Whether the epoch is to end before its next batch; asked inside ``ctx.epochs`` only.
+        #: Whether the epoch must end before its next batch. Called inside ``ctx.epochs`` only.
         self._leaves = leaves if progress.in_epochs else None
         if not len(self):
             raise EmptyLoaderError(
                 f"The training data has {len(dataset)} samples, a global batch takes {per_slot * size}, and drop_last "
-                f"leaves smaller ones out: no batch is left (max_batches: {max_batches})."
+                f"drops smaller ones: no batch is left (max_batches: {max_batches})."
             )
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class Loader:
             if left == 1 and self._on_last is not None and self._progress.last_epoch:
                 self._on_last()
             left -= 1
-            # Counted before it is handed out: a checkpoint in the loop body belongs after this batch.
+            # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
             current.samples += self._per_slot * self._size
             yield batch
             if left and self._leaves is not None and self._leaves():
@@ -186,10 +186,10 @@ class Loader:
 
 
 def refuse_loader(dataset: Any, options: Mapping[str, Any], call: str) -> None:
-    """Raise when a script passes a ready data loader, or an option that would choose the samples.
+    """Raise when a script passes a data loader, or an option that would choose the samples.
 
     :param call: name of the method, for the message
-    :raises SetupError: with what to pass instead
+    :raises SetupError: says what to pass instead
     """
     import torch.utils.data as torch_data
 
@@ -203,7 +203,7 @@ def refuse_loader(dataset: Any, options: Mapping[str, Any], call: str) -> None:
     if isinstance(dataset, torch_data.IterableDataset):
         raise SetupError(
             f"{call} takes a map-style data set, got the iterable {type(dataset).__name__}, which has no indices to "
-            "shard by. Give each rank its part (ctx.distributed.get_rank()) in a loader of your own."
+            "shard by. Give each rank its part (ctx.distributed.get_rank()) in your own loader."
         )
     refused = sorted({"sampler", "batch_sampler", "generator"} & set(options))
     if refused:
@@ -217,19 +217,19 @@ def refuse_empty(dataset: Any, what: str) -> None:
     """Raise when a data set has no samples.
 
     :param what: ``training`` or ``validation``
-    :raises EmptyLoaderError: with what to look at
+    :raises EmptyLoaderError: the data set is empty
     """
     if hasattr(dataset, "__len__") and not len(dataset):
         raise EmptyLoaderError(
-            f"The {what} data has no samples: len({type(dataset).__name__}) is 0. Look at its path or its filter."
+            f"The {what} data has no samples: len({type(dataset).__name__}) is 0. Check its path and its filter."
         )
 
 
 class SeededBatches:
-    """A data set inside a loader worker: random numbers are drawn anew for each batch.
+    """Data set in a loader worker that seeds the random generators anew for each batch.
 
     :param dataset: map-style
-    :param seed: of this rank and epoch
+    :param seed: seed of this rank and epoch
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -260,13 +260,13 @@ def torch_loader(
 ) -> Any:
     """Return a DataLoader over the given batches that draws no number from the rank's own generators.
 
-    In loader workers each batch has random numbers of its own, so that augmentation is the same in a run that was
-    resumed in the middle of an epoch.
+    In loader workers, each batch has its own random numbers, so that augmentation is the same in a run that resumed in
+    the middle of an epoch.
 
     :param batches: indices of each batch
-    :param seed: of this rank and epoch
+    :param seed: seed of this rank and epoch
     :param first: number of the first batch in its epoch
-    :param options: of ``torch.utils.data.DataLoader``
+    :param options: options of ``torch.utils.data.DataLoader``
     :param collates: False: each entry of ``batches`` is one index, for which the data set returns a whole batch
     """
     import torch
@@ -276,7 +276,7 @@ def torch_loader(
         dataset = SeededBatches(dataset, seed)
         numbered = enumerate(batches, first)
         batches = [[number, *batch] for number, batch in numbered] if collates else list(numbered)
-    # A generator of its own: the default one would lose a number per iterator, and a resumed run with it.
+    # Its own generator: the default one would lose a number per iterator, so a resumed run would differ.
     generator = torch.Generator().manual_seed(seed)
     if not collates:
         return DataLoader(dataset, batch_size=None, sampler=batches, generator=generator, **options)
@@ -284,13 +284,13 @@ def torch_loader(
 
 
 def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:
-    """Return a DataLoader over this rank's samples: in order, each sample on exactly one rank."""
+    """Return a DataLoader over this rank's samples, in order. Each sample is on exactly one rank."""
     refuse_loader(dataset, options, "ctx.validation_loader")
     refuse_empty(dataset, "validation")
     import torch
     from torch.utils.data import DataLoader, Subset
 
     shard = Subset(dataset, range(rank, len(dataset), size))
-    # Its own generator, so that validating does not change what is trained afterwards.
+    # Its own generator, so that validation does not change the training after it.
     generator = torch.Generator().manual_seed(0)
     return DataLoader(shard, batch_size=per_slot, shuffle=False, generator=generator, **options)

@@ -1,4 +1,4 @@
-"""The data loaders of a trial class, cut into the ranks' shares."""
+"""Data loaders of a trial class, divided into the ranks' shares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_dtrain.train.seeding import derive
 
 log = logging.getLogger(__name__)
 
-#: What a torch DataLoader was built with and a rank's share of it is built with again.
+#: Options of a torch DataLoader that are passed on to the loader of a rank's share.
 KEPT_OPTIONS = (
     "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context",
     "prefetch_factor", "persistent_workers",
@@ -29,12 +29,16 @@ KEPT_OPTIONS = (
 
 
 class DataLoader:
-    """Data of a trial class: takes what ``torch.utils.data.DataLoader`` takes; sharding and position are seen to.
+    """Data loader of a trial class, with the arguments of ``torch.utils.data.DataLoader``.
+
+    The library shards it over the ranks and restores its position.
 
     :param dataset: map-style, with a length
     :param batch_size: samples per rank and batch: ``context.get_per_slot_batch_size()``
-    :param shuffle: by the trial's seed, anew each epoch
-    :param options: of ``torch.utils.data.DataLoader``
+    :param shuffle: shuffle by the trial's seed, in a new order each epoch
+    :param options: further options of ``torch.utils.data.DataLoader``
+    :raises SetupError: the data set is iterable or has no length, or no batch size is given
+    :raises EmptyLoaderError: the data set is empty
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class DataLoader:
             )
         refuse_empty(dataset, "training or validation")
         if batch_size is None and batch_sampler is None:
-            raise SetupError("DataLoader needs batch_size or batch_sampler; None for both would not make batches.")
+            raise SetupError("DataLoader needs batch_size or batch_sampler, got None for both.")
         self.torch_loader = torch_data.DataLoader(
             dataset, batch_size=1 if batch_sampler is not None else batch_size,
             shuffle=None if sampler is not None or batch_sampler is not None else shuffle, sampler=sampler,
@@ -70,12 +74,12 @@ class DataLoader:
 class Shares:
     """One rank's share of a data loader, epoch by epoch.
 
-    The ranks compare the first epoch's indices and then cut the loader, use it as it is, or treat it as a stream; see
-    :class:`Sharing`. Made by all ranks.
+    The ranks compare the first epoch's indices. Then they cut the loader, use it unchanged, or treat it as a stream,
+    see :class:`Sharing`. Created by all ranks.
 
-    :param loader: a :class:`DataLoader`, torch's, or anything that can be iterated again and again
+    :param loader: a :class:`DataLoader`, a torch DataLoader, or any object that can be iterated repeatedly
     :param what: ``training`` or ``validation``, for messages
-    :param left_alone: treat every loader but a :class:`DataLoader` as a stream, without a warning
+    :param left_alone: treat every loader except a :class:`DataLoader` as a stream, without a warning
     :raises SetupError: the ranks' indices overlap, or the sampler failed on a rank
     """
 
@@ -87,12 +91,12 @@ class Shares:
         self._rank, self._size = distributed.get_rank(), distributed.get_size()
         self._left_alone = left_alone and not isinstance(loader, DataLoader)
         self._verdict = compare(self._find_source, self.loader, distributed, what)
-        #: How the ranks share the loader.
+        #: Way in which the ranks share the loader.
         self.sharing = self._verdict.sharing
         #: None: the loader is a stream.
         self._source = self._verdict.source
         self._by_sample = self._source is not None and self._source.by_sample
-        #: How far one batch moves the position.
+        #: Distance by which one batch moves the position.
         self.stride = 1
         if self._source is not None:
             per_slot: Any = self.loader.batch_size if self._by_sample else 1
@@ -102,16 +106,16 @@ class Shares:
     def _find_source(self) -> IndexSource | None:
         if not hasattr(self.loader, "__iter__"):
             raise SetupError(
-                f"The {self._what} data loader is {type(self.loader).__name__}, which cannot be iterated."
+                f"The {self._what} data loader must be iterable, got {type(self.loader).__name__}."
             )  # fmt: skip
         return None if self._left_alone or not is_indexed(self.loader) else IndexSource(self.loader, self._seed)
 
     def length(self) -> int | None:
-        """Return the batches of an epoch per rank, the same on all ranks; None when it is not known.
+        """Return the number of batches per epoch and rank, the same on all ranks, or None if it is unknown.
 
         Called by all ranks.
 
-        :raises EmptyLoaderError: there is nothing
+        :raises EmptyLoaderError: the loader yields no batch
         """
         if self._source is None:
             known = [length for length in self._distributed.allgather(_length(self.loader)) if length is not None]
@@ -129,23 +133,23 @@ class Shares:
         return whole
 
     def nothing(self) -> EmptyLoaderError:
-        """Return the error that says that the loader yields nothing."""
+        """Return the error of a loader that yields no batch."""
         samples = _length(self.loader.dataset) if self._source is not None else None
         of = f" ({samples} samples)" if samples is not None else ""
         if self.sharing is Sharing.OWN:
             counts = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(self._verdict.batches))
             return EmptyLoaderError(f"The {self._what} data loader yields no batch on a rank ({counts} batches).")
         less = (
-            f" A batch of all {self._size} slots takes {self.stride} samples and drop_last leaves smaller ones out."
+            f" A batch of all {self._size} slots takes {self.stride} samples and drop_last drops smaller ones."
             if self._drops() else ""
         )  # fmt: skip
-        return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}.{less} Look at its data set.")
+        return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}.{less} Check its data set.")
 
     def training(self, epoch: int, offset: int, length: int | None) -> Iterator[Any]:
-        """Return this rank's batches of an epoch from a position on. Called by all ranks.
+        """Return this rank's batches of an epoch, from a position on. Called by all ranks.
 
         :param offset: where the first batch begins, in units of :attr:`stride`
-        :param length: batches of the epoch; a rank whose own data ends earlier begins it again
+        :param length: number of batches in the epoch; a rank whose own data ends earlier repeats it from the start
         """
         if self._source is None:
             return self._stream(epoch, offset, length)
@@ -165,7 +169,7 @@ class Shares:
         return self._load(batches, derive(self._seed, "loader", epoch, self._rank), first)
 
     def validation(self) -> Iterator[Any]:
-        """Return this rank's batches: each sample on exactly one rank, in order."""
+        """Return this rank's batches, in order. Each sample is on exactly one rank."""
         if self._source is None:
             return self._stream(0, 0, None)
         drawn = self._source.draw(0, shuffle=False)
@@ -180,7 +184,7 @@ class Shares:
         return draw_alike(source, epoch, self._distributed, self._what)
 
     def _own(self, drawn: Sequence[Any], *, drops: bool) -> list[Any]:
-        """Return the batches of what belongs to this rank alone."""
+        """Return the batches of the indices that belong to this rank alone."""
         if not self._by_sample:
             return list(drawn)
         size = self.loader.batch_size
@@ -188,7 +192,7 @@ class Shares:
         return [list(drawn[begin : begin + size]) for begin in range(0, end, size)]
 
     def _dealt(self, batches: Sequence[Any]) -> list[Any]:
-        """Return this rank's part of batches that a sampler of the user's made, the same number on all ranks."""
+        """Return this rank's part of the batches of a user's sampler. All ranks get the same number."""
         missing = -len(batches) % self._size
         return [*batches, *(batches[i % len(batches)] for i in range(missing))][self._rank :: self._size]
 
@@ -201,7 +205,7 @@ class Shares:
         return iter(torch_loader(self.loader.dataset, batches, seed, first, options, collates=collates))
 
     def _stream(self, epoch: int, skip: int, length: int | None) -> Iterator[Any]:
-        """Yield the batches of an iterable; with a length it begins again when it ends too early."""
+        """Yield the batches of an iterable. With a length, restart it when it ends too early."""
         left = None if length is None else length - skip
         for number in itertools.count() if left != 0 else ():
             iterator, taken, first = self._opened(epoch, number, skip)
@@ -221,13 +225,13 @@ class Shares:
                 return
 
     def _opened(self, epoch: int, number: int, skip: int) -> tuple[Iterator[Any], int, Any]:
-        """Begin a pass through a stream and leave out what was trained before.
+        """Start a pass through a stream and skip the batches that were trained before.
 
-        What the stream draws until its first batch, e.g. an order, is the same in a resumed run; what it draws later
-        comes from the rank's own generators, which the checkpoint holds.
+        Random numbers that the stream draws until its first batch, e.g. for an order, are the same in a resumed run.
+        Later ones come from the rank's own generators, whose states the checkpoint holds.
 
-        :param number: of the pass in its epoch
-        :return: the stream, how many batches were taken from it, and the last one of them
+        :param number: number of the pass in its epoch
+        :return: the stream, the number of batches taken from it, and the last of them
         """
         for part in _inside(self.loader):
             set_epoch(part, epoch)
@@ -242,34 +246,34 @@ class Shares:
         return iterator, taken, last
 
     def say_resumed(self, sharing: str, ranks: int, offset: int) -> None:
-        """Log what a checkpoint from the middle of an epoch means for a loader that the library does not cut.
+        """Log the effect of a checkpoint from the middle of an epoch on a loader that the library does not cut.
 
         :param sharing: value of the checkpoint's :class:`Sharing`, empty without a checkpoint
-        :param ranks: of the run that wrote it
+        :param ranks: number of ranks of the run that wrote it
         :param offset: position in the epoch
         """
         cut = {Sharing.CUT.value} >= {sharing, self.sharing.value}
         if not offset or not ranks or ranks == self._size or cut or self._rank:
             return
         log.warning(
-            "The training data is not cut by the library, and training resumes in the middle of an epoch with %d ranks "
-            "instead of %d. In this epoch some samples may be repeated and others left out; the next one is whole.",
+            "The library does not cut this training data, and training resumes in the middle of an epoch with %d ranks "
+            "instead of %d. In this epoch, some samples may be repeated or skipped. The next epoch is complete.",
             self._size, ranks,
         )  # fmt: skip
 
     def _say(self) -> None:
-        """Log once, on rank 0, what the ranks do with a loader that the library does not cut."""
+        """Log once, on rank 0, how the ranks use a loader that the library does not cut."""
         if self._size == 1 or self._rank:
             return
         kind = type(getattr(self.loader, "dataset", self.loader)).__name__
         if self.sharing is Sharing.OWN:
             counts = self._verdict.batches
             again = f"; {self._verdict.repeated} samples are on several ranks" if self._verdict.repeated else ""
-            log.info("The %s data loader (%s) gives each rank its own part and is used as it is: %s batches per "
+            log.info("The %s data loader (%s) gives each rank its own part and is used unchanged: %s batches per "
                      "rank%s.", self._what, kind, _span(counts), again)  # fmt: skip
             if max(counts) - min(counts) > 1 and self._what == "training":
                 log.warning("The ranks' parts of the training data differ in length (%s batches). %s", _span(counts),
-                            "drop_last leaves the surplus out." if self._drops() else
+                            "drop_last drops the surplus." if self._drops() else
                             "Ranks with fewer batches repeat theirs.")  # fmt: skip
         elif self.sharing is Sharing.STREAM and not self._left_alone:
             if isinstance(self.loader, torch_data.DataLoader) and not _is_iterable(self.loader.dataset):
@@ -282,7 +286,7 @@ class Shares:
 
 
 def _inside(loader: Any) -> list[Any]:
-    """Return a stream and the parts of it that may have to know the epoch."""
+    """Return a stream and its parts that may need the epoch."""
     if not isinstance(loader, torch_data.DataLoader):
         return [loader]
     return [loader, loader.dataset, *sampler_parts(loader.sampler), *sampler_parts(loader.batch_sampler)]
@@ -308,9 +312,9 @@ def _length(loader: Any) -> int | None:
 
 
 def batch_length(batch: Any) -> int:
-    """Return the records of a batch: the length of the first tensor or array in it.
+    """Return the number of records in a batch: the length of the first tensor or array in it.
 
-    :raises SetupError: there is none
+    :raises SetupError: the number cannot be determined
     """
     if hasattr(batch, "shape") and len(batch.shape):
         return int(batch.shape[0])
@@ -319,13 +323,13 @@ def batch_length(batch: Any) -> int:
         nested = hasattr(items[0], "shape") or isinstance(items[0], (list, tuple, Mapping))
         return batch_length(items[0]) if nested else len(items)
     raise SetupError(
-        f"How many records a batch of type {type(batch).__name__} has cannot be seen. Say it: override "
+        f"The number of records in a batch of type {type(batch).__name__} cannot be determined. Override "
         "get_batch_length(batch) in the trial class."
     )
 
 
 def on_cpu(batch: Any) -> bool:
-    """Return whether every leaf of a batch is a tensor on the CPU, or nothing that moves."""
+    """Return whether every leaf of a batch is a CPU tensor or a plain value."""
     if isinstance(batch, torch.Tensor):
         return batch.device.type == "cpu"
     if isinstance(batch, dict):

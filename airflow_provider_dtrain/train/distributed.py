@@ -1,4 +1,4 @@
-"""The gang as one rank sees it: who am I, who else is there, talk to them."""
+"""The gang as one rank sees it: rank numbers, sizes, and messages between the ranks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, SetupError
 from airflow_provider_dtrain.train.progress import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
 
-#: A leader may fetch a large data set while the others wait.
+#: Time limit of ranks that wait for a leader, which may fetch a large data set, seconds.
 LEADER_TIMEOUT_S = 6 * 3600
 #: Large byte strings are sent in pieces of this size.
 PIECE_BYTES = 64 * 1024 * 1024
 
 
 class Distributed:
-    """``ctx.distributed``: ranks, and small messages between them.
+    """Rank numbers, and small messages between the ranks: ``ctx.distributed``.
 
-    Messages go over gloo on the CPU, never over NCCL, and must be sent by all ranks in the same order.
+    Messages use gloo on the CPU, never NCCL. All ranks must send them in the same order.
     """
 
     def __init__(self, env: Environment, *, group: Any = None, store: Any = None) -> None:
@@ -81,7 +81,7 @@ class Distributed:
         return self._hosts
 
     def barrier(self) -> None:
-        """Return when every rank has called it."""
+        """Wait until every rank has called it."""
         if self._group is not None:
             import torch.distributed as dist
 
@@ -91,7 +91,7 @@ class Distributed:
     def allgather(self, value: Any) -> list[Any]:
         """Return every rank's value, in order of rank, on every rank.
 
-        :param value: anything that pickles
+        :param value: any picklable value
         """
         if self._group is None:
             return [value]
@@ -103,7 +103,7 @@ class Distributed:
         return values
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Return every rank's value, in order of rank, on rank 0; None elsewhere."""
+        """Return every rank's value, in order of rank, on rank 0, and None on the other ranks."""
         if self._group is None:
             return [value]
         import torch.distributed as dist
@@ -125,25 +125,25 @@ class Distributed:
         return box[0]
 
     def allgather_local(self, value: Any) -> list[Any]:
-        """Return the values of this host's ranks, in order of rank, on each of them; called by all ranks."""
+        """Return the values of this host's ranks, in order of rank, on each of them. Called by all ranks."""
         pairs = self.allgather((self._env.group_rank, value))
         return [item for host, item in pairs if host == self._env.group_rank]
 
     def gather_local(self, value: Any) -> list[Any] | None:
-        """Return the values of this host's ranks on its local rank 0, None elsewhere; called by all ranks."""
+        """Return the values of this host's ranks on its local rank 0, None elsewhere. Called by all ranks."""
         values = self.allgather_local(value)
         return values if self._env.local_rank == 0 else None
 
     def broadcast_local(self, value: Any = None) -> Any:
-        """Return the value of local rank 0 on every rank of its host; called by all ranks."""
+        """Return the value of local rank 0 on every rank of its host. Called by all ranks."""
         return self.allgather_local(value if self._env.local_rank == 0 else None)[0]
 
     def any(self, flag: bool) -> bool:
-        """Return whether any rank's flag is set; the same answer on every rank."""
+        """Return whether any rank's flag is set. The answer is the same on every rank."""
         return bool(self.largest(int(flag)))
 
     def largest(self, number: int) -> int:
-        """Return the largest of all ranks' numbers; the same answer on every rank."""
+        """Return the largest of all ranks' numbers. The answer is the same on every rank."""
         if self._group is None:
             return number
         import torch
@@ -155,14 +155,14 @@ class Distributed:
         return int(vote.item())
 
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
-        """Return rank 0's bytes on every rank; nothing is unpickled."""
+        """Return rank 0's bytes on every rank. Nothing is unpickled."""
         size = self.broadcast(len(content) if content is not None else None)
         if self._group is None:
             return content or b""
         import torch
         import torch.distributed as dist
 
-        # A copy, because torch wants writable memory.
+        # A copy, because torch requires writable memory.
         whole = bytearray(content) if content is not None else bytearray(size)
         for start in range(0, size, PIECE_BYTES):
             piece = torch.frombuffer(whole, dtype=torch.uint8, offset=start, count=min(PIECE_BYTES, size - start))
@@ -171,7 +171,7 @@ class Distributed:
         return bytes(whole)
 
     def leave(self) -> None:
-        """End the process group of a finished gang: its threads must be gone before the interpreter is."""
+        """End the process group of a finished gang, because its threads must end before the interpreter does."""
         if self._group is None:
             return
         import torch.distributed as dist
@@ -182,9 +182,11 @@ class Distributed:
 
     @contextlib.contextmanager
     def local_leader_first(self) -> Iterator[None]:
-        """Let local rank 0 of each host run the block before the other ranks of that host.
+        """Run the block on local rank 0 of each host before the other ranks of that host run it.
 
-        :raises LeaderFailedError: on the waiting ranks, when the block failed on the leader
+        The other ranks wait at most 6 hours.
+
+        :raises LeaderFailedError: on the waiting ranks, when the block failed on local rank 0
         """
         self._leader_calls += 1
         key = f"leader/{self._env.group_rank}/{self._leader_calls}"
@@ -197,14 +199,16 @@ class Distributed:
         if self._store.get(key) != b"done":
             raise LeaderFailedError(
                 f"Local rank 0 of this host (host {self._env.group_rank} of the gang) failed in local_leader_first; "
-                "its own error says why."
+                "see its error for the cause."
             )
         yield
 
     def on_chief(self, function: Callable[[], Any]) -> Any:
-        """Return on every rank what the function returns on rank 0, which alone runs it, however long it takes.
+        """Return the result of the function on every rank. Only rank 0 runs it.
 
-        :raises LeaderFailedError: on the waiting ranks, when it failed on rank 0
+        The other ranks wait at most 6 hours.
+
+        :raises LeaderFailedError: on the waiting ranks, when the function failed on rank 0
         """
         self._chief_calls += 1
         key = f"chief/{self._chief_calls}"
@@ -215,7 +219,7 @@ class Distributed:
         with HERE.at(OTHERS):
             self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
         if self._store.get(key) != b"done":
-            raise LeaderFailedError("Rank 0 failed in what it does alone, for all ranks; its own error says why.")
+            raise LeaderFailedError("Rank 0 failed in a call that only rank 0 runs; see its error for the cause.")
         return self.broadcast()
 
     @contextlib.contextmanager
@@ -236,7 +240,7 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
     """Return the torch device of this rank and make it the current one.
 
     :param wanted: e.g. ``"cpu"``; None: the rank's GPU when one is visible, else the CPU
-    :raises SetupError: the host shows fewer GPUs than it has ranks
+    :raises SetupError: ``wanted`` is no device, or the host has fewer visible GPUs than ranks
     """
     import torch
 
@@ -244,12 +248,12 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
         try:
             device = torch.device(wanted)
         except RuntimeError as error:
-            raise SetupError(f"device is {wanted!r}; cpu, cuda or cuda:1 is accepted.") from error
+            raise SetupError(f"device must be cpu, cuda or cuda:N (e.g. cuda:1), got {wanted!r}.") from error
     elif not torch.cuda.is_available():
         device = torch.device("cpu")
     else:
         count = torch.cuda.device_count()
-        # A supervisor shows each rank its own GPU only; torchrun shows every rank all of them.
+        # A supervisor makes only its own GPU visible to each rank; torchrun makes all of them visible to every rank.
         index = 0 if env.on_cluster and count == 1 else env.local_rank
         if index >= count:
             raise SetupError(
@@ -263,10 +267,10 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
 
 
 def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
-    """Return the gang after this process joined its process group; one process alone needs none.
+    """Return the gang after this process joined its process group. A single process joins none.
 
     :param backend: ``nccl`` or ``gloo``; control messages use gloo in either case
-    :param timeout_s: longest time that a collective may take, seconds
+    :param timeout_s: time limit of a collective operation, seconds
     """
     if env.world_size == 1:
         return Distributed(env)
@@ -276,7 +280,7 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
 
     from airflow_provider_dtrain.train.rendezvous import install
 
-    # Before PyTorch 2.5, or where a program switched its entry points off, nothing has done it yet.
+    # Before PyTorch 2.5, or when a program has disabled its entry points, nothing has called it yet.
     install()
     timeout = datetime.timedelta(seconds=timeout_s)
     # The rendezvous is done here so that the key-value store can be used for more than the process group.
@@ -289,7 +293,7 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
 
 
 def load_bytes(content: bytes) -> Any:
-    """Return what ``torch.save`` wrote, loaded without running any pickle."""
+    """Return the object that ``torch.save`` wrote, loaded without running any pickle."""
     import torch
 
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

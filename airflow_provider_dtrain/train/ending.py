@@ -1,4 +1,4 @@
-"""The end of a rank's context: in order, by an exception, or by the end of the interpreter."""
+"""End of a rank's context: normal, by an exception, or by the end of the interpreter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ending:
     _rungs: Rungs
     _timings: Timings
     _stop = _closed = _together = False
-    #: The program knows of the stop, so its end is not the end of training.
+    #: The program has seen the stop request, so its end is not the end of training.
     _left_early = False
     _batches = _last_step = 0
     #: Step and metrics of the latest validation.
@@ -53,7 +53,7 @@ class Ending:
         self.abandon()
 
     def close(self) -> None:
-        """Write the result and wait for the other ranks; the ``with`` block does it. Called by all ranks."""
+        """Write the result and wait for the other ranks. The ``with`` block calls it. Called by all ranks."""
         if self._closed:
             return
         if not self._stop:
@@ -70,9 +70,9 @@ class Ending:
         self._together = True
 
     def leave(self) -> None:
-        """Let go of files and process group, at the end of the interpreter.
+        """Close files and process group, at the end of the interpreter.
 
-        Without a ``with`` block it is not known whether the other ranks come this far, so nobody is waited for.
+        Without a ``with`` block, it is unknown whether the other ranks come this far, so this rank waits for none.
         """
         self.abandon(result=not failure.failed())
         self._writer.close()
@@ -80,7 +80,7 @@ class Ending:
             self.distributed.leave()
 
     def abandon(self, *, result: bool = False) -> None:
-        """Write what this rank has and ask nobody: other ranks may be gone, or somewhere else in the program.
+        """Write the data of this rank without the other ranks, which may have ended or be elsewhere in the program.
 
         :param result: write the result as well
         """
@@ -98,7 +98,7 @@ class Ending:
 
     @property
     def closed(self) -> bool:
-        """True when the context is no longer in use."""
+        """True when the context is closed."""
         return self._closed
 
     def _write_result(self) -> None:

@@ -1,4 +1,4 @@
-"""What the process finds when it starts: its rank, its trial, its files."""
+"""Environment of the process at its start: its rank, its trial, its files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from airflow_provider_dtrain.train.errors import SetupError
 
 #: A JSON object, dotted path of the configuration -> secret.
 SECRETS = "DTRAIN_SECRETS"
-#: Its text once it was taken out of the environment: a second context of this process needs it again.
+#: Its text after it was removed from the environment: a second context of this process needs it again.
 _taken: list[str] = []
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One rank's place in its gang, and what the control side gave it.
+    """Place of one rank in its gang, and the data that the control side passed to it.
 
-    Off-cluster most of it is empty: one process, rank 0 of 1.
+    Off-cluster, most fields are empty: one process, rank 0 of 1.
     """
 
     rank: int = 0
@@ -61,10 +61,10 @@ class Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
-        """Return what this process was given.
+        """Return the environment of this process.
 
         :param environ: default: the process's environment
-        :raises SetupError: a variable or the context file cannot be understood
+        :raises SetupError: a variable or the context file is not valid
         """
         env = os.environ if environ is None else environ
         secrets = _secrets(_take_secrets() if environ is None else env.get(SECRETS))
@@ -72,7 +72,7 @@ class Environment:
         world_size = _integer(env, "WORLD_SIZE", 1)
         rank = _integer(env, "RANK", 0)
         if not 0 <= rank < world_size:
-            raise SetupError(f"RANK is {rank} but WORLD_SIZE is {world_size}; ranks count from 0.")
+            raise SetupError(f"RANK must be at least 0 and below WORLD_SIZE, got {rank} with WORLD_SIZE {world_size}.")
         return cls(
             rank=rank,
             local_rank=_integer(env, "LOCAL_RANK", 0),
@@ -116,7 +116,7 @@ def _hparams(context: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str,
     try:
         return _mapping(json.loads(text), "DTRAIN_HPARAMS")
     except ValueError as error:
-        raise SetupError(f"DTRAIN_HPARAMS is no JSON object: {error}") from error
+        raise SetupError(f"DTRAIN_HPARAMS must be a JSON object: {error}") from error
 
 
 def _seed(context: Mapping[str, Any], env: Mapping[str, str]) -> int | None:
@@ -127,7 +127,7 @@ def _seed(context: Mapping[str, Any], env: Mapping[str, str]) -> int | None:
 
 def _rungs(value: Any) -> tuple[int, ...]:
     if not isinstance(value, (list, type(None))) or not all(type(units) is int for units in value or ()):
-        raise SetupError(f"rungs of DTRAIN_CONTEXT is {value!r}; a list of whole numbers is expected.")
+        raise SetupError(f"rungs of DTRAIN_CONTEXT must be a list of whole numbers, got {value!r}.")
     return tuple(sorted(value or ()))
 
 
@@ -135,7 +135,7 @@ def _mapping(value: Any, what: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise SetupError(f"{what} is {type(value).__name__}; a JSON object is expected.")
+        raise SetupError(f"{what} must be a JSON object, got {type(value).__name__}.")
     return value
 
 
@@ -144,16 +144,16 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise SetupError(f"{name} is {text!r}; a whole number is expected.") from None
+        raise SetupError(f"{name} must be a whole number, got {text!r}.") from None
 
 
 def _place(text: str | None) -> Path | str | None:
-    """Return a URL as it is, everything else as an absolute path."""
+    """Return a URL unchanged, and any other text as an absolute path."""
     return text if text and "://" in text else _path(text)
 
 
 def _take_secrets() -> str | None:
-    """Return this process's secrets; programs that it starts do not inherit them."""
+    """Return this process's secrets, and remove them so that child processes do not inherit them."""
     text = os.environ.pop(SECRETS, None)
     if text is not None:
         _taken[:] = [text]
@@ -165,11 +165,11 @@ def _secrets(text: str | None) -> Mapping[str, Any]:
         return _mapping(json.loads(text), SECRETS) if text else {}
     except ValueError:
         # The error would show a part of the text.
-        raise SetupError(f"{SECRETS} is no JSON object.") from None
+        raise SetupError(f"{SECRETS} must be a JSON object.") from None
 
 
 def put_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration with secrets in their places.
+    """Return a configuration with the secrets inserted.
 
     :param secrets: dotted path -> value
     """
@@ -186,7 +186,7 @@ def put_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> Mappin
 
 
 def _keys(path: str) -> list[str]:
-    """Return the keys of a dotted path; one that holds a dot is in double quotes."""
+    """Return the keys of a dotted path. A key that holds a dot is in double quotes."""
     parts = re.findall(r'"((?:[^"\\]|\\.)*)"|([^.]+)', path)
     return [plain or quoted.replace('\\"', '"') for quoted, plain in parts]
 

@@ -3,100 +3,102 @@
 ::
 
     TrainError
-    ├── SetupError               the environment or the configuration of this process does not fit
-    │   ├── TrialClassError      a trial class lacks a method, or has one too many
-    │   └── EmptyLoaderError     a data loader yields nothing
-    ├── InvalidHP                the script's own verdict: these hyperparameters cannot be trained
-    ├── HparamError              a hyperparameter that the script reads is not there (also a KeyError)
-    ├── BatchSizeError           the global batch cannot be divided over the slots
-    ├── MetricError              a reported value is no number
-    │   ├── NonFiniteLossError   a reported loss is not a number (NaN)
-    │   └── MissingMetricError   the searcher wants a metric that nobody reports
-    ├── LimitError               something is larger than the control side stores (also a ValueError)
-    ├── CheckpointError          a checkpoint cannot be written or does not fit what was prepared
-    │   └── DamagedCheckpointError
-    ├── OptimizerError           an optimizer asked for by name is not there, or refuses its options (also a ValueError)
-    └── LeaderFailedError        local rank 0 failed in ``local_leader_first``
+    ├── SetupError               the environment or configuration of this process is not valid
+    │   ├── TrialClassError      a trial class does not implement the interface as required
+    │   └── EmptyLoaderError     a data loader yields no batch
+    ├── InvalidHP                raised by user code: these hyperparameters cannot be trained
+    ├── HparamError              a hyperparameter that the script reads does not exist (also a KeyError)
+    ├── BatchSizeError           the global batch cannot be divided over the slots (also a ValueError)
+    ├── MetricError              a metric is not a number (also a ValueError)
+    │   ├── NonFiniteLossError   a reported loss is NaN
+    │   └── MissingMetricError   validation does not report a metric that the searcher needs
+    ├── LimitError               a value exceeds a limit of the control side (also a ValueError)
+    ├── CheckpointError          a checkpoint cannot be written, or does not fit the prepared objects
+        │   └── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
+        ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
+    └── LeaderFailedError        rank 0 or local rank 0 failed while other ranks waited for it
 """
 
 from __future__ import annotations
 
 
 class TrainError(Exception):
-    """The training library cannot go on."""
+    """Base class of the errors that stop the training library."""
 
 
 class SetupError(TrainError):
-    """The environment or the configuration of this process does not fit."""
+    """Raised when the environment or the configuration of this process is not valid."""
 
 
 class TrialClassError(SetupError):
-    """A trial class lacks a method, or has one too many."""
+    """Raised when a trial class, its callbacks or its reducers do not implement the interface as required."""
 
 
 class EmptyLoaderError(SetupError):
-    """A data loader yields nothing."""
+    """Raised when a data loader yields no batch."""
 
 
 class InvalidHP(TrainError):
-    """These hyperparameters cannot be trained.
+    """Raised by user code when the trial's hyperparameters cannot be trained.
 
-    Raise it, and no restart is counted. The searchers ``random``, ``async_halving``, ``adaptive_asha`` and ``optuna``
-    draw other hyperparameters for the trial, at most 20 times; a point of a ``grid`` and a ``single`` trial fail.
+    The searchers ``random``, ``async_halving``, ``adaptive_asha`` and ``optuna`` then draw another sample, at most 20
+    times per trial. The trial begins anew with it, and no restart is counted. It fails when no new sample is left.
+    A point of a ``grid`` and a ``single`` trial fail at once, without a restart.
+
+    The reasons are in docs/decisions/0012-refused-hyperparameters-are-drawn-again.md.
     """
 
 
 class HparamError(TrainError, KeyError):
-    """A hyperparameter that the script reads is not there."""
+    """Raised when a hyperparameter that the script reads does not exist."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class BatchSizeError(TrainError, ValueError):
-    """The global batch cannot be divided over the slots."""
+    """Raised when the global batch size is not a whole number, or is smaller than the number of slots."""
 
 
 class MetricError(TrainError, ValueError):
-    """A reported value is no number."""
+    """Raised when a metric is not a number."""
 
 
 class NonFiniteLossError(MetricError):
-    """A reported loss is not a number.
+    """Raised when a reported loss is NaN.
 
     :param name: the metric
-    :param step: step it was reported for
+    :param step: step of the report
     :param rank: global rank that reported it
     """
 
     def __init__(self, name: str, step: int, rank: int) -> None:
         self.name, self.step, self.rank = name, step, rank
         super().__init__(
-            f"{name} is NaN at step {step} on rank {rank}. A loss that is not a number does not recover: lower the "
-            "learning rate, clip gradients, or look at the input of this step. To go on all the same: "
-            "dtrain.init(fail_on_nan=False)."
+            f"{name} is NaN at step {step} on rank {rank}. A NaN loss does not recover: lower the learning rate, clip "
+            "gradients, or check the input of this step. To continue anyway, set dtrain.init(fail_on_nan=False)."
         )
 
 
 class MissingMetricError(MetricError):
-    """The searcher wants a metric that nobody reports."""
+    """Raised when validation does not report a metric that the searcher needs."""
 
 
 class LimitError(TrainError, ValueError):
-    """Something is larger than the control side stores."""
+    """Raised when a value exceeds a limit of the control side."""
 
 
 class CheckpointError(TrainError):
-    """A checkpoint cannot be written, or does not fit what was prepared."""
+    """Raised when a checkpoint cannot be written, or does not fit the prepared objects."""
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint is incomplete or its checksum differs."""
+    """Raised when a checkpoint is incomplete or its checksum differs."""
 
 
 class OptimizerError(TrainError, ValueError):
-    """An optimizer asked for by name is not there, or refuses its options."""
+    """Raised when an optimizer does not exist, or rejects its options."""
 
 
 class LeaderFailedError(TrainError):
-    """Local rank 0 failed while the other ranks of its host waited for it."""
+    """Raised on the waiting ranks when rank 0, or local rank 0 of their host, failed."""

@@ -1,4 +1,4 @@
-"""The events file of one rank: what the control side learns from it."""
+"""Events file of one rank, which the control side reads."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from airflow_provider_dtrain.train.errors import LimitError
 
 log = logging.getLogger(__name__)
 
-#: Longest line, its newline included: hosts send at most this much of it.
+#: Longest line, with its newline, because hosts send at most this much of it.
 LINE_LIMIT_BYTES = 1 << 20
 #: Deepest nesting of an event, the event itself included.
 MAX_DEPTH = 16
-#: Size of an events file from which on measurements are left out; what a trial's end needs is always written.
+#: Size of an events file above which measurements are dropped. Events that a trial's end needs are always written.
 FILE_LIMIT_BYTES = 256 << 20
 _LEFT_OUT = frozenset({"report", "timings"})
-#: An unfinished or last line longer than this is not looked at when a file is taken up again.
+#: An unfinished or last line longer than this is ignored when a file is reopened.
 TAIL_BYTES = 1 << 20
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def encode_event(seq: int, at: float, kind: str, fields: Mapping[str, Any]) -> bytes:
-    """Return one line: checksum of the JSON text, a blank, the JSON text.
+    """Return one line: checksum of the JSON text, a space, the JSON text.
 
     :param seq: number of the line in its file, from 1
     :param at: unix time, seconds
-    :raises LimitError: it is longer or deeper than the control side accepts
+    :raises LimitError: the line is longer or deeper than the control side accepts
     """
     body = _encode({"seq": seq, "at": round(at, 6), "kind": kind, **fields}).encode()
     line = b"%08x %s\n" % (zlib.crc32(body), body)
     if len(line) > LINE_LIMIT_BYTES:
         raise LimitError(
-            f"An event '{kind}' may have at most {LINE_LIMIT_BYTES:,} bytes as JSON, this one has {len(line):,}. Write "
+            f"An event '{kind}' must have at most {LINE_LIMIT_BYTES:,} bytes as JSON, got {len(line):,}. Write "
             "large values to a file and report its path."
         )
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and depth_of(fields) >= MAX_DEPTH:
-        raise LimitError(f"An event '{kind}' may be nested at most {MAX_DEPTH - 1} levels deep.")
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and depth_of(fields) > MAX_DEPTH:
+        raise LimitError(f"An event '{kind}' must be nested at most {MAX_DEPTH - 1} levels deep.")
     return line
 
 
 def depth_of(value: Any) -> int:
-    """Return how many lists and dicts lie around the deepest value."""
+    """Return the number of lists and dicts around the deepest value."""
     depth, level = 0, [value]
     while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
         depth += 1
@@ -58,7 +58,7 @@ def depth_of(value: Any) -> int:
 
 
 class EventWriter:
-    """The one writer of an events file; without a file it drops everything.
+    """The only writer of an events file. Without a file, it drops all events.
 
     :param path: ``DTRAIN_EVENTS``; None off-cluster
     """
@@ -76,14 +76,14 @@ class EventWriter:
     def write(self, kind: str, fields: Mapping[str, Any], *, sync: bool = False) -> None:
         """Append one event.
 
-        :param sync: return only when it is on the disk
+        :param sync: return only when the event is on disk
         """
         self.write_all([(time.time(), kind, fields)], sync=sync)
 
     def write_all(self, events: Iterable[tuple[float, str, Mapping[str, Any]]], *, sync: bool = False) -> None:
         """Append events (unix time, kind, fields) with one system call.
 
-        :raises LimitError: one of them is too long; none is written
+        :raises LimitError: an event is too long or too deep; then no event is written
         """
         if self._fd < 0:
             return
@@ -100,7 +100,7 @@ class EventWriter:
                 os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let the file go; later events are dropped."""
+        """Close the file. Later events are dropped."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -112,8 +112,8 @@ class EventWriter:
         if not self._said_full:
             self._said_full = True
             log.warning(
-                "The events of this rank have %d bytes, at most %d are kept: later reports of training metrics and "
-                "timings are left out. Report less often.", self._size, FILE_LIMIT_BYTES,
+                "The events file of this rank has %d bytes, and the limit is %d: later training metrics and timings "
+                "are dropped. Report less often.", self._size, FILE_LIMIT_BYTES,
             )  # fmt: skip
         return False
 
@@ -124,7 +124,7 @@ class EventWriter:
             tail = os.pread(self._fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
             self._seq = _last_seq(tail)
             if not tail.endswith(b"\n"):
-                # A dead writer's torn line ends here, so that it does not spoil the next one.
+                # End a dead writer's torn line here, so that it does not spoil the next one.
                 _write(self._fd, b"\n")
 
 

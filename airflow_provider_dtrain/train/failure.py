@@ -1,4 +1,4 @@
-"""The error file: why this rank failed, for whoever started it."""
+"""Error file with the reason why this rank failed, for the process that started it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-#: Longer texts lose their middle.
+#: The middle of a longer text is cut.
 LIMIT_CHARACTERS = 64 * 1024
 
 _state: dict[str, Any] = {"installed": False, "failed": False}
@@ -42,9 +42,9 @@ def failed() -> bool:
 
 
 def record(error: BaseException) -> None:
-    """Write the error file: message and traceback, readable by torchrun as well.
+    """Write the error file: message and traceback, in the format of torchrun.
 
-    A full disk must not hide the exception itself, so nothing is raised.
+    Nothing is raised, because a full disk must not hide the exception itself.
     """
     _state["failed"] = True
     path = _state.get("path")

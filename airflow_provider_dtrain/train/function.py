@@ -1,6 +1,6 @@
-"""Run a function whose source travelled: ``python -m airflow_provider_dtrain.train.function FOLDER/FILE.py``.
+"""Run a function from a copy of its source: ``python -m airflow_provider_dtrain.train.function FOLDER/FILE.py``.
 
-The control side starts it as the ranks of a ``@task.dtrain`` function. Beside the source lies ``call.json``.
+The control side starts it as the ranks of a ``@task.dtrain`` function. The file ``call.json`` is beside the source.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from airflow_provider_dtrain.train import failure
 from airflow_provider_dtrain.train.errors import TrainError
 from airflow_provider_dtrain.train.events import EventWriter
 
-#: Most bytes of JSON that a function may return: it becomes an XCom.
+#: Largest result of a function as JSON, bytes, because it becomes an XCom.
 RESULT_LIMIT_BYTES = 1 << 20
 CALL = "call.json"
 MODULE = "dtrain_function"
 #: Kind of the events that carry the result, as pieces of JSON text.
 RETURNED = "returned"
-#: Characters of a piece: an event stays below its limit also when each of them is escaped.
+#: Characters of a piece. An event stays below its limit even when each of them is escaped.
 PIECE = 1 << 18
 
 
 class ResultError(TrainError):
-    """A function returned what cannot become an XCom."""
+    """Raised when a function's result cannot become an XCom."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Call the function; return the exit status."""
+    """Call the function and return the exit status."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     call = json.loads((path.parent / CALL).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             text = result_json(value, call["name"])
         except ResultError as error:
-            # No line of the function is at fault, and none of this file helps.
+            # The traceback holds no line of the function, and the lines of this file do not help.
             error.__traceback__ = None
             failure.record(error)
             print(error, file=sys.stderr)
@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load(path: Path, name: str, defaults: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the function that a file holds.
+    """Return the function that a file defines.
 
-    Decorators, type hints and the expressions of defaults are left out: their names belong to the DAG file.
+    Decorators, type hints and the expressions of defaults are removed, because their names belong to the DAG file.
 
-    :param defaults: values of its parameters' defaults
+    :param defaults: values of the defaults of its parameters
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     found = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
@@ -97,10 +97,10 @@ def _strip(node: ast.FunctionDef) -> None:
 
 
 def plain_json(value: Any, where: str) -> Any:
-    """Return a value made of what JSON has.
+    """Return a value made of plain JSON types.
 
-    :param where: what the value is, for the message
-    :raises ValueError: it holds something else; says where
+    :param where: name of the value, for the message
+    :raises ValueError: the value holds another type; names its place
     """
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -108,58 +108,58 @@ def plain_json(value: Any, where: str) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{where} is {value}, which JSON does not have. Use None, or a text like '{value}'.")
+            raise ValueError(f"{where} is {value}, which JSON cannot hold. Use None, or a string like '{value}'.")
         return float(value)
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ValueError(f"{where} has the key {key!r}; JSON has texts for keys only.")
+                raise ValueError(f"{where} has the key {key!r}, but keys of JSON must be strings.")
         return {str(key): plain_json(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [plain_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
     kind = f"{type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
-    allowed = "numbers, texts, True, False, None, and lists and dicts of them"
+    allowed = "numbers, strings, True, False, None, and lists and dicts of them"
     raise ValueError(f"{where} is a {kind}. Allowed are {allowed}.{_hint(value)}")
 
 
 def _hint(value: Any) -> str:
     if isinstance(value, (set, frozenset)):
-        return " sorted() or list() makes a list of it."
+        return " Convert it with sorted() or list()."
     if hasattr(value, "tolist"):
-        return " Its .tolist() is."
-    return " Its .item() is." if hasattr(value, "item") else ""
+        return " Convert it with its .tolist()."
+    return " Convert it with its .item()." if hasattr(value, "item") else ""
 
 
 def result_json(value: Any, name: str) -> str:
-    """Return what a function returned as JSON text.
+    """Return a function's result as JSON text.
 
-    :param name: of the function
-    :raises ResultError: it is no JSON, or too large
+    :param name: name of the function
+    :raises ResultError: the result is not JSON, or is too large
     """
     try:
         text = json.dumps(plain_json(value, "result"), allow_nan=False)
     except RecursionError:
-        raise ResultError(f"{name}() returned what cannot become an XCom: result holds itself.") from None
+        raise ResultError(f"{name}() returned what cannot become an XCom: result contains itself.") from None
     except ValueError as error:
         raise ResultError(f"{name}() returned what cannot become an XCom: {error}") from None
     size = len(text.encode("utf-8", errors="surrogatepass"))
     if size > RESULT_LIMIT_BYTES:
         raise ResultError(
-            f"The result of a @task.dtrain function may be at most {RESULT_LIMIT_BYTES:,} bytes as JSON, this one of "
-            f"{name}() has {size:,}. Write it to storage and return where it lies."
+            f"A result of a @task.dtrain function must have at most {RESULT_LIMIT_BYTES:,} bytes as JSON, this one of "
+            f"{name}() has {size:,}. Write it to storage and return its location."
         )
     return text
 
 
 def _send(text: str) -> None:
-    """Write the result where the control side reads it."""
+    """Write the result to the events file, which the control side reads."""
     pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
     now = time.time()
     events = [(now, RETURNED, {"json": piece, "part": part, "parts": len(pieces)}) for part, piece in enumerate(pieces)]
     startup = sys.modules.get("airflow_provider_dtrain.train.startup")
     live = getattr(startup, "_live", None)
     if live:
-        # The file has one writer, which counts its lines.
+        # The file must have one writer, because the writer counts its lines.
         live[-1]._writer.write_all(events, sync=True)
         return
     path = os.environ.get("DTRAIN_EVENTS")
@@ -169,7 +169,7 @@ def _send(text: str) -> None:
 
 
 def joined(pieces: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the JSON text of the latest whole result among the events that carry it, None without one."""
+    """Return the JSON text of the latest complete result in the events that carry it, or None."""
     found: str | None = None
     parts: list[str] = []
     for piece in pieces:

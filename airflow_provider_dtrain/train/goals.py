@@ -1,4 +1,4 @@
-"""What the searcher wants of a trial: a metric, and an end."""
+"""Goals that the searcher sets for a trial: a metric, and an end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Goal:
-    """The section ``searcher`` of the configuration, as far as a trial obeys it.
+    """Section ``searcher`` of the configuration, as far as a trial follows it.
 
     :param searcher: the section; empty off-cluster
     """
@@ -24,9 +24,9 @@ class Goal:
         self.smaller_is_better: bool = searcher.get("smaller_is_better", True)
         self._decides = searcher.get("name", "single") != "single"
         self._warned = False
-        #: Whether :meth:`reached` looks at the length; False: who trains looks at it.
+        #: Whether :meth:`reached` checks the length. False: the trainer checks it.
         self.counts = True
-        #: How long the trial trains at most; None when ``time_metric`` or nobody says it.
+        #: Longest training of the trial; None when ``time_metric`` limits it, or the configuration does not.
         self.max_length = Length.parse(searcher.get("max_length"), "searcher.max_length")
         self.max_time: float | None = searcher.get("max_time")
         self.time_metric: str | None = searcher.get("time_metric")
@@ -35,9 +35,9 @@ class Goal:
             self.max_time = None
 
     def check(self, metrics: Mapping[str, Any]) -> None:
-        """Look whether validation reports what the searcher decides by.
+        """Check that validation reports the searcher's metric.
 
-        :raises MissingMetricError: it does not, and the searcher compares trials; ``single`` only warns, once
+        :raises MissingMetricError: it does not, and the searcher compares trials. ``single`` only logs a warning, once
         """
         if self.metric is None or self.metric in metrics:
             return
@@ -49,17 +49,17 @@ class Goal:
             raise MissingMetricError(words)
         if not self._warned:
             self._warned = True
-            log.warning("%s Without it no checkpoint is the best one.", words)
+            log.warning("%s Without it, no checkpoint can be the best one.", words)
 
     def time_is_up(self, metrics: Mapping[str, Any]) -> bool:
         """Return whether ``time_metric`` has reached ``max_time``.
 
-        :raises MissingMetricError: validation does not report it
+        :raises MissingMetricError: validation does not report ``time_metric``
         """
         if self.max_time is None:
             return False
         if self.time_metric is None:
-            raise SetupError("searcher.max_time is given without searcher.time_metric; name the metric that it limits.")
+            raise SetupError("searcher.max_time needs searcher.time_metric. Set it to the metric that max_time limits.")
         if self.time_metric not in metrics:
             raise MissingMetricError(
                 f"searcher.time_metric is {self.time_metric!r}, but validation reports "
@@ -71,7 +71,7 @@ class Goal:
     def epochs(self) -> int:
         """Return the length of training in epochs.
 
-        :raises SetupError: it is not given in epochs
+        :raises SetupError: the length is not given in epochs
         """
         length = self.max_length
         if length is None or length.unit != "epochs":
@@ -83,7 +83,7 @@ class Goal:
         return length.count
 
     def reached(self, position: Position, metrics: Mapping[str, Any], global_batch: int | None) -> bool:
-        """Return whether a script that has come this far is to end.
+        """Return whether a script at this position must end.
 
         :param global_batch: samples per batch, all ranks together
         """
@@ -93,9 +93,9 @@ class Goal:
         return self.time_is_up(metrics)
 
     def units(self, position: Position, metrics: Mapping[str, Any], records_per_epoch: int | None = None) -> int:
-        """Return how long a trial has trained, in the whole units that the searcher counts in.
+        """Return the length that a trial has trained, in the whole units that the searcher counts in.
 
-        :param records_per_epoch: what an epoch is, where the configuration says it
+        :param records_per_epoch: size of an epoch, if the configuration gives it
         """
         if self.max_time is not None:
             time = metrics.get(self.time_metric or "")
@@ -113,9 +113,9 @@ class Goal:
 
 
 def epochs_done(progress: Progress) -> int:
-    """Return the complete epochs: the current one counts when every pass through its data is finished.
+    """Return the number of complete epochs. The current one counts when every pass through its data is finished.
 
-    Without ``ctx.loader`` it counts from its first validation on, which most programs have at its end.
+    Without ``ctx.loader``, it counts from its first validation on, which most programs run at its end.
     """
     if progress.in_epochs and not progress.has_loader:
         return progress.epoch + 1

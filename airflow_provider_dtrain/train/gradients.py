@@ -18,7 +18,7 @@ from airflow_provider_dtrain.train.tuning import FusionTuner
 
 log = logging.getLogger(__name__)
 
-#: Fields that work through :class:`Gradients`, with their defaults; average_training_metrics works through reports.
+#: Fields that :class:`Gradients` implements, with their defaults. Reports implement average_training_metrics.
 DEFAULTS: Mapping[str, Any] = {
     "aggregation_frequency": 1,
     "average_aggregated_gradients": True,
@@ -30,12 +30,12 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 class Gradients:
-    """The models and optimizers of one rank on their way through backward passes and steps.
+    """Backward passes and optimizer steps of one rank's models and optimizers.
 
-    With ``aggregation_frequency`` k each optimizer steps on every k-th of its batches; groups of k go on from one
-    epoch into the next. Only the k-th batch exchanges gradients: those of the whole group at once.
+    With ``aggregation_frequency`` k, each optimizer steps on every k-th of its batches. Groups of k continue from one
+    epoch into the next. Only the k-th batch exchanges gradients, those of the whole group at once.
 
-    :param optimizations: the group of that name in the configuration; empty off-cluster
+    :param optimizations: section ``optimizations`` of the configuration; empty off-cluster
     """
 
     def __init__(self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Gradients:
         self._waiting = aggregation.Waiting()
         self._backwards, self._stepped, self._warned = 0, False, False
         self._last = self._boundary = False
-        #: Where a rank is in a backward pass: alone, nobody is waited for.
+        #: Activity of a rank in a backward pass. A single rank waits for no other rank.
         self._in_backward = BACKWARD if size > 1 else COMPUTE
         self.plain = self._is_plain()
 
@@ -87,20 +87,20 @@ class Gradients:
         return wrapped
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Know an optimizer from the start: checkpoints name unfinished groups by the order of these calls."""
+        """Add an optimizer. Checkpoints identify unfinished groups by the order of these calls."""
         if id(optimizer) in self._groups:
             return
         group = Group(optimizer)
         group.link(self._models)
-        # An optimizer of a second training in the same program has nothing to do with the first one's last batch.
+        # An optimizer of a second training in the same program is independent of the last batch of the first one.
         group.closed = any(other.closed for other in self._groups.values())
         self._groups[id(optimizer)] = group
         self._give_restored()
 
     def backward(self, loss: Any, **options: Any) -> None:
-        """Compute gradients; on the last batch of a group they are averaged over the ranks on the way.
+        """Compute gradients. On the last batch of a group, they are averaged over the ranks.
 
-        :param options: of ``Tensor.backward``
+        :param options: options of ``Tensor.backward``
         :raises SetupError: the gradients of an unfinished group were cleared
         """
         self._backwards += 1
@@ -128,12 +128,12 @@ class Gradients:
         self, optimizer: Any, *, clip_grad_norm: float | None = None,
         clip_grads: Callable[[list[Any]], Any] | None = None, zero_grad: bool = True, flush: bool = False,
     ) -> tuple[bool, Any]:  # fmt: skip
-        """Take an optimizer step where one is due; return whether it was taken, and the norm before clipping.
+        """Take an optimizer step if one is due. Return whether it was taken, and the norm before clipping.
 
         :param clip_grad_norm: largest norm of all gradients of this optimizer together
         :param clip_grads: called with the parameters; changes their gradients in place
         :param zero_grad: clear the gradients after a step
-        :param flush: the group ends here: exchange what was not exchanged yet, and step if there is anything
+        :param flush: end the group here: exchange gradients that are not exchanged yet, and step if there are any
         """
         if not self._stepped:
             self._begin()
@@ -143,59 +143,59 @@ class Gradients:
                 norm = self._clip(optimizer, clip_grad_norm, clip_grads)
             optimizer.step()
             if zero_grad:
-                optimizer.zero_grad()  # sets to None since torch 2.0; naming it costs a tenth of a microsecond
+                optimizer.zero_grad()  # sets to None since torch 2.0; an argument costs 0.1 µs
             return True, norm
         return self._step_group(optimizer, clip_grad_norm, clip_grads, zero_grad, flush)
 
     @property
     def is_boundary(self) -> bool:
-        """True when the batch of the latest :meth:`backward` is one whose step is taken."""
+        """True when the step of the latest :meth:`backward`'s batch is taken."""
         return self.plain or self._boundary
 
     def announce_last(self) -> None:
-        """Say that the batch now beginning is the last of training: its group ends with it. Called by all ranks."""
+        """Mark the batch that begins now as the last of training. It ends its group. Called by all ranks."""
         self._last = True
         for group in self._groups.values():
             group.closed = False
         self._set_exchange()
 
     def autocast(self) -> Any:
-        """Return a context manager for computations outside of a model's forward pass, as in it."""
+        """Return a context manager for computations outside a model's forward pass, with the same precision."""
         return self._precision.autocast()
 
     @property
     def scaler(self) -> Any:
-        """``torch.amp.GradScaler`` with ``mixed_precision: fp16``, else None."""
+        """The ``torch.amp.GradScaler`` of ``mixed_precision: fp16``, else None."""
         return self._loss_scale.scaler if self._loss_scale is not None else None
 
     # -- checkpoints and the end -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is the same on all ranks: batches in each unfinished group, and the loss scale."""
+        """Return the state that is the same on all ranks: batches in each unfinished group, and the loss scale."""
         self._settle_scale()
         scaler = self._loss_scale.scaler.state_dict() if self._loss_scale is not None else None
         return {"counts": [group.count for group in self._groups.values()], "scaler": scaler}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state_dict` gave; called after everything was prepared."""
+        """Restore the state that :meth:`state_dict` returned. Called after everything is prepared."""
         if self._loss_scale is not None and state.get("scaler"):
             self._loss_scale.scaler.load_state_dict(state["scaler"])
         self._waiting.counts = list(state.get("counts") or ())
         self._give_restored()
 
     def rank_state(self) -> dict[str, Any] | None:
-        """Return copies of this rank's gradients of unfinished groups, None when there are none."""
+        """Return copies of this rank's gradients of unfinished groups, or None if there are none."""
         self._settle_scale()
         if not any(group.count for group in self._groups.values()):
             return None
         return {"gradients": [group.gradients() if group.count else [] for group in self._groups.values()]}
 
     def load_rank_states(self, states: Sequence[Mapping[str, Any] | None]) -> None:
-        """Take up the gradients of unfinished groups.
+        """Restore the gradients of unfinished groups.
 
-        With as many ranks as before each gets its own; with another number all get the mean.
+        With the same number of ranks, each rank gets its own gradients. With another number, all ranks get the mean.
 
-        :param states: what :meth:`rank_state` gave on each rank, in order of rank
+        :param states: return values of :meth:`rank_state` on all ranks, in order of rank
         """
         held = [state for state in states if state is not None]
         if not held:
@@ -206,37 +206,37 @@ class Gradients:
             self._waiting.gradients = list(mine["gradients"]) if mine else []
         else:
             if rank == 0:
-                log.info("The checkpoint has gradients of an unfinished group from %d ranks, now there are %d: each "
-                         "goes on with their mean.", len(states), size)  # fmt: skip
+                log.info("The checkpoint has gradients of an unfinished group from %d ranks, and this run has %d: each "
+                         "rank resumes with their mean.", len(states), size)  # fmt: skip
             self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
         self._give_restored()
 
     def look(self) -> None:
-        """Warn, once, of a program that steps without the library; called now and then."""
+        """Warn once about a program that steps without the library. Called at every synchronization."""
         if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
-            log.warning("ctx.backward was called %d times and ctx.step never: gradients add up, nothing clears them, "
-                        "schedulers stand still. Call ctx.step(optimizer) instead of optimizer.step().",
+            log.warning("ctx.backward was called %d times and ctx.step never: gradients add up, are never cleared, and "
+                        "schedulers do not advance. Call ctx.step(optimizer) instead of optimizer.step().",
                         self._backwards)  # fmt: skip
 
     def check_end(self, *, trained_before: bool) -> None:
-        """Look at the end of the program whether ``optimizations`` had their effect, and whether batches are left.
+        """Check at the end of the program that ``optimizations`` had an effect, and that no batches are left.
 
-        :param trained_before: the program may have found nothing to do, after a restored checkpoint
-        :raises SetupError: with the names of the fields that differ from their default and were passed by
+        :param trained_before: True: after a restored checkpoint, the program may have had nothing to train
+        :raises SetupError: names the fields that differ from their default and had no effect
         """
         if self.changed and not trained_before and not (self._backwards and self._stepped):
             calls = (("ctx.backward", self._backwards), ("ctx.step", self._stepped))
             missing = " and ".join(name for name, done in calls if not done)
             raise SetupError(
                 f"{self._fields()} had no effect: the program never called {missing}. Call ctx.backward(loss) and "
-                "ctx.step(optimizer) instead of loss.backward() and optimizer.step(), or remove what differs from the "
-                "default."
+                "ctx.step(optimizer) instead of loss.backward() and optimizer.step(), or reset these fields to their "
+                "defaults."
             )
         pending = max((group.count for group in self._groups.values()), default=0)
         if pending and self._distributed.get_rank() == 0:
             log.warning("The last %d batches are not in the weights: their group of %d (aggregation_frequency) was not "
-                        "finished. End a loop of your own with ctx.step(optimizer, flush=True).",
+                        "finished. End your own loop with ctx.step(optimizer, flush=True).",
                         pending, self._every)  # fmt: skip
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -295,12 +295,12 @@ class Gradients:
         self.plain = self._is_plain()
 
     def _begin(self) -> None:
-        """Look once, at the first step, whether the program goes the way that the configuration needs."""
+        """Check once, at the first step, that the program makes the calls that the configuration needs."""
         self._stepped = True
         if self.changed and not self._backwards:
             raise SetupError(
                 f"ctx.step was called before any ctx.backward, without which {self._fields()} cannot work. Replace "
-                "loss.backward() by ctx.backward(loss)."
+                "loss.backward() with ctx.backward(loss)."
             )
 
     def _fields(self) -> str:
@@ -311,7 +311,7 @@ class Gradients:
         return self._every == 1 and self._loss_scale is None and self._tuner is None and not pending
 
     def _is_due(self, group: Group, ahead: int = 1) -> bool:
-        """Return whether the group's step comes with the batch that is ``ahead`` of those counted."""
+        """Return whether the group's step is due with the batch that is ``ahead`` of those counted."""
         return group.count + ahead >= self._every or (self._last and not group.closed)
 
     def _at_boundary(self) -> bool:
@@ -320,7 +320,7 @@ class Gradients:
         return any(self._is_due(group) for group in self._groups.values())
 
     def _set_exchange(self) -> None:
-        """Tell each model whether its next backward pass exchanges gradients."""
+        """Set for each model whether its next backward pass exchanges gradients."""
         for model in self._models:
             groups = [group for group in self._groups.values() if model in group.models]
             due = any(self._is_due(group) for group in groups) if groups else self._every == 1 or self._last

@@ -1,6 +1,6 @@
 """Train a trial class: ``python -m airflow_provider_dtrain.train.harness module:TrialClass``.
 
-The control side starts it as the ranks of a trial; it runs the same under torchrun and alone.
+The control side starts it as the ranks of a trial. It runs in the same way under torchrun and alone.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from airflow_provider_dtrain.train.startup import init
 
 log = logging.getLogger("airflow_provider_dtrain.train.harness")  # run with -m, __name__ is "__main__"
 
-#: Exit status of a trial whose own verdict is that its hyperparameters cannot be trained.
+#: Exit status of a trial whose code raised :class:`InvalidHP`.
 EXIT_INVALID_HP = 65
-#: Exit status when what was asked for cannot be done, as for a wrong option.
+#: Exit status when the library rejects the request, as for a wrong option.
 EXIT_REFUSED = 2
 
 _LIBRARY = Path(__file__).resolve().parent
-#: What a message says -> how it is put right here; {} stands for the first group.
+#: Pattern of a message -> option that fixes it on this command line; {} stands for the first group.
 _HINTS = (
     (re.compile(r"here is no hyperparameter '?(\w+)"), "--hparam {}=..."),
     (re.compile(r"^hyperparameters\.(\w+) is a range"), "--hparam {}=..."),
     (re.compile(r"^hyperparameters\.(\w+)\.\S+ is a range"), '--hparam "{}={{...}}" with the whole group'),
-    (re.compile(r"^Nobody says how long to train"), "--max-length epochs=10"),
+    (re.compile(r"^The length of training is not set"), "--max-length epochs=10"),
     (re.compile(r"fail_on_nan=False"), "--keep-going-on-nan"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train; return the exit status."""
+    """Train and return the exit status."""
     options = _parser().parse_args(argv)
     sys.path.insert(0, os.getcwd())
     try:
@@ -85,7 +85,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _explains_itself(error: TrainError) -> bool:
-    """Return whether the library refused what it was asked for, so that its message says more than a traceback."""
+    """Return whether the library rejected the request, so that its message says more than a traceback."""
     if isinstance(error, (NonFiniteLossError, CheckpointError, LeaderFailedError)):
         return False
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
@@ -93,7 +93,7 @@ def _explains_itself(error: TrainError) -> bool:
 
 
 def _with_hint(error: TrainError) -> str:
-    """Return the message, and how it is put right on this command line."""
+    """Return the message, with the option that fixes it on this command line."""
     text = str(error)
     for pattern, hint in _HINTS:
         found = pattern.search(text)
@@ -103,9 +103,9 @@ def _with_hint(error: TrainError) -> str:
 
 
 def load_class(name: str) -> Any:
-    """Return the class that ``module:TrialClass`` names, from the current folder or what is installed.
+    """Return the class that ``module:TrialClass`` names, from the current folder or an installed package.
 
-    :raises SetupError: there is no such module or class
+    :raises SetupError: the module or the class does not exist
     """
     module_name, _, class_name = name.partition(":")
     try:
@@ -113,26 +113,26 @@ def load_class(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
-        raise SetupError(f"There is no module {error.name!r} in {os.getcwd()} or among what is installed.") from error
+        raise SetupError(f"Module {error.name!r} is neither in {os.getcwd()} nor installed.") from error
     found = getattr(module, class_name, None)
     if found is None:
-        raise SetupError(f"{module.__file__ or module_name} defines no class {class_name!r}.")
+        raise SetupError(f"{module.__file__ or module_name} does not define the class {class_name!r}.")
     return found
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m airflow_provider_dtrain.train.harness", description="Train a PyTorchTrial class.",
-        epilog="As a trial everything but the class comes from the experiment's configuration.",
+        epilog="In a trial, everything except the class comes from the experiment's configuration.",
     )  # fmt: skip
     parser.add_argument("trial_class", metavar="module:TrialClass")
     parser.add_argument("--config", metavar="FILE", help="experiment configuration (YAML or JSON)")
     parser.add_argument("--hparam", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")
     parser.add_argument("--max-length", metavar="UNIT=N", type=_length, help="batches=100, records=5000 or epochs=3")
-    parser.add_argument("--checkpoint-dir", metavar="DIR", help="where checkpoints go and training goes on from")
-    parser.add_argument("--seed", type=int, help="of the trial; default: 0")
+    parser.add_argument("--checkpoint-dir", metavar="DIR", help="folder or URL to write checkpoints to and resume from")
+    parser.add_argument("--seed", type=int, help="seed of the trial; default: 0")
     parser.add_argument("--device", help="e.g. cpu; default: a GPU when one is visible")
-    parser.add_argument("--keep-going-on-nan", action="store_true", help="do not end when a reported loss is NaN")
+    parser.add_argument("--keep-going-on-nan", action="store_true", help="continue when a reported loss is NaN")
     return parser
 
 
@@ -140,14 +140,14 @@ def _length(text: str) -> Length | None:
     try:
         return Length.parse(text, "max_length")
     except SetupError:
-        wrong = f"{text!r} is not accepted; batches=N, records=N or epochs=N is, N being 1 or more, e.g. epochs=10"
+        wrong = f"must be batches=N, records=N or epochs=N (N of 1 or more), e.g. epochs=10, got {text!r}"
         raise argparse.ArgumentTypeError(wrong) from None
 
 
 def _hparam(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise SetupError(f"--hparam {text!r}: NAME=VALUE is expected, e.g. --hparam lr=0.1.")
+        raise SetupError(f"--hparam must be NAME=VALUE, e.g. --hparam lr=0.1, got {text!r}.")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -160,9 +160,9 @@ def _read(path: str) -> Mapping[str, Any]:
     except OSError as error:
         raise SetupError(f"--config {path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
-        raise SetupError(f"--config {path} cannot be understood: {' '.join(str(error).split())}.") from error
+        raise SetupError(f"--config {path} cannot be parsed: {' '.join(str(error).split())}.") from error
     if not isinstance(document, Mapping):
-        raise SetupError(f"--config {path} holds {type(document).__name__}; a mapping is expected.")
+        raise SetupError(f"--config {path} must hold a mapping, got {type(document).__name__}.")
     return document
 
 

@@ -1,4 +1,4 @@
-"""The comparison of the ranks' indices: decides how the ranks share a data loader."""
+"""Comparison of the ranks' indices, which decides how the ranks share a data loader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.index_source import IndexSource, Keys
 
-#: Indices of all ranks together that one round of the exchange takes: 32 MB on each rank.
+#: Indices of all ranks together in one round of the exchange: 32 MB on each rank.
 ROUND = 4_000_000
 #: An odd number that spreads multiples of anything over the rounds: 2**63 divided by the golden ratio.
 _SPREAD = 0x4F1BBCDCBFA53E0B
@@ -37,7 +37,7 @@ class Sharing(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Facts of one rank on its loader; exchanged between the ranks."""
+    """Facts about the loader of one rank, exchanged between the ranks."""
 
     #: Digest of the first epoch; None when the indices are not known.
     digest: bytes | None = None
@@ -46,7 +46,7 @@ class Finding:
     batches: int = 0
     #: Batch size and ``drop_last``, which must be the same on all ranks.
     shape: Any = None
-    #: Digest of some samples, where they are at hand.
+    #: Digest of some samples, if the data set is held in tensors.
     contents: bytes = b""
     #: Equal samples have equal numbers on all ranks.
     comparable: bool = True
@@ -58,21 +58,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Way in which the ranks share a loader; the same on all ranks but for the source."""
+    """Decision how the ranks share a loader. The same on all ranks, except for the source."""
 
     sharing: Sharing
     #: Batches of the first epoch on each rank.
     batches: tuple[int, ...] = ()
     #: Indices that occur on more than one rank although each has its own part.
     repeated: int = 0
-    #: What draws this rank's indices; None for a stream.
+    #: Draws this rank's indices; None for a stream.
     source: IndexSource | None = None
 
 
 def compare(
     find_source: Callable[[], IndexSource | None], loader: Any, distributed: Distributed, what: str
 ) -> Verdict:  # fmt: skip
-    """Return how the ranks share a loader. Called by all ranks, also by one whose loader has no indices.
+    """Return how the ranks share a loader. Called by all ranks, including one whose loader has no indices.
 
     :param find_source: returns None when the indices are not known
     :param what: ``training`` or ``validation``, for messages
@@ -123,7 +123,7 @@ def draw_alike(source: IndexSource, epoch: int, distributed: Distributed, what: 
 
 
 def _exchanged(examine: Callable[[], Any], distributed: Distributed, what: str) -> tuple[Any, list[Finding]]:
-    """Return what a function returned on this rank, and the first item of it from all ranks.
+    """Return the function's result on this rank, and the first item of its results on all ranks.
 
     :raises SetupError: the function failed on another rank
     """
@@ -144,7 +144,10 @@ def _exchanged(examine: Callable[[], Any], distributed: Distributed, what: str) 
 
 
 def _examine(source: IndexSource, loader: Any) -> tuple[Finding, Keys | None]:
-    """Return what this rank's first epoch is, and its indices; None when torch's sampler takes the whole data set."""
+    """Return the facts about this rank's first epoch, and its indices.
+
+    The indices are None when a sampler of torch takes the whole data set.
+    """
     if source.plain is not None and not source.is_part():
         length = len(source)
         finding = Finding(b"%d" % length, length, contents=source.contents(), whole=True)
@@ -178,11 +181,12 @@ def _with_batches(finding: Finding, source: IndexSource, loader: Any, items: int
 def repetitions(
     keys: torch.Tensor, allgather: Callable[[Any], list[Any]], per_round: int = ROUND
 ) -> tuple[int, list[int]]:
-    """Return how many indices occur on further ranks, and some of them; the same on all ranks.
+    """Return the number of repetitions of indices on further ranks, and some of the repeated indices.
 
-    The indices are exchanged in rounds of bounded size. The exchange ends with the round that proves an overlap.
+    The result is the same on all ranks. The indices are exchanged in rounds of bounded size. The exchange ends with the
+    round that proves an overlap.
 
-    :param keys: of this rank, int64
+    :param keys: indices of this rank, int64
     :param per_round: indices of all ranks together in one round
     """
     mine = torch.unique(keys)

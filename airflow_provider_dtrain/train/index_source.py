@@ -1,4 +1,4 @@
-"""The indices that a data loader takes from its data set, epoch by epoch."""
+"""Indices that a data loader takes from its data set, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from airflow_provider_dtrain.train import seeding
 from airflow_provider_dtrain.train.data import permutation
 from airflow_provider_dtrain.train.seeding import derive
 
-#: What a subclass of torch's DataLoader changes when it makes its batches in another way.
+#: Attributes that a subclass of torch's DataLoader overrides when it makes its batches in another way.
 _ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation")
-#: Samplers within samplers are searched to this depth.
+#: Depth to which samplers within samplers are searched.
 _DEPTH = 4
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
@@ -58,8 +58,8 @@ class Keys:
 class IndexSource:
     """The sampler of a data loader. It draws the same numbers on all ranks and in a resumed run.
 
-    :param loader: of torch, see :func:`is_indexed`
-    :param seed: of the trial
+    :param loader: a torch DataLoader, see :func:`is_indexed`
+    :param seed: seed of the trial
     """
 
     def __init__(self, loader: Any, seed: int) -> None:
@@ -68,7 +68,7 @@ class IndexSource:
         self.by_sample = loader.batch_size is not None and type(loader.batch_sampler) is BatchSampler
         whole = self.by_sample or loader.batch_sampler is None
         self.sampler: Any = loader.sampler if whole else loader.batch_sampler
-        #: Samples and shuffling of a sampler of torch that takes the whole data set; None for every other sampler.
+        #: Length and shuffling of a sampler of torch that takes the whole data set; None for every other sampler.
         self.plain = _plain_order(self.sampler) if self.by_sample else None
         self._first: Sequence[Any] | None = None
 
@@ -76,9 +76,10 @@ class IndexSource:
         return self.plain[0] if self.plain is not None else len(self.sampler)
 
     def first(self) -> Sequence[Any] | None:
-        """Draw the first epoch, which the next :meth:`draw` of it returns; None when its end is not known.
+        """Draw the first epoch and return it, or None if its end is not known.
 
-        At most one item more than the sampler's length is drawn: a sampler may be endless.
+        The next :meth:`draw` of the first epoch returns the same indices. At most one item more than the sampler's
+        length is drawn, because a sampler may be endless.
         """
         try:
             length = len(self)
@@ -109,9 +110,9 @@ class IndexSource:
             return _collected(itertools.islice(self.sampler, len(self) if limit is None else limit))
 
     def keys(self, items: Sequence[Any]) -> Keys:
-        """Return one number per index, which is the same on all ranks for the same sample.
+        """Return one number per index. The same sample has the same number on all ranks.
 
-        :param items: what :meth:`draw` returned
+        :param items: return value of :meth:`draw`
         """
         flat = items if self.by_sample else list(_flat(items))
         try:
@@ -121,7 +122,7 @@ class IndexSource:
         return Keys(_base(self._dataset, _tensor(numbers)))
 
     def contents(self) -> bytes:
-        """Return a digest of a few samples of a data set that is held in tensors; empty for any other one."""
+        """Return a digest of a few samples of a data set that is held in tensors, or no bytes for another data set."""
         dataset = self._dataset
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
@@ -142,7 +143,7 @@ class IndexSource:
 
 
 def set_epoch(item: Any, epoch: int) -> None:
-    """Tell a sampler, data set or loader the epoch, if it has a method for that."""
+    """Pass the epoch to a sampler, data set or loader that has the method ``set_epoch``."""
     if callable(getattr(item, "set_epoch", None)):
         item.set_epoch(epoch)
 

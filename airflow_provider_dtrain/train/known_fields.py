@@ -1,4 +1,4 @@
-"""Looking a configuration over that a script or a command line gives: nobody else has checked it."""
+"""Checks of a configuration that a script or a command line gives, which the control side has not checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
 
-#: Section -> its fields, of all members where it has members; "" is the configuration itself.
+#: Section -> its fields. A section with variants has the fields of all of them. "" is the configuration itself.
 FIELDS: Mapping[str, frozenset[str]] = {
     "": frozenset((
         "name", "description", "labels", "template", "entrypoint", "model_dir", "hyperparameters", "searcher",
@@ -39,7 +39,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "environment": frozenset(("python", "variables", "image")),
 }  # fmt: skip
 
-#: Section -> names that an experiment reads as another field's, or leaves out with a warning: Determined's.
+#: Section -> names of Determined, which an experiment reads as another field's or ignores with a warning.
 FOREIGN: Mapping[str, frozenset[str]] = {
     "": frozenset((
         "workspace", "project", "slurm", "pbs", "pod_spec", "registry_auth", "integrations", "retention_policy",
@@ -60,10 +60,10 @@ DEFAULT_SCHEDULING_UNIT = 100
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Look whether a configuration has fields that nobody knows; values are checked where they are used.
+    """Check that a configuration has only known fields. Values are checked where they are used.
 
     :param config: an experiment configuration; None stands for an absent section
-    :raises SetupError: it has; with all of them, and the nearest name that is known
+    :raises SetupError: names all unknown fields, and the closest known name of each
     """
     wrong: list[str] = []
     for section in FIELDS:
@@ -71,23 +71,23 @@ def check(config: Mapping[str, Any]) -> None:
         if part is None:
             continue
         if not isinstance(part, Mapping):
-            wrong.append(f"{section} is {part!r}, and a map of fields is accepted")
+            wrong.append(f"{section} must be a map of fields, got {part!r}")
             continue
         known = FIELDS[section] | FOREIGN.get(section, frozenset())
         wrong.extend(_unknown(section, key) for key in part if key not in known)
     hyperparameters = config.get("hyperparameters")
     if not (hyperparameters is None or isinstance(hyperparameters, Mapping)):
-        wrong.append(f"hyperparameters is {hyperparameters!r}, and a map of names is accepted")
+        wrong.append(f"hyperparameters must be a map of names, got {hyperparameters!r}")
     if wrong:
-        raise SetupError(f"The configuration does not fit: {'; '.join(wrong)}.")
+        raise SetupError(f"The configuration is not valid: {'; '.join(wrong)}.")
 
 
 def check_ranges(space: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Look whether every hyperparameter has a value: off-cluster no searcher draws one from a range.
+    """Check that every hyperparameter has a value, because off-cluster no searcher draws one from a range.
 
     :param space: section ``hyperparameters``
-    :param given: hyperparameters that win over it
-    :raises SetupError: some have none; with all of them
+    :param given: hyperparameters that override it
+    :raises SetupError: names all hyperparameters without a value
     """
     ranges = [item for name, value in space.items() if name not in given for item in _ranges(str(name), value)]
     if ranges:
@@ -96,20 +96,20 @@ def check_ranges(space: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         example = f"{{'{path[0]}': {value}" + "}" * len(path)
         words = ", ".join(f"hyperparameters.{name} is a range ({kind})" for name, kind in ranges)
         raise SetupError(
-            f"{words}, and off-cluster nothing draws from it; give a value: hparams={example}, or write a constant."
+            f"{words}, and off-cluster no searcher draws from it. Give a value: hparams={example}, or write a constant."
         )
 
 
 def scheduling_unit(config: Mapping[str, Any]) -> int:
-    """Return the batches between reports and looks for a stop.
+    """Return the number of batches between reports and between checks for a stop.
 
-    :raises SetupError: it is no whole number above 0
+    :raises SetupError: the value is not a whole number above 0
     """
     value = config.get("scheduling_unit")
     if value is None:
         return DEFAULT_SCHEDULING_UNIT
     if type(value) is not int or value < 1:
-        raise SetupError(f"scheduling_unit is {value!r}; a whole number of batches, 1 or more, is accepted, e.g. 100.")
+        raise SetupError(f"scheduling_unit must be a whole number of batches, 1 or more, e.g. 100, got {value!r}.")
     return value
 
 
@@ -128,7 +128,7 @@ def _unknown(section: str, key: object) -> str:
 
 
 def _ranges(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (dotted path, type) of what is neither a constant nor a group of constants."""
+    """Yield (dotted path, type) of each value that is neither a constant nor a group of constants."""
     if not isinstance(value, Mapping):
         return
     if "type" not in value:

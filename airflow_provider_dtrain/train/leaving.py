@@ -1,4 +1,4 @@
-"""A fast way out of the interpreter that keeps the exit status."""
+"""Fast exit of the interpreter that keeps the exit status."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _registered: list[bool] = []
 
 
 def install() -> None:
-    """Skip the tear-down of torch when the interpreter ends; every exit handler still runs.
+    """Skip the tear-down of torch when the interpreter ends. Every exit handler still runs.
 
-    Freeing torch's modules and running its C++ destructors costs 0.35 s and more per rank, and in destructors a
-    gloo rank aborts now and then after a good run ("terminate called without an active exception", 1 of 30 seen).
-    ``os._exit`` in an exit handler would lose the status of a ``raise SystemExit(3)``; glibc's ``on_exit`` is given it.
+    Freeing torch's modules and running its C++ destructors takes 0.35 s or more per rank. In its destructors, a gloo
+    rank sometimes aborts after a successful run ("terminate called without an active exception", seen in 1 of 30 runs).
+    ``os._exit`` in an exit handler would lose the status of ``raise SystemExit(3)``. glibc passes it to ``on_exit``.
     """
     if not _registered:
         _registered.append(True)

@@ -1,4 +1,4 @@
-"""Lengths of training: how many batches lie between here and there."""
+"""Lengths of training, and the number of batches to a position."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import SetupError
 
 UNITS = ("batches", "records", "epochs")
-#: How long to train; 0 would train nothing. Elsewhere 0 switches a period off.
+#: Fields that give the length of training, where 0 would train nothing. Elsewhere, 0 disables a period.
 _GOALS = ("max_length", "searcher.max_length")
 
 
 @dataclass
 class Position:
-    """How far training has come; part of a trial class's checkpoints."""
+    """Position of training, part of a trial class's checkpoints."""
 
     #: Batches trained, each of all ranks together.
     batches: int = 0
     records: int = 0
-    #: Epochs that are complete, and so the index of the current one.
+    #: Number of complete epochs, and so the index of the current one.
     epoch: int = 0
     #: Batches trained in the current epoch.
     epoch_batches: int = 0
-    #: Where in the data of this epoch the next batch begins, in units of the data's own.
+    #: Position of the next batch in the data of this epoch, in units of the data loader.
     offset: int = 0
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What turns records and epochs into batches."""
+    """Numbers that convert records and epochs to batches."""
 
     #: Records per batch, all ranks together; None when the trial has no ``global_batch_size``.
     global_batch: int | None
-    #: Batches per epoch; None while a stream without a length has not ended yet.
+    #: Batches per epoch; None for a stream without a length that has not ended yet.
     epoch_batches: int | None
-    #: ``records_per_epoch`` of the configuration: what an epoch means in lengths and periods.
+    #: ``records_per_epoch`` of the configuration: the size of an epoch in lengths and periods.
     records_per_epoch: int | None = None
 
     def batch_records(self, what: str) -> int:
-        """Return the records of one batch.
+        """Return the number of records in one batch.
 
         :param what: the field that needs it, for the error message
-        :raises SetupError: nobody said it
+        :raises SetupError: the trial has no ``global_batch_size``
         """
         if self.global_batch is None:
             raise SetupError(
@@ -59,16 +59,16 @@ class Length:
 
     unit: str
     count: int
-    #: The field it comes from, for error messages.
+    #: The field that it comes from, for error messages.
     name: str = "max_length"
 
     @classmethod
     def parse(cls, value: Any, name: str = "max_length") -> Length | None:
-        """Return the length that a value says; None for none and for a period of 0.
+        """Return the length that a value gives, or None for None and for a period of 0.
 
         :param value: ``{"epochs": 3}``, ``"epochs=3"``, a number of batches, a Length, or None
         :param name: field that it comes from
-        :raises SetupError: it says something else, or not to train at all
+        :raises SetupError: the value is of another form, or is a length of training of 0
         """
         if value is None or isinstance(value, Length):
             return value
@@ -81,18 +81,19 @@ class Length:
         given = {unit: n for unit, n in value.items() if n is not None} if isinstance(value, Mapping) else {}
         if len(given) != 1 or not set(given) <= set(UNITS) or not _counts(*given.values()):
             raise SetupError(
-                f"{name} is {typed!r}; exactly one of batches, records, epochs with a whole number is accepted, e.g. "
-                "{'batches': 100} or batches=100."
+                f"{name} must be one of batches, records and epochs with a whole number, e.g. "
+                "{'batches': 100} or batches=100, "
+                f"got {typed!r}."
             )
         ((unit, count),) = given.items()
         if count == 0 and name in _GOALS:
-            raise SetupError(f"{name} is {typed!r}, which trains nothing; 1 or more is accepted, e.g. {unit}=10.")
+            raise SetupError(f"{name} must be 1 or more, e.g. {unit}=10, got {typed!r}, which trains nothing.")
         return cls(unit, count, name) if count else None
 
     def distance(self, position: Position, geometry: Geometry) -> int:
-        """Return the batches from a position until this length is reached; 0 or less when it is.
+        """Return the number of batches from a position until this length is reached, 0 or less when it is.
 
-        :raises SetupError: the length is in epochs and nobody knows how long one is
+        :raises SetupError: the length is in epochs, and the number of batches per epoch is unknown
         """
         if self.unit == "batches":
             return self.count - position.batches
@@ -104,7 +105,7 @@ class Length:
         return (self.count - position.epoch) * self._epoch(geometry) - position.epoch_batches
 
     def next(self, position: Position, geometry: Geometry) -> int:
-        """Return the batches from a position to the next multiple of this length; at least 1."""
+        """Return the number of batches from a position to the next multiple of this length, at least 1."""
         if self.unit == "batches":
             return self.count - position.batches % self.count
         if self.unit == "records" or geometry.records_per_epoch is not None:

@@ -1,4 +1,4 @@
-"""Metrics on their way from the training loop to the events file."""
+"""Reports of metrics, from the training loop to the events file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from airflow_provider_dtrain.train.timings import Timings
 
 log = logging.getLogger(__name__)
 
-#: Reports wait at most this long for the next write when they are not averaged over ranks.
+#: Longest time that reports wait for the next write when they are not averaged over the ranks, seconds.
 FLUSH_AFTER_S = 1.0
 
-#: Metrics that one report may have, and characters of a name: the control side refuses more than this.
+#: Metrics of one report, and characters of a name. The control side rejects more than this.
 METRICS_LIMIT, NAME_LIMIT = 1000, 256
 
 #: step, epoch, unix time, metrics
@@ -27,7 +27,7 @@ Report = tuple  # type: ignore[type-arg]
 
 
 class Reporter:
-    """Collects reports cheaply, writes them in groups.
+    """Collects reports at low cost and writes them in groups.
 
     A value on the CPU is read at once; a value on a GPU is kept as a tensor and read when the group is written, so
     the training loop never waits for the device.
@@ -47,14 +47,14 @@ class Reporter:
         self._pending: list[Report] = []
         self._next_flush = 0.0
         self._said: set[str] = set()
-        #: Set once the loop takes steps, so that all ranks meet again soon; until then rank 0 writes its own values.
+        #: Set once the loop takes steps, so that all ranks soon synchronize. Before that, rank 0 writes its own values.
         self.meets = False
 
     def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None) -> None:
-        """Take one report of this rank.
+        """Add one report of this rank.
 
-        :raises MetricError: a value is no number
-        :raises LimitError: there are too many metrics
+        :raises MetricError: a value is not a number
+        :raises LimitError: there are too many metrics, or a name is too long
         :raises NonFiniteLossError: a loss is NaN
         """
         now = time.time()
@@ -67,12 +67,12 @@ class Reporter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what this rank has, without asking the others; only rank 0 writes."""
+        """Write the reports of this rank without the other ranks. Only rank 0 writes."""
         self._next_flush = time.time() + FLUSH_AFTER_S
         self._write(self._take())
 
     def meet(self, wish: int) -> int:
-        """Write the mean of what all ranks have; return the largest of their wishes.
+        """Write the mean of all ranks' reports. Return the largest of their votes.
 
         Called by all ranks at the same point of the loop.
         """
@@ -88,7 +88,7 @@ class Reporter:
         return max(wish for wish, _ in answers)
 
     def mean(self, step: int, metrics: Mapping[str, Any], weight: float) -> dict[str, float]:
-        """Return the weighted mean of each metric over the ranks that have it; called by all ranks."""
+        """Return the weighted mean of each metric over the ranks that have it. Called by all ranks."""
         mine = self.numbers(step, metrics)
         before = time.perf_counter()
         parts = self._distributed.allgather((float(weight), mine))
@@ -98,21 +98,21 @@ class Reporter:
     def numbers(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return this rank's metrics as plain numbers.
 
-        :raises LimitError: there are too many
+        :raises LimitError: there are too many metrics, or a name is too long
         """
         check_names(metrics)
         held = {name: _hold(name, value) for name, value in metrics.items()}
         return self._settle([(step, None, 0.0, held)])[0][3]
 
     def json_safe(self, metrics: Mapping[str, float]) -> dict[str, float | None]:
-        """Return the metrics with None for what JSON cannot carry (NaN, infinities); says so once per name."""
+        """Return the metrics, with None for NaN and infinities, which JSON lacks. Log each such name once."""
         safe: dict[str, float | None] = {}
         for name, value in metrics.items():
             finite = math.isfinite(value)
             safe[name] = value if finite else None
             if not finite and name not in self._said:
                 self._said.add(name)
-                log.warning("Metric %s is %s; it is recorded as null. Said once per metric.", name, value)
+                log.warning("Metric %s is %s; it is recorded as null. This is logged once per metric.", name, value)
         return safe
 
     def _take(self) -> list[Report]:
@@ -153,21 +153,21 @@ class Reporter:
 
 
 def check_names(metrics: Mapping[str, Any]) -> None:
-    """Raise when a report has more metrics, or longer names, than the control side takes.
+    """Raise when a report has more metrics, or longer names, than the control side accepts.
 
-    :raises LimitError: it does; says the limit and what was given
+    :raises LimitError: gives the limit and the value
     """
     if len(metrics) > METRICS_LIMIT:
-        raise LimitError(f"A report may have at most {METRICS_LIMIT:,} metrics, this one has {len(metrics):,}.")
+        raise LimitError(f"A report must have at most {METRICS_LIMIT:,} metrics, got {len(metrics):,}.")
     for name in metrics:
         if not 0 < len(name) <= NAME_LIMIT:
             raise LimitError(
-                f"The name of a metric may have 1 to {NAME_LIMIT} characters, '{name[:40]}...' has {len(name):,}."
+                f"The name of a metric must have 1 to {NAME_LIMIT} characters, got {len(name):,} in '{name[:40]}...'."
             )
 
 
 def _hold(name: str, value: Any) -> Any:
-    """Return a float, or a tensor of one element that nobody will change."""
+    """Return a float, or a tensor of one element that no other code changes."""
     if type(value) is float:
         return value
     if getattr(value, "is_cuda", False) and value.numel() == 1:
@@ -176,7 +176,7 @@ def _hold(name: str, value: Any) -> Any:
 
 
 def average_reports(per_rank: Sequence[Sequence[Report]]) -> list[Report]:
-    """Return one report per step: the mean over the ranks that reported it, at the earliest of their times.
+    """Return one report per step: the mean over the ranks that reported it, at their earliest time.
 
     :param per_rank: each rank's reports, in their order; a step may occur more than once
     """
@@ -195,14 +195,14 @@ def average_reports(per_rank: Sequence[Sequence[Report]]) -> list[Report]:
 
 
 def weighted_mean(parts: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
-    """Return the weighted mean of each metric over the parts that have it; NaN when all weights are 0."""
+    """Return the weighted mean of each metric over the parts that have it. NaN if all weights are 0."""
     if len(parts) == 1 and parts[0][0]:
         return dict(parts[0][1])  # w * x / w is not always x
     sums: dict[str, float] = {}
     weights: dict[str, float] = {}
     for weight, metrics in parts:
         for name, value in metrics.items():
-            # 0 samples say nothing, whatever their mean is.
+            # A part of 0 samples counts nothing, even if its mean is NaN.
             sums[name] = sums.get(name, 0.0) + (weight * value if weight else 0.0)
             weights[name] = weights.get(name, 0.0) + weight
     return {name: sums[name] / weights[name] if weights[name] else math.nan for name in sums}

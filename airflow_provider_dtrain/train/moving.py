@@ -1,4 +1,4 @@
-"""Batches on their way to a device."""
+"""Transfer of batches to a device."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def move(batch: Any, device: Any) -> Any:
-    """Return the batch on the device: tensors and arrays of numbers, also inside lists, tuples and mappings."""
+    """Return the batch on the device, including tensors and numeric arrays in lists, tuples and mappings."""
     if hasattr(batch, "to"):
-        # Asking first costs a tenth of a call of to() that has nothing to do.
+        # This check takes a tenth of the time of a to() that has nothing to do.
         return batch if getattr(batch, "device", None) == device else batch.to(device, non_blocking=True)
     if type(batch).__module__ == "numpy" and getattr(getattr(batch, "dtype", None), "kind", "O") in "biufc":
         import torch
@@ -25,7 +25,7 @@ def move(batch: Any, device: Any) -> Any:
 
 
 def mover(device: Any) -> Callable[[Any], Any]:
-    """Return :func:`move` for one device; on the CPU a flat batch that is there already stays as it is."""
+    """Return :func:`move` for one device. On the CPU, a flat batch of CPU tensors stays unchanged."""
     if device.type != "cpu":
         return lambda batch: move(batch, device)
     import torch

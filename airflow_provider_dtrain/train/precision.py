@@ -1,4 +1,4 @@
-"""Mixed precision: the forward pass in 16 bits, outputs and parameters in 32, float16 with a loss scale."""
+"""Mixed precision: forward pass in 16 bits, outputs and parameters in 32 bits, float16 with a loss scale."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from airflow_provider_dtrain.train.errors import SetupError
 
 
 class Precision:
-    """What ``optimizations.mixed_precision`` asks for.
+    """Precision that ``optimizations.mixed_precision`` configures.
 
     :param kind: ``fp16``, ``bf16`` or ``none``
     """
 
     def __init__(self, kind: Any, device: Any) -> None:
         if kind not in {None, False, "none", "fp16", "bf16"}:
-            raise SetupError(f"optimizations.mixed_precision is {kind!r}; none, fp16 or bf16 is accepted.")
+            raise SetupError(f"optimizations.mixed_precision must be none, fp16 or bf16, got {kind!r}.")
         self.kind = kind if kind else "none"
         self._device_type = getattr(device, "type", "cpu")
 
@@ -27,7 +27,7 @@ class Precision:
         return self.kind != "none"
 
     def scaler(self) -> Any:
-        """Return a new loss scaler for float16, else None: bfloat16 has the range of float32."""
+        """Return a new loss scaler for float16, else None, because bfloat16 has the range of float32."""
         if self.kind != "fp16":
             return None
         import torch
@@ -35,7 +35,7 @@ class Precision:
         return torch.amp.GradScaler(self._device_type)
 
     def autocast(self) -> Any:
-        """Return a context manager; operations inside it run in 16 bits where that is safe."""
+        """Return a context manager. Operations inside it run in 16 bits where that is safe."""
         if not self.mixed:
             return contextlib.nullcontext()
         import torch
@@ -43,7 +43,7 @@ class Precision:
         return torch.autocast(self._device_type, dtype=torch.float16 if self.kind == "fp16" else torch.bfloat16)
 
     def wrap_forward(self, model: Any) -> None:
-        """Make each forward pass of a module, not yet wrapped for several ranks, use autocast."""
+        """Make each forward pass of a module use autocast. The module must not be wrapped for several ranks yet."""
         if self.mixed:
             model.forward = AutocastForward(model.forward, self)
 
@@ -51,22 +51,22 @@ class Precision:
 class AutocastForward:
     """A module's ``forward`` under autocast whose outputs are float32 again.
 
-    A class and not a closure: a deep copy of the module (an average of its weights, say) gets a ``forward`` of its
-    own, where a closure would go on using the parameters of the original.
+    A class and not a closure: a deep copy of the module (e.g. an average of its weights) gets its own ``forward``. A
+    closure would continue to use the parameters of the original.
     """
 
     def __init__(self, forward: Any, precision: Precision) -> None:
         self._forward, self._precision = forward, precision
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module returns."""
+        """Return the module's output as float32."""
         with self._precision.autocast():
             output = self._forward(*args, **kwargs)
         return to_float32(output)
 
 
 def to_float32(output: Any) -> Any:
-    """Return the output with each 16-bit tensor as float32, also inside lists, tuples and dicts."""
+    """Return the output with each 16-bit tensor as float32, including tensors in lists, tuples and dicts."""
     import torch
 
     if isinstance(output, torch.Tensor):
@@ -94,7 +94,7 @@ class LossScale:
         self._stepped: set[int] = set()
 
     def step(self, optimizer: Any) -> bool:
-        """Step unless a gradient is not finite; return whether the step was taken. Gradients are unscaled."""
+        """Step unless a gradient is not finite. Return whether the step was taken. Gradients must be unscaled."""
         finite = not any(value.item() for value in self.scaler._found_inf_per_device(optimizer).values())
         self.scaler.step(optimizer)
         self._stepped.add(id(optimizer))
@@ -105,9 +105,9 @@ class LossScale:
         return id(optimizer) in self._stepped
 
     def update(self, pending: Any = ()) -> None:
-        """Let the scaler learn from the steps taken.
+        """Update the scale from the steps taken.
 
-        :param pending: parameters whose gradients were scaled by the old scale and are still needed
+        :param pending: parameters whose gradients have the old scale and are still needed
         """
         if not self._stepped:
             return

@@ -1,7 +1,7 @@
-"""Where this rank is, for the watchdog: a page in the run's folder that is rewritten once a second.
+"""Progress of this rank for the watchdog: a page in the run's folder, rewritten once a second.
 
-The training loop only assigns :attr:`Here.now`, some hundredths of a microsecond; a thread does the rest. So a rank
-that is stopped, or that never lets another thread run, is known by a page that grows old.
+The training loop only assigns :attr:`Here.now`, which takes some hundredths of a microsecond. A thread writes the page.
+A page that is not rewritten shows a rank that is stopped, or that never lets another thread run.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-#: Between two writes of the page, seconds.
+#: Interval between two writes of the page, seconds.
 HEARTBEAT_S = 1.0
-#: Size of the page; longer names are cut.
+#: Size of the page, bytes. Longer names are cut.
 PAGE_BYTES = 256
 #: Folder below the run's folder, one page per rank.
 FOLDER = "progress"
 
-#: Kind of what a rank does and its name. ``exchange``: it may wait for the other ranks; ``data``: for data, which may
-#: take a while; ``wait``: for something that may take long and is no reason for an alarm.
+#: Kind and name of a rank's activity. ``exchange``: may wait for the other ranks. ``data``: may wait for data, which
+#: may take a while. ``wait``: may wait for something that takes long, which is no reason for an alarm.
 Place = tuple[str, str]
 
 START: Place = ("start", "its start")
@@ -42,21 +42,21 @@ END: Place = ("ended", "its end")
 
 
 class Here:
-    """What this process does at the moment."""
+    """Current activity of this process."""
 
     def __init__(self) -> None:
         self.now: Place = START
-        #: The first step of this process is done: from here on a rank is expected to move.
+        #: The first step of this process is done. From here on, the watchdog expects progress of the rank.
         self.started = False
-        #: Whatever else shows that the rank moves, e.g. batches of a validation.
+        #: Count of other signs of progress, e.g. batches of a validation.
         self.moves = 0
-        #: Batches so far.
+        #: Returns the number of batches so far.
         self.steps: Callable[[], int] = int
         self._heart: Heart | None = None
 
     @contextlib.contextmanager
     def at(self, place: Place) -> Iterator[None]:
-        """Be at a place for the length of the block, then back where it began."""
+        """Set the activity for the duration of the block, then restore the previous one."""
         before, self.now = self.now, place
         try:
             yield
@@ -64,9 +64,9 @@ class Here:
             self.now = before
 
     def begin(self, run_dir: Path | None, rank: int, steps: Callable[[], int]) -> None:
-        """Begin to tell where this rank is; off-cluster nothing is told.
+        """Start to report the progress of this rank. Off-cluster, nothing is reported.
 
-        :param steps: returns the batches so far
+        :param steps: returns the number of batches so far
         """
         self.end()
         self.now, self.started, self.steps = START, False, steps
@@ -77,7 +77,7 @@ class Here:
                 self._heart.start()
 
     def end(self) -> None:
-        """Say that nothing more is to be expected of this rank."""
+        """Report that this rank has ended."""
         self.now = END
         if self._heart is not None:
             self._heart.stop()
@@ -85,7 +85,7 @@ class Here:
 
 
 class Heart(threading.Thread):
-    """Writes the page once a second."""
+    """Thread that writes the page once a second."""
 
     def __init__(self, here: Here, path: Path) -> None:
         super().__init__(name="dtrain-progress", daemon=True)
@@ -98,12 +98,12 @@ class Heart(threading.Thread):
         self.beat()
 
     def run(self) -> None:
-        """Beat until the end."""
+        """Write the page until the end."""
         try:
             while not self._over.wait(HEARTBEAT_S):
                 self.beat()
         except OSError:
-            # A page that grows old would say that this rank hangs.
+            # A page that is no longer rewritten would mean that this rank hangs.
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
@@ -135,5 +135,5 @@ def boottime() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-#: This process.
+#: Activity of this process.
 HERE = Here()

@@ -1,4 +1,4 @@
-"""Which checkpoints of a trial stay, and the removal of the others."""
+"""Retention of a trial's checkpoints: which of them are kept, and removal of the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def prune(folder: Path, policy: Mapping[str, Any]) -> list[Path]:
-    """Delete the checkpoints that the policy does not keep; return what went.
+    """Delete the checkpoints that the policy does not keep. Return the deleted paths.
 
     :param policy: ``save_trial_best``, ``save_trial_latest``, ``metric``, ``smaller_is_better``
     """
@@ -26,26 +26,26 @@ def prune(folder: Path, policy: Mapping[str, Any]) -> list[Path]:
         try:
             readable.append(read(path))
         except CheckpointError:
-            log.debug("Checkpoint %s cannot be read; it is left where it is.", path)
+            log.debug("Checkpoint %s cannot be read; it is kept.", path)
     kept = {checkpoint.path for checkpoint in keep(readable, policy)}
     gone = [checkpoint.path for checkpoint in readable if checkpoint.path not in kept]
     return [path for path in gone if _delete(path)]
 
 
 def _delete(path: Path) -> bool:
-    # A half deleted checkpoint must not look whole.
+    # A partly deleted checkpoint must not look intact.
     hidden = path.with_name(f".{path.name}.{os.getpid()}{DELETED}")
     try:
         path.rename(hidden)
     except OSError as error:
-        log.warning("Checkpoint %s is no longer wanted but cannot be removed: %s", path, error)
+        log.warning("Checkpoint %s is no longer needed but cannot be removed: %s", path, error)
         return False
     shutil.rmtree(hidden, ignore_errors=True)
     return True
 
 
 def sweep(folder: Path) -> None:
-    """Remove what processes that were killed in the middle of a save or a removal left behind."""
+    """Remove leftovers of processes that were killed during a save or a removal."""
     for path in [*folder.glob(f".step-*{TEMPORARY}"), *folder.glob(f".step-*{DELETED}")]:
         pid = path.name.split(".")[-2]
         if not pid.isdigit() or int(pid) == os.getpid() or not _is_alive(int(pid)):
@@ -65,8 +65,8 @@ def _is_alive(pid: int) -> bool:
 def keep(checkpoints: Sequence[Checkpoint], policy: Mapping[str, Any]) -> list[Checkpoint]:
     """Return the checkpoints among the best of the trial or among its latest, newest first.
 
-    A checkpoint without the metric, or with one that is not finite, is never among the best; of equals the later
-    one is better.
+    A checkpoint without the metric, or with one that is not finite, is never among the best. Of equal ones, the later
+    is better.
     """
     newest_first = sorted(checkpoints, key=lambda c: order(c.path), reverse=True)
     metric = policy.get("metric") or ""

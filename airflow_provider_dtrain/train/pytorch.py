@@ -1,4 +1,4 @@
-"""The trial-class door under the names of ``determined.pytorch``: such code changes its import line.
+"""Trial-class API under the names of ``determined.pytorch``. Such code changes only its import line.
 
 ::
 
@@ -65,33 +65,33 @@ TorchData = Any
 class TrainUnit:
     """A length of training.
 
-    :param value: how many
+    :param value: number of units
     """
 
     unit = "batches"
 
     def __init__(self, value: int) -> None:
         if type(value) is not int:
-            raise SetupError(f"{type(self).__name__}({value!r}): a whole number is accepted, no list of steps.")
+            raise SetupError(f"{type(self).__name__} takes one whole number, got {value!r}. Lists are not supported.")
         self.value = value
 
     def length(self, name: str) -> Length | None:
-        """Return the length; None for 0."""
+        """Return the length, or None for 0."""
         return Length.parse({self.unit: self.value}, name)
 
 
 class Batch(TrainUnit):
-    """Batches, each of all ranks together."""
+    """Number of batches, each of all ranks together."""
 
 
 class Record(TrainUnit):
-    """Samples, of all ranks together."""
+    """Number of samples, of all ranks together."""
 
     unit = "records"
 
 
 class Epoch(TrainUnit):
-    """Passes through the training data."""
+    """Number of passes through the training data."""
 
     unit = "epochs"
 
@@ -101,14 +101,18 @@ def init(
     *, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None,
     distributed: None = None, aggregation_frequency: int = 1, enable_tensorboard_logging: bool = True,
 ) -> Iterator[PyTorchTrialContext]:  # fmt: skip
-    """Yield a context for a trial class. As a trial, what the configuration says wins.
+    """Yield a context for a trial class.
+
+    In a trial, ``exp_conf`` and ``aggregation_frequency`` are ignored, and the trial's hyperparameters override
+    ``hparams``.
 
     :param exp_conf: an experiment configuration
-    :param distributed: None: the ranks come from the environment, as torchrun sets it
+    :param distributed: must be None, because the ranks come from the environment, as torchrun sets it
     :param enable_tensorboard_logging: has no effect
+    :raises SetupError: ``distributed`` is given, or :func:`airflow_provider_dtrain.train.init` raises it
     """
     if distributed is not None:
-        raise SetupError("init(distributed=...) is not needed: start the script with torchrun, or as a trial.")
+        raise SetupError("init(distributed=...) is not supported; start the script with torchrun, or as a trial.")
     config = dict(exp_conf or {})
     if aggregation_frequency != 1:
         optimizations = {**(config.get("optimizations") or {}), "aggregation_frequency": aggregation_frequency}
@@ -118,17 +122,17 @@ def init(
 
 
 class Trainer:
-    """Trains a trial that a script made itself.
+    """Trains a trial that a script created.
 
-    :param context: the one that the trial was made with
+    :param context: the context that the trial was created with
     """
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         self._loop, self._context = _Loop(trial, context), context
 
     def configure_profiler(self, **settings: Any) -> None:
-        """Do nothing but say so: ``profiling`` of the configuration says what is measured."""
-        log.warning("configure_profiler has no effect; see profiling in the configuration.")
+        """Log a warning. The field ``profiling`` of the configuration selects the measurements."""
+        log.warning("configure_profiler has no effect; set profiling in the configuration.")
 
     def fit(
         self, checkpoint_period: TrainUnit | None = None, validation_period: TrainUnit | None = None,
@@ -136,11 +140,15 @@ class Trainer:
         checkpoint_policy: str | None = None, latest_checkpoint: str | Path | None = None,
         step_zero_validation: bool = False, test_mode: bool = False, profiling_enabled: bool = False,
     ) -> dict[str, float]:  # fmt: skip
-        """Train to the end; return the metrics of the last validation. What is not given comes from the configuration.
+        """Train to the end and return the metrics of the last validation.
+
+        A setting that is not passed comes from the configuration.
 
         :param reporting_period: batches between reports; default: ``scheduling_unit``
-        :param latest_checkpoint: folder of the checkpoint to go on from
+        :param latest_checkpoint: folder or URL of the checkpoint to resume from
         :param test_mode: train one batch, validate, and end
+        :param profiling_enabled: has no effect
+        :raises SetupError: a length or ``reporting_period`` is not valid, or the trial has no length
         """
         ctx = self._context._ctx
         plan = plan_of(ctx.config)
@@ -153,7 +161,7 @@ class Trainer:
                 plan = replace(plan, **given)
         if reporting_period is not None:
             if not isinstance(reporting_period, Batch) or reporting_period.value < 1:
-                raise SetupError("reporting_period is a number of batches, e.g. Batch(100).")
+                raise SetupError("reporting_period must be a number of batches, 1 or more, e.g. Batch(100).")
             plan = replace(plan, scheduling_unit=reporting_period.value)
         if checkpoint_policy is not None:
             plan = replace(plan, checkpoint_policy=checkpoint_policy)
@@ -171,8 +179,9 @@ def load_trial_from_checkpoint_path(
 ) -> PyTorchTrial:  # fmt: skip
     """Return a trial whose models have the weights of a checkpoint, for inference in this process.
 
-    :param path: folder of one checkpoint
-    :param trial_kwargs: more arguments of the class
+    :param path: folder of the checkpoint
+    :param trial_kwargs: further arguments of the class
+    :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
     context = PyTorchTrialContext(startup.init(hparams=hparams, config=exp_conf))
     trial = trial_class(context, **(trial_kwargs or {}))

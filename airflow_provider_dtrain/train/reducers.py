@@ -1,4 +1,4 @@
-"""From the metrics of batches to the metrics of a data set, over all ranks."""
+"""Reducers, which compute metrics of a data set from those of batches, over all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.errors import MetricError, SetupError, TrialC
 
 
 class Reducer(enum.Enum):
-    """How the values of batches become one value."""
+    """Functions that combine the values of batches to one value."""
 
     #: Mean, each batch weighted by its number of records.
     AVG = 1
@@ -23,28 +23,29 @@ class Reducer(enum.Enum):
 
 
 class MetricReducer(ABC):
-    """A metric that cannot be computed from the values of single batches, e.g. the area under a ROC curve.
+    """Base class of a metric that cannot be computed batch by batch, e.g. the area under a ROC curve.
 
-    Collect in a method of your own what ``train_batch`` or ``evaluate_batch`` see; the library calls these three.
+    Collect data from ``train_batch`` or ``evaluate_batch`` in a method of your own. The library calls these three
+    methods.
     """
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget everything; called before each unit of training and each validation."""
+        """Discard all data. Called before each unit of training and each validation."""
 
     @abstractmethod
     def per_slot_reduce(self) -> Any:
-        """Return what this rank has seen: anything that pickles, the smaller the better."""
+        """Return the data of this rank: any picklable value, as small as possible."""
 
     @abstractmethod
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        """Return the metric, or a dict of metrics, from all ranks' answers in order of rank."""
+        """Return the metric, or a dict of metrics, from the data of all ranks, in order of rank."""
 
 
 class SimpleMetricReducer(MetricReducer):
-    """A reducer made of one function that gets every value of all ranks.
+    """Reducer with a function that receives all values of all ranks.
 
-    :param function: takes the list of everything that :meth:`update` was given, rank after rank
+    :param function: takes the list of all values passed to :meth:`update`, rank after rank
     """
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
@@ -52,11 +53,11 @@ class SimpleMetricReducer(MetricReducer):
         self._values: list[Any] = []
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Discard all values."""
         self._values = []
 
     def update(self, value: Any) -> None:
-        """Remember one value; tensors are taken off the graph and the device."""
+        """Add one value. Tensors are detached and copied to the CPU."""
         self._values.append(_plain(value))
 
     def per_slot_reduce(self) -> Any:
@@ -64,13 +65,13 @@ class SimpleMetricReducer(MetricReducer):
         return self._values
 
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        """Return what the function makes of all values."""
+        """Return the function's result for all values."""
         return self.function([value for values in per_slot_metrics for value in values])
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A reducer that was handed to ``context.wrap_reducer``."""
+    """A reducer that was passed to ``context.wrap_reducer``."""
 
     reducer: MetricReducer
     #: None: it returns a dict of metrics.
@@ -79,9 +80,9 @@ class Wrapped:
     for_validation: bool
 
     def refuse_silence(self, *, training: bool) -> None:
-        """Raise when a function got no value in validation; in training it is only left out.
+        """Raise when a function got no value in validation. In training, its metric is omitted.
 
-        :raises TrialClassError: with the metric
+        :raises TrialClassError: names the metric
         """
         if not training:
             raise TrialClassError(
@@ -90,17 +91,17 @@ class Wrapped:
             )
 
     def metrics(self, value: Any) -> Mapping[str, Any]:
-        """Return the metrics that a reduced value stands for.
+        """Return the metrics that a reduced value represents.
 
-        :raises TrialClassError: a dict although there is a name, or no dict although there is none
+        :raises TrialClassError: a reducer with a name returned a dict, or one without a name returned no dict
         """
         is_dict = isinstance(value, Mapping)
         if is_dict == (self.name is None):
             return value if is_dict else {str(self.name): value}
         what = getattr(self.reducer, "function", type(self.reducer))
         raise TrialClassError(
-            f"The reducer {getattr(what, '__name__', what)} was wrapped with name={self.name!r} and returned "
-            f"{type(value).__name__}. With a name it returns one number, without one a dict of numbers."
+            f"Reducer {getattr(what, '__name__', what)} was wrapped with name={self.name!r} and returned "
+            f"{type(value).__name__}. It must return one number with a name, and a dict of numbers without a name."
         )
 
 
@@ -111,32 +112,30 @@ class Reducers:
         self._wrapped: list[Wrapped] = []
 
     def wrap(self, reducer: Any, name: str | None, *, for_training: bool, for_validation: bool) -> MetricReducer:
-        """Keep a reducer, or make one of a function; return it.
+        """Add a reducer, or one made from a function. Return it.
 
-        :raises SetupError: it is neither, or was wrapped before
+        :raises SetupError: the argument is neither, or was wrapped before
         """
         if not isinstance(reducer, MetricReducer):
             if not callable(reducer):
-                raise SetupError(
-                    f"wrap_reducer was given {type(reducer).__name__}; a function or a MetricReducer is accepted."
-                )
+                raise SetupError(f"wrap_reducer takes a function or a MetricReducer, got {type(reducer).__name__}.")
             reducer = SimpleMetricReducer(reducer)
         if any(wrapped.reducer is reducer for wrapped in self._wrapped):
-            raise SetupError(f"The same {type(reducer).__name__} was wrapped twice; make one for each name.")
+            raise SetupError(f"The same {type(reducer).__name__} was wrapped twice; create one for each name.")
         self._wrapped.append(Wrapped(reducer, name, for_training, for_validation))
         return reducer
 
     def chosen(self, *, training: bool) -> list[Wrapped]:
-        """Return the reducers that work in training, or in validation."""
+        """Return the reducers of training, or those of validation."""
         return [item for item in self._wrapped if (item.for_training if training else item.for_validation)]
 
     def reset(self, *, training: bool) -> None:
-        """Let the reducers of training, or of validation, forget everything."""
+        """Reset the reducers of training, or those of validation."""
         for item in self.chosen(training=training):
             item.reducer.reset()
 
     def reduce(self, allgather: Callable[[Any], list[Any]], *, training: bool) -> dict[str, Any]:
-        """Return the metrics of all reducers, with one exchange between the ranks; called by all ranks."""
+        """Return the metrics of all reducers, with one exchange between the ranks. Called by all ranks."""
         chosen = self.chosen(training=training)
         if not chosen:
             return {}
@@ -151,9 +150,9 @@ class Reducers:
 
 
 def merge(metrics: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add metrics to others.
+    """Add metrics to a dict of metrics.
 
-    :raises TrialClassError: a name is there already
+    :raises TrialClassError: a name already exists
     """
     for name, value in more.items():
         if name in metrics:
@@ -162,7 +161,7 @@ def merge(metrics: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def partial(reducer: Reducer, values: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
-    """Return what one rank sends of a metric: a value and its weight.
+    """Return one rank's part of a metric: a value and its weight.
 
     :param values: one per batch, at least one
     :param weights: records of each batch
@@ -171,14 +170,14 @@ def partial(reducer: Reducer, values: Sequence[float], weights: Sequence[float])
         return math.fsum(w * x for w, x in zip(weights, values) if w), math.fsum(weights)
     if reducer is Reducer.SUM:
         return math.fsum(values), 1.0
-    # max() keeps or loses a NaN depending on where it stands.
+    # max() keeps or drops a NaN depending on its position.
     if any(value != value for value in values):
         return math.nan, 1.0
     return (max if reducer is Reducer.MAX else min)(values), 1.0
 
 
 def combine(reducer: Reducer, parts: Sequence[tuple[float, float]]) -> float:
-    """Return the metric from the parts of the ranks that have it."""
+    """Return the metric, combined from the parts of the ranks that have it."""
     values = [value for value, _ in parts]
     if reducer is Reducer.AVG:
         weight = math.fsum(weight for _, weight in parts)
@@ -189,21 +188,22 @@ def combine(reducer: Reducer, parts: Sequence[tuple[float, float]]) -> float:
 def reducers_of(choice: Any, names: Sequence[str]) -> dict[str, Reducer]:
     """Return the reducer of each metric.
 
-    :param choice: what ``evaluation_reducer()`` returned: one Reducer, or a dict with one per metric
-    :raises TrialClassError: it returned something else, or left a metric out
+    :param choice: return value of ``evaluation_reducer()``: one Reducer, or a dict with one per metric
+    :raises TrialClassError: it is of another type, or its names are not those of the metrics
     """
     if isinstance(choice, Reducer):
         return dict.fromkeys(names, choice)
     if not isinstance(choice, Mapping) or not all(isinstance(item, Reducer) for item in choice.values()):
         raise TrialClassError(
-            f"evaluation_reducer() returned {choice!r}; a Reducer, or a dict of metric name -> Reducer, is accepted. "
-            "For reducers of your own use context.wrap_reducer."
+            f"evaluation_reducer() must return a Reducer, or a dict of metric name -> Reducer, got {choice!r}. "
+            "For your own reducers, use context.wrap_reducer."
         )
     missing, unknown = sorted(set(names) - set(choice)), sorted(set(choice) - set(names))
     if missing or unknown:
         raise TrialClassError(
-            f"evaluation_reducer() and evaluate_batch() differ: without a reducer: {missing or 'none'}; without a "
-            f"metric: {unknown or 'none'}. Return one Reducer, or one per metric."
+            "evaluation_reducer() and evaluate_batch() must name the same metrics. Metrics without a reducer: "
+            f"{missing or 'none'}. Reducers without a metric: {unknown or 'none'}. Return one Reducer, or one for "
+            "each metric."
         )
     return dict(choice)
 
@@ -211,14 +211,14 @@ def reducers_of(choice: Any, names: Sequence[str]) -> dict[str, Reducer]:
 def number(name: str, value: Any) -> float:
     """Return a metric as a float.
 
-    :raises MetricError: it is no number
+    :raises MetricError: the value is not a number
     """
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):
         raise MetricError(
-            f"Metric {name!r} is {type(value).__name__} {str(value)[:80]}; one number is expected (int, float, or "
-            "a tensor of one element)."
+            f"Metric {name!r} must be one number (int, float, or a tensor of one element), got "
+            f"{type(value).__name__} {str(value)[:80]}."
         ) from None
 
 
@@ -235,15 +235,15 @@ def _plain(value: Any) -> Any:
 def reduce_over_ranks(
     allgather: Callable[[Any], list[Any]], metrics: Mapping[str, Any], weight: float, reducer: str
 ) -> dict[str, float]:
-    """Return each metric over the ranks that have it; called by all ranks.
+    """Return each metric over the ranks that have it. Called by all ranks.
 
-    :param weight: of this rank in a mean
-    :param reducer: name of a :class:`Reducer`, in any case
+    :param weight: weight of this rank in a mean
+    :param reducer: name of a :class:`Reducer`, in upper or lower case
     """
     try:
         chosen = Reducer[reducer.upper()]
     except KeyError:
-        raise SetupError(f"reducer is {reducer!r}; avg, sum, max or min is accepted.") from None
+        raise SetupError(f"reducer must be avg, sum, max or min, got {reducer!r}.") from None
     mine = {name: partial(chosen, [number(name, value)], [weight]) for name, value in metrics.items()}
     answers = allgather(mine)
     names = {name: None for answer in answers for name in answer}

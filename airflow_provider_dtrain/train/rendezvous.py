@@ -1,7 +1,7 @@
-"""The store of the rendezvous listens on the address that the launch chose, and on no other.
+"""Rendezvous store that listens only on the address that the launch chose.
 
 PyTorch binds the store that rank 0 serves to every interface, because it gives the listening socket no address. This
-module hands it a socket that is bound to ``MASTER_ADDR``. It reaches programs that never import this library as an
+module passes it a socket that is bound to ``MASTER_ADDR``. It reaches programs that never import this library as an
 entry point of the group ``torch.backends``, which PyTorch 2.5 and newer call at the end of ``import torch``: the hosts
 get this file beside the library as the module ``dtrain_rendezvous``. It imports nothing but the standard library.
 """
@@ -21,10 +21,10 @@ BACKLOG = 4096
 
 
 def listener(host: str, port: int) -> socket.socket | None:
-    """Return a socket that listens on the address of the rendezvous, None where PyTorch must open its own.
+    """Return a socket that listens on the address of the rendezvous, or None if PyTorch must open its own.
 
-    Only the address and port that the launch gave to this rank count. The port is in use when this process serves its
-    store already: then PyTorch shares that one.
+    Only the address and the port that the launch gave to this rank qualify. The port is in use when this process
+    already serves its store. PyTorch then shares that store.
 
     :param host: address that the caller of PyTorch named
     :param port: port that the caller of PyTorch named
@@ -49,7 +49,7 @@ def listener(host: str, port: int) -> socket.socket | None:
 
 
 def bound(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Return PyTorch's factory of stores with a server that listens on one address only.
+    """Return PyTorch's store factory, changed so that its server listens on one address only.
 
     :param create: ``torch.distributed.rendezvous._create_c10d_store``
     """
@@ -82,9 +82,9 @@ def bound(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Make PyTorch's rendezvous in this process listen on ``MASTER_ADDR`` only; never raises.
+    """Make PyTorch's rendezvous in this process listen on ``MASTER_ADDR`` only. Never raises.
 
-    A build of PyTorch without ``torch.distributed``, or one whose factory has another name, stays as it is.
+    A build of PyTorch without ``torch.distributed``, or one whose factory has another name, stays unchanged.
     """
     if not os.environ.get("DTRAIN_RUN"):
         return

@@ -1,4 +1,4 @@
-"""Running a trial class: training to its end, or an evaluation alone."""
+"""Run a trial class: train it to the end, or only evaluate it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ def run_trial(
     config: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
     checkpoint_dir: str | Path | None = None, fail_on_nan: bool = True,
 ) -> dict[str, float]:  # fmt: skip
-    """Train a trial class, off-cluster or under torchrun; return the metrics of its last validation.
+    """Train a trial class, off-cluster or under torchrun. Return the metrics of its last validation.
 
-    :param hparams: hyperparameters; they win over those of ``config``
-    :param max_length: ``{"epochs": 3}``, ``"batches=100"`` or a number of batches; wins over ``config``
+    :param hparams: hyperparameters; they override those of ``config``
+    :param max_length: ``{"epochs": 3}``, ``"batches=100"`` or a number of batches; overrides ``config``
     :param config: an experiment configuration: periods, ``searcher``, ``optimizations``, ``data``
-    :param seed: of the trial; default: 0
-    :param checkpoint_dir: where checkpoints go and where training goes on from; default: a new folder
+    :param seed: seed of the trial; default: ``reproducibility.experiment_seed`` of ``config``, else 0
+    :param checkpoint_dir: folder or URL for checkpoints, from which training also resumes; default: a new folder
+    :raises SetupError: the configuration is not valid, or has no length of training
+    :raises TrialClassError: the class lacks a method that training needs
     """
     with init(
         hparams=hparams, seed=seed, device=device, checkpoint_dir=checkpoint_dir, config=config, fail_on_nan=fail_on_nan
@@ -42,18 +44,18 @@ def run_trial(
 
 
 def train(trial_class: Any, ctx: Context, *, max_length: Any = None) -> dict[str, float]:
-    """Train a trial class on a rank's context; return the metrics of its last validation."""
+    """Train a trial class on a rank's context. Return the metrics of its last validation."""
     if not (isinstance(trial_class, type) and issubclass(trial_class, PyTorchTrial)):
-        raise SetupError(f"{trial_class!r} is no subclass of PyTorchTrial.")
+        raise SetupError(f"The trial class must be a subclass of PyTorchTrial, got {trial_class!r}.")
     context = PyTorchTrialContext(ctx)
     return Trainer(trial_class(context), context).run(plan_of(ctx.config, max_length, ctx._rungs.units))
 
 
 def plan_of(config: Mapping[str, Any], max_length: Any = None, rungs: Sequence[int] = ()) -> Plan:
-    """Return how long to train and what to do how often, as a configuration says.
+    """Return the length of training and the periods that a configuration gives.
 
-    :param max_length: instead of ``searcher.max_length``
-    :param rungs: where the searcher decides, in the unit of the length
+    :param max_length: overrides ``searcher.max_length``
+    :param rungs: lengths at which the searcher decides, in the unit of the length
     """
     searcher = config.get("searcher") or {}
     length = Length.parse(max_length)
@@ -78,16 +80,19 @@ def evaluate_trial(
     config: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
     checkpoint: str | Path | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """Evaluate a trial class on its validation data; return the metrics. It needs nothing that only training needs.
+    """Evaluate a trial class on its validation data. Return the metrics.
 
-    :param checkpoint: folder of a checkpoint whose weights the models get; None: as ``__init__`` left them
+    The class needs no method that only training needs.
+
+    :param checkpoint: folder of a checkpoint whose weights the models get; None: the weights that ``__init__`` set
+    :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
     with init(hparams=hparams, seed=seed, device=device, config=config) as ctx:
         return evaluate(trial_class, ctx, checkpoint=checkpoint)
 
 
 def evaluate(trial_class: Any, ctx: Context, *, checkpoint: str | Path | None = None) -> dict[str, float]:
-    """Evaluate a trial class on a rank's context; return the metrics, the same on all ranks."""
+    """Evaluate a trial class on a rank's context. Return the metrics, the same on all ranks."""
     context = PyTorchTrialContext(ctx)
     trial = trial_class(context)
     if checkpoint is not None:
@@ -97,10 +102,10 @@ def evaluate(trial_class: Any, ctx: Context, *, checkpoint: str | Path | None = 
 
 
 def load_models(models: list[Any], path: Path) -> None:
-    """Give models the weights of a checkpoint.
+    """Load the weights of a checkpoint into models.
 
     :param path: folder of one checkpoint
-    :raises CheckpointError: it is damaged, or holds other models
+    :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
     found = disk.read(path)
     disk.verify(found)

@@ -1,4 +1,4 @@
-"""Raw measurements of one rank: one line per second, in a file that cannot grow without end."""
+"""Raw measurements of one rank: one line per second, in a file of limited size."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from airflow_provider_dtrain.train.events import EventWriter
 
 #: Largest size of one rank's samples, bytes.
 LIMIT_BYTES = 32 << 20
-#: Between two lines at the start, seconds.
+#: Interval between two lines at the start, seconds.
 INTERVAL_S = 1.0
 #: Values of one name in one line. A loop with more batches per interval keeps every n-th value.
 MOST_VALUES = 500
 
 
 class SampleFile:
-    """Writes lines of ``kind`` ``batches``; each time half of the space left is used, half as many.
+    """Writes lines of ``kind`` ``batches``, and halves the rate whenever half of the remaining space is used.
 
-    So a file has every second of its first hours, every second second of the next, and never reaches the limit. A
-    line of ``kind`` ``interval`` says from where on. What a line has, it has of consecutive batches.
+    A file thus has a line for every second of its first hours, for every second second of the next, and never reaches
+    the limit. A line of ``kind`` ``interval`` marks each change of the rate. The values of a line are of consecutive
+    batches.
 
     :param path: next to the rank's events
-    :param interval_s: the least time between two lines while there is room
+    :param interval_s: shortest time between two lines at the start, seconds
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES, interval_s: float = INTERVAL_S) -> None:
@@ -40,13 +41,13 @@ class SampleFile:
         self._thin()
 
     def write(self, first: int, batches: int, values: Mapping[str, Sequence[float]], *, last: bool = False) -> None:
-        """Append one line, unless the last one is too fresh: integer microseconds per name.
+        """Append one line of integer microseconds per name, unless the previous line is too recent.
 
-        A name that was measured more often than :data:`MOST_VALUES` has every n-th value, its n is in ``every``.
+        A name that was measured more often than :data:`MOST_VALUES` keeps every n-th value, and ``every`` holds its n.
 
         :param first: number of the first batch, from 0
         :param values: name -> seconds, in the order of the measurements
-        :param last: written however fresh the line before is
+        :param last: write the line even if the previous one is recent
         """
         now = time.monotonic()
         if now < self._not_before and not (last and self.interval_s == self._base_s):
@@ -61,11 +62,11 @@ class SampleFile:
         self._append("batches", fields)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._writer.close()
 
     def _append(self, kind: str, fields: Mapping[str, Any]) -> None:
-        # Measurements are not worth a failed training: a full disk loses them.
+        # Measurements must not fail the training: they are lost on a full disk.
         with contextlib.suppress(OSError):
             self._writer.write_all([(time.time(), kind, fields)])
             self._written = os.stat(self._path).st_size

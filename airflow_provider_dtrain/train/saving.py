@@ -1,4 +1,4 @@
-"""Saving and restoring a trial: the running program on one side, a storage of checkpoints on the other."""
+"""Save and restore a trial: the running program on one side, a storage of checkpoints on the other."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 class Saver:
     """Writes and reads the checkpoints of one trial.
 
-    Rank 0 writes; what only another rank knows (random numbers, gradients of an unfinished group) is sent to it. On
-    restore the other ranks get the files from rank 0, so a checkpoint needs to be on one host only.
+    Rank 0 writes. Data that only another rank has (random states, gradients of an unfinished group) is sent to it. On
+    restore, the other ranks get the files from rank 0, so a checkpoint needs to be on one host only.
 
     :param where: folder or URL for checkpoints
-    :param look: whether ``restore`` may look there; False for a folder of this run alone
+    :param look: True: ``restore`` may read it; False: it is a folder of this run alone
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Saver:
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
-        """Take a copy of everything and write it in the background; return its path or URL on rank 0, None elsewhere.
+        """Copy the state and write it in the background. Return its path or URL on rank 0, None elsewhere.
 
-        Waits for the save before this one, so that memory holds one copy at most. Called by all ranks.
+        Waits for the previous save, so that memory holds at most one copy. Called by all ranks.
 
         :param counters: numbers of the training loop that a resumed run needs
         :param facts: JSON for the metadata
-        :raises CheckpointError: the state cannot be saved, or the save before this one failed
+        :raises CheckpointError: the state cannot be saved, or the previous save failed
         """
         if self.policy["keep"] == "none":
             return None
@@ -92,15 +92,15 @@ class Saver:
         return where
 
     def finish(self) -> None:
-        """Return when every checkpoint is on the disk.
+        """Wait until every checkpoint is on disk.
 
-        :raises CheckpointError: the last one could not be written; older ones are still there
+        :raises CheckpointError: the last one could not be written; older ones still exist
         """
         with HERE.at(CHECKPOINT):
             self._background.wait()
 
     def settle(self) -> None:
-        """Return when no save is running; say what failed instead of raising it."""
+        """Wait until no save is running. Log a failure instead of raising it."""
         try:
             self.finish()
         except Exception as error:
@@ -108,7 +108,7 @@ class Saver:
 
     def _write(self, target: storage.Storage, where: Any, step: int, contents: Mapping[str, Any],
                facts: Mapping[str, Any]) -> None:  # fmt: skip
-        """Write, prune, tell; runs in the background."""
+        """Write the checkpoint, prune, and write the event. Runs in the background."""
         if not self._swept:
             target.sweep()
             self._swept = True
@@ -131,10 +131,10 @@ class Saver:
     # -- restoring -------------------------------------------------------------------------------------------------
 
     def restore(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Load the newest whole checkpoint; return its metadata and counters, both empty when there is none.
+        """Load the newest intact checkpoint. Return its metadata and counters, both empty without one.
 
-        Without one the weights of the configured source checkpoint are loaded, if there is such. Called by all
-        ranks, after everything was prepared.
+        Without a checkpoint, the weights of the source checkpoint are loaded, if the configuration names one. Called by
+        all ranks, after everything is prepared.
         """
         self.finish()
         with HERE.at(CHECKPOINT), self._scratch() as scratch:
@@ -163,7 +163,7 @@ class Saver:
         return metadata, state["counters"]
 
     def shown_latest(self) -> str | None:
-        """Return the path of the newest checkpoint as events show it."""
+        """Return the path of the newest checkpoint as events show it, or None."""
         return self._shown(self.latest.url or self.latest.path) if self.latest else None
 
     def _find(self, scratch: Path) -> disk.Checkpoint | None:
@@ -177,7 +177,7 @@ class Saver:
         return disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
 
     def _warm_start(self, scratch: Path) -> None:
-        """Load the weights of the source checkpoint, where the configuration names one."""
+        """Load the weights of the source checkpoint, if the configuration names one."""
         source = self._env.source_checkpoint
         if source is None:
             return
@@ -188,17 +188,17 @@ class Saver:
                 found = read(scratch)
             except disk.DamagedCheckpointError as error:
                 raise CheckpointError(
-                    f"The source checkpoint {source} is damaged ({error}). Name another one in "
-                    "searcher.source_checkpoint."
+                    f"The source checkpoint {source} is damaged ({error}). Set searcher.source_checkpoint to another "
+                    "one."
                 ) from error
         state = self._everywhere(found, disk.STATE)
         warm_start.load_weights(self._prepared.models, state.get("models", []), str(source))
         if found:
-            log.info("Started from the weights of %s (step %d); everything else begins anew.", source, found.step)
+            log.info("Started from the weights of %s (step %d); all other state is new.", source, found.step)
 
     @contextlib.contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Yield a folder for copies of checkpoints from elsewhere; made when it is used, removed at the end."""
+        """Yield a temporary folder for copies of checkpoints from elsewhere. It is removed at the end."""
         root = self._env.run_dir
         folder = Path(tempfile.mkdtemp(prefix="dtrain-restore-", dir=str(root) if root is not None else None))
         try:
@@ -216,8 +216,8 @@ class Saver:
             seeding.apply(states[rank])
             return
         if rank == 0:
-            log.info("The checkpoint has random states of %d ranks, now there are %d: streams are drawn anew from the "
-                     "seed, the rank and the step.", len(states), size)  # fmt: skip
+            log.info("The checkpoint has random states of %d ranks, and this run has %d: random streams are derived "
+                     "anew from the seed, the rank and the step.", len(states), size)  # fmt: skip
         seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
 
     def _facts(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Saver:
         }
 
     def _shown(self, where: Path | str) -> str:
-        """Return a path relative to the run folder if it is below, else as it is."""
+        """Return a path relative to the run folder if it is inside it, else unchanged."""
         root = self._env.run_dir
         if isinstance(where, Path) and root is not None and root in where.parents:
             return str(where.relative_to(root))
@@ -241,9 +241,10 @@ class Saver:
 
 
 def _policy(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to keep while the trial runs: ``keep`` is best, all or none; numbers and metric as configured.
+    """Return what to keep while the trial runs: ``keep`` (best, all or none), and the configured numbers and metric.
 
-    More than the end result needs: an experiment's best are among its trials' best, and a restart needs the latest.
+    It keeps more than the end result needs: an experiment's best are among its trials' best, and a restart needs the
+    latest.
     """
     stored, searcher = config.get("checkpoint_storage") or {}, config.get("searcher") or {}
     best = max(stored.get("save_trial_best", 1), stored.get("save_experiment_best", 0))

@@ -1,4 +1,4 @@
-"""Learning rate schedulers: who advances them, and when."""
+"""Learning rate schedulers that the library advances."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MODES = ("batch", "epoch", "manual")
 
 
 class Schedules:
-    """The schedulers that the library advances."""
+    """Learning rate schedulers, advanced by optimizer step or by epoch."""
 
     def __init__(self) -> None:
-        #: Optimizer -> schedulers to advance with each of its steps.
+        #: id of the optimizer -> schedulers to advance with each of its steps.
         self.by_step: dict[int, list[Any]] = {}
         self._by_epoch: list[Any] = []
-        #: Epochs whose schedulers were advanced; part of every checkpoint.
+        #: Number of epochs whose schedulers have advanced; part of every checkpoint.
         self.epochs_stepped = 0
 
     def add(self, mode: str, scheduler: Any) -> None:
-        """Advance a scheduler from now on; ReduceLROnPlateau needs a metric and is left to the script.
+        """Add a scheduler to advance. ReduceLROnPlateau needs a metric and is left to the script.
 
         :param mode: ``batch``, ``epoch`` or ``manual``
         """
@@ -32,7 +32,7 @@ class Schedules:
             self._by_epoch.append(scheduler)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Advance those that count epochs to the beginning of an epoch."""
+        """Advance the schedulers that count epochs to the start of an epoch."""
         for _ in range(self.epochs_stepped, epoch):
             for scheduler in self._by_epoch:
                 scheduler.step()
@@ -40,9 +40,9 @@ class Schedules:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse an unknown mode.
+    """Raise when a mode is unknown.
 
-    :raises SetupError: with those that there are
+    :raises SetupError: names the known modes
     """
     if mode not in MODES:
-        raise SetupError(f"scheduler_step is {mode!r}; {', '.join(MODES[:-1])} or {MODES[-1]} is accepted.")
+        raise SetupError(f"scheduler_step must be {', '.join(MODES[:-1])} or {MODES[-1]}, got {mode!r}.")

@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 def derive(seed: int, *names: object) -> int:
-    """Return a seed of 63 bits that belongs to these names alone.
+    """Return a 63-bit seed that belongs to these names alone.
 
     :param seed: seed of the trial
-    :param names: what the stream is for, e.g. ``"rank", 3``
+    :param names: purpose of the random stream, e.g. ``"rank", 3``
     """
     text = " ".join(map(str, ("dtrain", seed, *names)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def seed_everything(seed: int) -> None:
-    """Seed python, torch on every device, and numpy where it is installed."""
+    """Seed Python, torch on every device, and numpy if it is installed."""
     import torch
 
     random.seed(seed)
@@ -37,7 +37,7 @@ def seed_everything(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the CPU generators of python, torch and numpy inside the block, and put their states back after it."""
+    """Seed the CPU generators of Python, torch and numpy in the block, and restore their states afterwards."""
     import torch
 
     numpy = _numpy()
@@ -56,7 +56,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def seed_generator(generator: Any, seed: int) -> bool:
-    """Seed one generator object of python, torch or numpy; return whether it is one."""
+    """Seed one generator object of Python, torch or numpy. Return whether it is one."""
     import torch
 
     numpy = _numpy()
@@ -74,7 +74,7 @@ def seed_generator(generator: Any, seed: int) -> bool:
 
 
 def make_deterministic() -> None:
-    """Choose deterministic algorithms and one intra-op thread, and say what that cannot promise."""
+    """Select deterministic algorithms and one intra-op thread, and log the limits of that."""
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -82,13 +82,13 @@ def make_deterministic() -> None:
     torch.backends.cudnn.benchmark = False
     torch.set_num_threads(1)
     log.info(
-        "deterministic: one intra-op thread and deterministic algorithms; an operation that has none raises an "
-        "error. Equal results are promised for the same torch version, device type and number of slots only."
+        "deterministic: one intra-op thread and deterministic algorithms. An operation without such an algorithm "
+        "raises an error. Results are equal for the same torch version, device type and number of slots only."
     )
 
 
 def capture() -> dict[str, Any]:
-    """Return the state of this process's generators, as ``torch.load(weights_only=True)`` accepts it."""
+    """Return the states of this process's generators, in a form that ``torch.load(weights_only=True)`` accepts."""
     import torch
 
     version, words, gauss = random.getstate()
@@ -103,7 +103,7 @@ def capture() -> dict[str, Any]:
 
 
 def apply(state: Mapping[str, Any]) -> None:
-    """Set this process's generators to a captured state."""
+    """Set this process's generators to captured states."""
     import torch
 
     version, words, gauss = state["python"]
@@ -118,7 +118,7 @@ def apply(state: Mapping[str, Any]) -> None:
 
 
 def _numpy() -> Any:
-    """Return numpy if it can be imported; torch has imported it already where it is installed."""
+    """Return numpy, or None if it is not installed. torch has already imported it if it is."""
     if "numpy" in sys.modules:
         return sys.modules["numpy"]
     try:

@@ -1,4 +1,4 @@
-"""Sharded tensors: state of which each rank holds a part, so that rank 0 alone cannot save it."""
+"""Sharded tensors. Each rank holds a part of them, so rank 0 alone cannot save them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_sharded(value: Any) -> bool:
 
 
 def find(state: Any, path: str = "") -> tuple[str, str] | None:
-    """Return the path and the type's name of a sharded tensor in nested dicts, lists and tuples; None without one."""
+    """Return the path and the type name of a sharded tensor in nested dicts, lists and tuples, or None."""
     if is_sharded(state):
         return path, type(state).__name__
     items: Iterable[tuple[Any, Any]] = ()
@@ -41,9 +41,9 @@ def find(state: Any, path: str = "") -> tuple[str, str] | None:
 
 
 def refuse_in_state(state: Any) -> None:
-    """Raise when a state that is about to be saved holds a sharded tensor.
+    """Raise when a state to save holds a sharded tensor.
 
-    :raises CheckpointError: names where it is
+    :raises CheckpointError: names the path of the tensor
     """
     found = find(state)
     if found is not None:
@@ -51,7 +51,7 @@ def refuse_in_state(state: Any) -> None:
 
 
 def sharded_kind(item: Any) -> str | None:
-    """Return the name of what shards a model's or an optimizer's parameters; None when they are whole."""
+    """Return the type name of a module or tensor that shards an object's parameters, or None if they are whole."""
     for module in item.modules() if hasattr(item, "modules") else ():
         if any(kind.__name__ in _MODULES for kind in type(module).__mro__):
             return type(module).__name__
@@ -59,7 +59,7 @@ def sharded_kind(item: Any) -> str | None:
 
 
 def refuse_item(item: Any) -> None:
-    """Raise when an object for ``ctx.prepare`` has sharded parameters.
+    """Raise when an object that ``ctx.prepare`` was given has sharded parameters.
 
     :raises SetupError: names the object and the kind of its parameters
     """

@@ -1,4 +1,4 @@
-"""Snapshots: a program's state copied at once, so that training may go on while it is written."""
+"""Snapshots: immediate copies of a program's state, so that training continues while they are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 class Snapshots:
-    """Copies states into buffers that are used again by the next copy.
+    """Copies states into buffers that the next copy reuses.
 
     A copy is valid until the next one is taken. Memory is bounded by one copy of the largest state.
     """
@@ -27,9 +27,9 @@ class Snapshots:
     def take(self, state: Any) -> Any:
         """Return a copy of nested dicts, lists and tuples with every tensor copied to the CPU.
 
-        Tensors that are one and the same stay one.
+        Two references to the same tensor stay references to one tensor.
 
-        :raises CheckpointError: it holds something that cannot be loaded without running a pickle
+        :raises CheckpointError: the state holds an object that cannot be loaded without running a pickle
         """
         walk = _Walk(self._buffers)
         try:
@@ -41,7 +41,7 @@ class Snapshots:
             import torch
 
             torch.cuda.synchronize()
-        # What this state did not need is let go of, so that a state that changes its shape does not pile up.
+        # Free the buffers that this state did not use, so that they do not pile up when the state changes its shape.
         self._buffers = walk.used
         return taken
 
@@ -98,12 +98,12 @@ class _Walk:
         if tensor.is_cuda:
             try:
                 return torch.empty_like(tensor, device="cpu", pin_memory=True)
-            except RuntimeError:  # The limit of locked memory.
+            except RuntimeError:  # The limit of locked memory is reached.
                 pass
         return torch.empty_like(tensor, device="cpu")
 
     def _other(self, value: Any) -> Any:
-        """Return a copy of something that is neither a tensor nor a plain container."""
+        """Return a copy of an object that is neither a tensor nor a plain container."""
         if sharded_tensors.is_sharded(value):
             raise _ShardedError(f"The state to save holds a {type(value).__name__}. {sharded_tensors.REMEDY}")
         refuse_unsafe(value)
@@ -111,13 +111,13 @@ class _Walk:
 
 
 class _ShardedError(CheckpointError):
-    """A sharded tensor was met; the caller finds its place."""
+    """Raised for a sharded tensor. The caller finds its path."""
 
 
 def refuse_unsafe(value: Any) -> None:
     """Raise unless ``torch.load(weights_only=True)`` can read the value.
 
-    :raises CheckpointError: names what is in it
+    :raises CheckpointError: names the types that it holds
     """
     import torch
 
@@ -127,7 +127,7 @@ def refuse_unsafe(value: Any) -> None:
     try:
         torch.save(value, buffer)
     except Exception as error:
-        # Whatever __reduce__ of a class may raise.
+        # __reduce__ of a class may raise anything.
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         raise CheckpointError(f"The state of a prepared object holds {name}, which cannot be saved: {error}") from error
     buffer.seek(0)

@@ -1,4 +1,4 @@
-"""Joining: from an interpreter with some environment variables to a rank that can train."""
+"""Initialization: turns a process with some environment variables into a rank that can train."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ def init(
     The same call works as a trial, under torchrun and as ``python train.py`` (one process, no environment). Use it
     in a ``with`` statement, once per process.
 
-    :param hparams: defaults; what the trial was given wins
-    :param seed: off-cluster only; a trial has its own. Default: 0
+    :param hparams: default hyperparameters; those of the trial override them
+    :param seed: off-cluster only, because a trial has its own. Default: ``reproducibility.experiment_seed`` of
+        ``config``, else 0
     :param device: e.g. ``cpu``; default: the rank's GPU when one is visible
     :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU
-    :param timeout_s: longest time that an exchange between ranks may take, seconds
-    :param checkpoint_dir: off-cluster only: where checkpoints go and where ``restore`` looks, a folder or a URL such
-        as ``s3://bucket/prefix``. Default: a new folder below ``checkpoints/``, so that a second start begins anew
-    :param fail_on_nan: raise when a reported loss is NaN
-    :param config: off-cluster only: an experiment configuration; its hyperparameters are constants, or are given
+    :param timeout_s: time limit of an exchange between the ranks, seconds
+    :param checkpoint_dir: off-cluster only: folder or URL such as ``s3://bucket/prefix`` that checkpoints are written
+        to and ``restore`` reads. Default: a new folder below ``checkpoints/``, so that a second start begins anew
+    :param fail_on_nan: raise NonFiniteLossError when a reported loss is NaN
+    :param config: off-cluster only: an experiment configuration. Its hyperparameters must be constants, or be given
         in ``hparams``
-    :raises SetupError: the environment or ``config`` does not fit, or the process has a context already
+    :raises SetupError: the environment or ``config`` is not valid, or the process already has a context
     """
     _log_to_stderr()
     env = Environment.read()
@@ -66,7 +67,7 @@ def init(
         hparams = {**constants(config.get("hyperparameters") or {}), **(hparams or {})}
         seed = (config.get("reproducibility") or {}).get("experiment_seed") if seed is None else seed
     if _live and not (_live[-1].closed and env.world_size == 1):
-        raise SetupError("dtrain.init() was called before in this process. Call it once, and pass the context on.")
+        raise SetupError("dtrain.init() must be called once per process, and was called before. Pass its context on.")
     failure.install(env.error_path, env.rank)
     chosen = choose_device(env, device)
     backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
@@ -99,7 +100,7 @@ def _build(
     gradients = Gradients(distributed, device, optimizations)
     where, look = _checkpoint_place(env, distributed, checkpoint_dir)
     saver = Saver(env, distributed, writer, prepared, progress, gradients, where=where, look=look, seed=seed)
-    # The other ranks wait for rank 0 in an exchange, which has a limit of its own.
+    # The other ranks wait for rank 0 in an exchange, which has its own time limit.
     patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
     rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)
     return Context(
@@ -109,7 +110,7 @@ def _build(
 
 
 def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path | str, bool]:
-    """Return the folder or URL for checkpoints and whether ``restore`` may look there."""
+    """Return the folder or URL for checkpoints, and whether ``restore`` may read it."""
     if env.checkpoint_url is not None:
         return env.checkpoint_url, True
     if env.checkpoint_dir is not None:
@@ -123,9 +124,9 @@ def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | 
 
 
 def _writable(folder: Path, rank: int) -> Path:
-    """Return the folder; rank 0 makes it, so that a wrong one is told before training and not by the first save.
+    """Return the folder. Rank 0 creates it, so that a wrong one fails before training and not at the first save.
 
-    :raises SetupError: it cannot be made or written to
+    :raises SetupError: the folder cannot be created or written to
     """
     if rank == 0:
         try:
@@ -133,7 +134,7 @@ def _writable(folder: Path, rank: int) -> Path:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            raise SetupError(f"checkpoint_dir {folder} cannot be written to: {error}. Give another folder.") from error
+            raise SetupError(f"checkpoint_dir {folder} is not writable: {error}. Use another folder.") from error
     return folder
 
 
@@ -144,7 +145,7 @@ def _torch_version() -> str:
 
 
 def _log_to_stderr() -> None:
-    """Show the library's warnings and news when the script configured no logging of its own."""
+    """Log the library's messages to stderr when the script has configured no logging."""
     logger = logging.getLogger("airflow_provider_dtrain.train")
     if logging.getLogger().handlers or logger.handlers:
         return

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the running program: the prepared objects."""
+"""Prepared objects of the running program, whose states are part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_BUCKET_MIB = 25
 
 
 class Prepared:
-    """The objects that ``ctx.prepare`` was given, in their order."""
+    """Objects that were passed to ``ctx.prepare``, in order."""
 
     def __init__(self) -> None:
         self.models: list[Any] = []
@@ -26,14 +26,14 @@ class Prepared:
         self._on_load: Callable[[dict[str, Any]], None] | None = None
 
     def watch(self, on_save: Callable[[dict[str, Any]], None], on_load: Callable[[dict[str, Any]], None]) -> None:
-        """Show every state to the given functions, which may change it: before it is saved, and before it is loaded."""
+        """Pass every state to these functions, which may change it, before it is saved and before it is loaded."""
         self._on_save, self._on_load = on_save, on_load
 
     def __len__(self) -> int:
         return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.others)
 
     def add(self, item: Any) -> str:
-        """Keep one object; return its kind: model, optimizer, scheduler or other."""
+        """Add one object. Return its kind: model, optimizer, scheduler or other."""
         import torch
 
         schedulers = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -50,12 +50,12 @@ class Prepared:
             self.others.append(item)
             return "other"
         raise SetupError(
-            f"ctx.prepare was given {type(item).__name__}; it takes models, optimizers, learning rate schedulers and "
-            "objects with state_dict and load_state_dict. For data: ctx.loader(dataset)."
+            "ctx.prepare takes models, optimizers, learning rate schedulers and objects with state_dict and "
+            f"load_state_dict, got {type(item).__name__}. For data, use ctx.loader(dataset)."
         )
 
     def state(self) -> dict[str, Any]:
-        """Return every object's state; a model's as if it were not wrapped."""
+        """Return the state of every object. The state of a model is that of its unwrapped module."""
         state = {kind: [unwrap(item).state_dict() for item in items] for kind, items in self._groups().items()}
         if self._on_save is not None:
             self._on_save(state)
@@ -75,7 +75,7 @@ class Prepared:
                 )
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Give every object the state that was saved for it.
+        """Load the saved state into every object.
 
         :raises CheckpointError: the checkpoint was written by a program with other objects
         """
@@ -110,14 +110,14 @@ class Prepared:
 
 
 def unwrap(model: Any) -> Any:
-    """Return the user's module behind DistributedDataParallel, or the object itself."""
+    """Return the user's module inside DistributedDataParallel, or the object itself."""
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_parameters: bool) -> Any:
     """Return the model on its device, in DistributedDataParallel when there is more than one rank.
 
-    A model whose parameters are sharded already exchanges its gradients itself and is returned as it is.
+    A model whose parameters are already sharded exchanges its gradients itself and is returned unchanged.
 
     :param bucket_mib: gradients are exchanged in buckets of this size, MiB
     """
@@ -130,12 +130,12 @@ def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_p
 
 
 def distribute(model: Any, *, device: Any, bucket_mib: float, find_unused_parameters: bool, **options: Any) -> Any:
-    """Return a module that is on its device in DistributedDataParallel.
+    """Return a module wrapped in DistributedDataParallel. The module must be on its device.
 
     Gradients are views of the buckets, which saves a copy of all gradients per exchange, in time and memory.
 
-    :param bucket_mib: size of a bucket, MiB; torch's default is left to torch, which makes its first one smaller
-    :param options: more of DistributedDataParallel's
+    :param bucket_mib: size of a bucket, MiB. torch sets its own default itself: its first bucket is smaller
+    :param options: further options of DistributedDataParallel
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -151,7 +151,7 @@ def distribute(model: Any, *, device: Any, bucket_mib: float, find_unused_parame
 
 
 def parameters_sha256(*models: Any) -> str:
-    """Return a digest of all parameters, bit for bit: equal on all ranks after each synchronous step."""
+    """Return the SHA-256 of all parameters, bit for bit. It is equal on all ranks after each synchronous step."""
     import hashlib
 
     import torch

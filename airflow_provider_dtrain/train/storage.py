@@ -1,4 +1,4 @@
-"""Where the checkpoints of a trial are kept: a folder here, or a bucket elsewhere."""
+"""Storage of a trial's checkpoints: a folder on this host, or a bucket."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from airflow_provider_dtrain.train.checkpoint import Checkpoint
 
 
 class Storage(Protocol):
-    """Keeps checkpoints whole or not at all. Used by one process at a time, in any of its threads."""
+    """Keeps complete checkpoints only. One process at a time uses it, in any of its threads."""
 
     def sweep(self) -> None:
-        """Remove what a killed process left unfinished."""
+        """Remove the unfinished data of a killed process."""
 
     def reserve(self, step: int) -> Any:
         """Return the path or URL that the next checkpoint of this step will have."""
 
     def write(self, where: Any, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint once it is whole and durable.
+        """Write a checkpoint. Return it once it is complete and durable.
 
-        :param where: what :meth:`reserve` returned
-        :param contents: file name -> what ``torch.save`` is to write
-        :raises CheckpointError: the storage refuses; nothing older is lost
+        :param where: return value of :meth:`reserve`
+        :param contents: file name -> object that ``torch.save`` writes
+        :raises CheckpointError: the storage rejects the write; no older checkpoint is lost
         """
 
     def prune(self, policy: Mapping[str, Any]) -> list[Any]:
-        """Delete what the policy does not keep; return the paths or URLs that are gone."""
+        """Delete the checkpoints that the policy does not keep. Return the deleted paths or URLs."""
 
     def found(self, first: Any = None) -> list[tuple[Any, str, Callable[[Path], Checkpoint]]]:
-        """Return every candidate for a restore; its last part takes a folder for copies.
+        """Return every candidate for a restore: sort key, name, and a function that reads and checks it.
 
-        :param first: a checkpoint elsewhere to look at as well
+        The function takes a folder for copies.
+
+        :param first: a checkpoint elsewhere that is a candidate too
         """
 
 
@@ -49,7 +51,7 @@ class FolderStorage:
         self.folder, self._look = folder, look
 
     def sweep(self) -> None:
-        """Remove what a killed process left unfinished."""
+        """Remove the unfinished data of a killed process."""
         pruning.sweep(self.folder)
 
     def reserve(self, step: int) -> Path:
@@ -57,11 +59,11 @@ class FolderStorage:
         return disk.free_name(self.folder, step)
 
     def write(self, where: Path, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint once it is whole and on the disk."""
+        """Write a checkpoint. Return it once it is complete and on disk."""
         return disk.write(self.folder, step, contents, facts, final=where)
 
     def prune(self, policy: Mapping[str, Any]) -> list[Path]:
-        """Delete what the policy does not keep; return the folders that are gone."""
+        """Delete the checkpoints that the policy does not keep. Return the deleted folders."""
         return pruning.prune(self.folder, policy)
 
     def found(self, first: Path | None = None) -> list[tuple[Any, str, Callable[[Path], Checkpoint]]]:
@@ -75,7 +77,7 @@ def _whole(path: Path, _: Path) -> Checkpoint:
 
 
 def is_url(text: Any) -> bool:
-    """Return whether a text names something that is reached through fsspec."""
+    """Return whether a text is a URL, which fsspec reaches."""
     return isinstance(text, str) and "://" in text
 
 
@@ -92,7 +94,7 @@ def open_storage(where: Path | str, config: Mapping[str, Any], *, look: bool) ->
 
 
 def candidates(storage: Storage, first: Path | str | None, config: Mapping[str, Any]) -> list[Any]:
-    """Return what a restore may choose from: what the storage has, and one checkpoint elsewhere.
+    """Return the candidates for a restore: those in the storage, and those beside a checkpoint elsewhere.
 
     :param first: path or URL of the latest checkpoint that the control side knows
     """
@@ -102,14 +104,14 @@ def candidates(storage: Storage, first: Path | str | None, config: Mapping[str, 
 
 
 def elsewhere(first: Path | str, config: Mapping[str, Any]) -> list[Any]:
-    """Return a checkpoint and its neighbours, which may stand in for it."""
+    """Return a checkpoint and its neighbours, which may replace it."""
     if not is_url(first):
         return FolderStorage(Path(first).parent, look=False).found(Path(first))
     return open_storage(str(first).rstrip("/").rpartition("/")[0], config, look=True).found()
 
 
 def reader(where: Path | str, config: Mapping[str, Any]) -> Callable[[Path], Checkpoint]:
-    """Return what reads and checks the checkpoint at a path or URL; it takes a folder for copies."""
+    """Return a function that reads and checks the checkpoint at a path or URL. It takes a folder for copies."""
     if not is_url(where):
         return partial(_whole, Path(where))
     from airflow_provider_dtrain.train.storage_remote import RemoteStorage

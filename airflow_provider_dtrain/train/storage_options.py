@@ -1,4 +1,4 @@
-"""From ``checkpoint_storage`` of a configuration to the options of an fsspec file system."""
+"""Options of an fsspec file system, from ``checkpoint_storage`` of a configuration."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
 
-#: type -> (protocol of fsspec, module that brings it)
+#: type -> (protocol of fsspec, module that implements it)
 PROTOCOLS = {"s3": ("s3", "s3fs"), "gcs": ("gcs", "gcsfs"), "azure": ("abfs", "adlfs")}
-#: What a server may be busy or away without failing a save.
+#: Retries that keep a busy or absent server from failing a save.
 S3_RETRIES = {"max_attempts": 8, "mode": "standard"}
 
 
 def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of ``fsspec.filesystem(protocol, ...)``.
 
-    :param config: ``checkpoint_storage`` with its secrets; one of another type gives no credentials
+    :param config: ``checkpoint_storage`` with its secrets; for another type of storage, no credentials are returned
     """
     kind = str(config.get("type") or "")
     if PROTOCOLS.get(kind, ("", ""))[0] != protocol:
@@ -35,7 +35,7 @@ def file_system(url: str, config: Mapping[str, Any]) -> Any:
     try:
         import fsspec
 
-        # An instance of its own: nobody else changes or sees its credentials.
+        # Its own instance: no other code changes or sees its credentials.
         return fsspec.filesystem(protocol, **options_for(protocol, config), skip_instance_cache=True)
     except ImportError as error:
         raise SetupError(
@@ -56,7 +56,7 @@ def _s3(config: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in named.items() if value}
     region = config.get("region_name")
     client = {"client_kwargs": {"region_name": region}} if region else {}
-    # A listing that was cached would hide what another process wrote.
+    # A cached listing would hide what another process wrote.
     return {**options, **client, "use_listings_cache": False, "config_kwargs": {"retries": dict(S3_RETRIES)}}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: uploaded file by file, there once their metadata is there."""
+"""Checkpoints in a bucket: uploaded file by file, and complete once their metadata is uploaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK_BYTES = 16 * 1024 * 1024
 class RemoteStorage:
     """A prefix of a bucket that only this trial writes to.
 
-    Object stores have no rename: ``metadata.json`` is uploaded last, and what has none is no checkpoint.
+    Object stores have no rename. ``metadata.json`` is uploaded last, and a prefix without it is not a checkpoint.
 
     :param root: URL of the trial's checkpoints, e.g. ``s3://bucket/prefix/experiment-1/trial-2``
     :param config: ``checkpoint_storage`` of the configuration, with its secrets
@@ -35,11 +35,11 @@ class RemoteStorage:
         self.root, self._look = root.rstrip("/"), look
         self._scheme = root.partition("://")[0]
         self.fs = file_system(root, config)
-        #: Names in use, listed once: a listing for each save would hold up training.
+        #: Names in use, listed once, because a listing for each save would delay training.
         self._taken: set[str] | None = None
 
     def sweep(self) -> None:
-        """Remove uploads that a killed process left unfinished."""
+        """Remove the unfinished uploads of a killed process."""
         for url in self._prefixes():
             if not self.fs.exists(f"{url}/{disk.METADATA}"):
                 self.remove(url)
@@ -56,9 +56,9 @@ class RemoteStorage:
         return f"{self.root}/{name}"
 
     def write(self, where: str, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
-        """Return the checkpoint once it is whole in the bucket.
+        """Write a checkpoint. Return it once it is complete in the bucket.
 
-        :raises CheckpointError: the storage refuses, or something cannot be loaded without pickle
+        :raises CheckpointError: the storage rejects the write, or an object cannot be loaded without pickle
         """
         try:
             files = {name: self._upload(f"{where}/{name}", value) for name, value in contents.items()}
@@ -74,7 +74,7 @@ class RemoteStorage:
         return disk.parse(text, Path(where.rpartition("/")[2]), where)
 
     def prune(self, policy: Mapping[str, Any]) -> list[str]:
-        """Delete what the policy does not keep; return the URLs that are gone."""
+        """Delete the checkpoints that the policy does not keep. Return the deleted URLs."""
         readable = []
         for url in self._prefixes():
             with contextlib.suppress(CheckpointError):
@@ -92,9 +92,9 @@ class RemoteStorage:
         return found
 
     def fetch(self, url: str, folder: Path) -> Checkpoint:
-        """Return a checkpoint, copied below a folder and checked on the way.
+        """Copy a checkpoint below a folder, check it on the way, and return it.
 
-        :raises DamagedCheckpointError: it is incomplete or differs from what was written
+        :raises DamagedCheckpointError: the checkpoint is incomplete or differs from what was written
         """
         described = self._read(url)
         target = folder / url.rpartition("/")[2]
@@ -112,7 +112,7 @@ class RemoteStorage:
         try:
             description = disk.dump(value, file)
         except BaseException:
-            # Closing would make an object of what was written so far.
+            # Closing would create an object from the data written so far.
             with contextlib.suppress(Exception):
                 file.discard()
             file.closed = True
@@ -138,21 +138,21 @@ class RemoteStorage:
 
     def _metadata(self, url: str) -> bytes:
         try:
-            return bytes(self.fs.cat_file(f"{url}/{disk.METADATA}"))
+            return bytes(self.fs.cat_file(f"{url}/{disk.METADATA}", start=0, end=disk.METADATA_LIMIT_BYTES + 1))
         except FileNotFoundError as error:
             raise DamagedCheckpointError(f"{url} has no {disk.METADATA}") from error
         except Exception as error:
             raise CheckpointError(f"The checkpoint {url} cannot be read: {_words(error)}") from error
 
     def remove(self, url: str) -> bool:
-        """Delete a checkpoint, its metadata first: half of it must not look whole."""
+        """Delete a checkpoint, its metadata first, so that a partly deleted one does not look intact."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 self.fs.rm_file(f"{url}/{disk.METADATA}")
             with contextlib.suppress(FileNotFoundError):
                 self.fs.rm(url, recursive=True)
         except Exception as error:
-            log.warning("Checkpoint %s is no longer wanted but cannot be removed: %s", url, _words(error))
+            log.warning("Checkpoint %s is no longer needed but cannot be removed: %s", url, _words(error))
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""What the library says to a person who runs a script outside of a trial; in a trial the task log says it."""
+"""Messages to a user who runs a script off-cluster. In a trial, the task log shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def say_validation(env: Environment, step: int, metrics: Mapping[str, Any]) -> None:
-    """Say the metrics of a validation, all ranks together."""
+    """Log the metrics of a validation over all ranks, off-cluster."""
     if env.on_cluster or env.rank != 0:
         return
     pairs = metrics.items()
@@ -21,14 +21,14 @@ def say_validation(env: Environment, step: int, metrics: Mapping[str, Any]) -> N
 
 
 def say_where(env: Environment, checkpoint: str | None) -> None:
-    """Say at the end where the latest checkpoint is and how to go on from it."""
+    """Log at the end where the latest checkpoint is and how to resume from it, off-cluster."""
     if env.on_cluster or env.rank != 0 or checkpoint is None:
         return
     folder = checkpoint.rpartition("/")[0]
-    log.info("The latest checkpoint is %s. To go on from it: checkpoint_dir=%r.", checkpoint, folder)
+    log.info("The latest checkpoint is %s. To resume from it, set checkpoint_dir=%r.", checkpoint, folder)
 
 
 def say_done(env: Environment, epoch: int, count: int) -> None:
-    """Say that a checkpoint left nothing to train."""
+    """Log that all epochs are already trained."""
     if env.rank == 0 and epoch >= count > 0:
         log.info("Nothing is left to train: %d of %d epochs are done.", epoch, count)

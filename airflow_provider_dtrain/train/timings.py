@@ -1,12 +1,12 @@
-"""Timings: how long each part of a batch took.
+"""Timings: duration of each part of a batch.
 
-All times are taken on the host: on a GPU, work that was only queued counts where the program waits for it
-(``from_device``, or the next synchronisation), not where it was started.
+All times are taken on the host. On a GPU, work that was only queued counts where the program waits for it
+(``from_device``, or the next synchronization), not where it was started.
 
-``dataloader_next``, ``to_device``, ``train_batch`` (from the batch handed out until its last ``step`` returns),
-``backward``, ``step_optimizer``, ``step_lr_schedulers``: once per batch. ``from_device``, ``reduce_metrics``: when
-metrics are read and exchanged. ``checkpoint``: how long training waited for one. ``gradient_exchange``: from
-DistributedDataParallel's own clock, which overlaps ``backward``; one value per summary.
+Once per batch: ``dataloader_next``, ``to_device``, ``train_batch`` (from the batch handed out until its last ``step``
+returns), ``backward``, ``step_optimizer``, ``step_lr_schedulers``. When metrics are read and exchanged:
+``from_device``, ``reduce_metrics``. When training waits for a checkpoint: ``checkpoint``. ``gradient_exchange`` comes
+from the clock of DistributedDataParallel, overlaps ``backward``, and has one value per summary.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.samples import SampleFile
 
-#: Between two looks at what was measured, seconds.
+#: Interval between two writes of measurements, seconds.
 FLUSH_S = 1.0
-#: Between two summaries in the events: of rank 0, and of the others, whose events all go into one store.
+#: Interval between two summaries in the events, seconds: of rank 0, and of the other ranks, which share one store.
 SUMMARY_S, OTHERS_SUMMARY_S = 10.0, 60.0
 
 
 class Timings:
     """Durations of one rank, cheap enough for every batch.
 
-    Without a writer it measures nothing and costs nothing but calls of empty functions.
+    Without a writer, it measures nothing and costs only calls of empty functions.
 
     :param writer: for the summaries; None switches everything off
     :param samples: for the single values; None keeps none
@@ -40,20 +40,20 @@ class Timings:
         self, writer: EventWriter | None = None, samples: SampleFile | None = None, *, summary_s: float = SUMMARY_S
     ) -> None:
         self._writer, self._samples, self._summary_s = writer, samples, summary_s
-        #: Whether anything is measured; who takes a time by hand asks first.
+        #: Whether anything is measured. Code that takes a time by hand checks it first.
         self.enabled = writer is not None
-        #: What times are taken with. float() is 0.0 and costs less than half of it where nothing is measured.
+        #: Clock of all times. float() is 0.0 and costs less than half of perf_counter where nothing is measured.
         self.clock: Callable[[], float] = perf_counter if self.enabled else float
         self._values: dict[str, list[float]] = {}
         #: name -> count, total, longest; since the last summary.
         self._sums: dict[str, tuple[int, float, float]] = {}
-        #: Models in DistributedDataParallel, with the iteration whose exchange was counted last.
+        #: DistributedDataParallel models, with the iteration whose exchange was counted last.
         self._models: list[list[Any]] = []
         #: perf_counter at the end of the latest step.
         self._ended = 0.0
-        #: A loader counts the batches; else every step is one.
+        #: A loader counts the batches. Otherwise, every step is a batch.
         self._loading = False
-        #: Batches so far, and those of them that were written.
+        #: Number of batches so far, and of those that were written.
         self._batches = self._first = 0
         self._next_flush = self._next_summary = 0.0
         if not self.enabled:
@@ -62,7 +62,7 @@ class Timings:
             self.batches = _as_it_is  # type: ignore[method-assign]
 
     def add(self, name: str, duration_s: float) -> None:
-        """Note one duration.
+        """Record one duration.
 
         :param name: ``dataloader_next``, ``to_device``, ``train_batch``, ``backward``, ...
         """
@@ -73,17 +73,17 @@ class Timings:
 
     @contextlib.contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Note how long the block takes; for what happens rarely."""
+        """Record the duration of the block, for rare operations."""
         before = self.clock()
         yield
         self.add(name, self.clock() - before)
 
     def adder(self, name: str) -> Callable[[float], None]:
-        """Return what notes durations of one name with the least cost."""
+        """Return a function that records durations of one name at the lowest cost."""
         if not self.enabled:
-            # Takes a number and costs less than any function of our own.
+            # Takes a number and costs less than any function written in Python.
             return float  # type: ignore[return-value]
-        # The list stays the same for good, so that its method does.
+        # The list is never replaced, so its bound method stays valid.
         return self._values.setdefault(name, []).append
 
     def batches(self, loader: Iterable[Any]) -> Iterable[Any]:
@@ -109,9 +109,9 @@ class Timings:
             self._loading = False
 
     def batch_done(self, now: float) -> None:
-        """Note the end of a step; the last one of a batch is the batch's end.
+        """Record the end of a step. The last step of a batch is the end of the batch.
 
-        :param now: of :attr:`clock`
+        :param now: time by :attr:`clock`
         """
         self._ended = now
         if not self._loading:
@@ -120,12 +120,12 @@ class Timings:
                 self._look(now)
 
     def watch_model(self, model: Any) -> None:
-        """Take ``gradient_exchange`` from the model's own clock, when it is a DistributedDataParallel."""
+        """Take ``gradient_exchange`` from the clock of a DistributedDataParallel model."""
         if self.enabled and hasattr(model, "_get_ddp_logging_data"):
             self._models.append([model, 0])
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining measurements."""
         if self.enabled:
             self._flush(last=True)
             self._summarize()
@@ -133,7 +133,7 @@ class Timings:
                 self._samples.close()
 
     def _look(self, now: float) -> None:
-        """Write what was measured; the first call only begins the first interval."""
+        """Write the measurements. The first call only starts the first interval."""
         if self._next_flush:
             self._flush()
         else:
@@ -144,7 +144,7 @@ class Timings:
             self._summarize()
 
     def _flush(self, *, last: bool = False) -> None:
-        """Sum up what was measured and hand it to the file."""
+        """Sum up the measurements and write them to the file."""
         held = {name: found for name, found in self._values.items() if found}
         if not held:
             return
@@ -170,7 +170,7 @@ class Timings:
 
     def _add_exchanges(self) -> None:
         for watched in self._models:
-            # The clock is private to torch; it must not be able to end a training.
+            # The clock is private to torch, and its errors must not end a training.
             with contextlib.suppress(Exception):
                 found = watched[0]._get_ddp_logging_data()
                 if found["iteration"] == watched[1]:
@@ -181,9 +181,9 @@ class Timings:
 
 
 def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: EventWriter, rank: int) -> Timings:
-    """Return the recorder of a rank, as ``profiling`` says; off-cluster it measures nothing.
+    """Return the timings of a rank, as ``profiling`` configures them. Off-cluster, they measure nothing.
 
-    :param events_path: ``DTRAIN_EVENTS``; the samples lie next to it
+    :param events_path: ``DTRAIN_EVENTS``; the samples are written beside it
     :param config: the effective configuration
     """
     profiling = config.get("profiling") or {}

@@ -1,4 +1,4 @@
-"""The loop of a trial class."""
+"""The training loop of a trial class."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ STEP_MODE = LRScheduler.StepMode
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to train, and what to do how often."""
+    """Length of training, and the periods of validations and checkpoints."""
 
     #: None: until ``time_metric`` reaches ``max_time``.
     max_length: Length | None
-    #: Batches between reports and looks for stop or pause.
+    #: Batches between reports, and between checks for a stop or pause.
     scheduling_unit: int = 100
     validation_period: Length | None = None
     checkpoint_period: Length | None = None
     records_per_epoch: int | None = None
     perform_initial_validation: bool = False
-    #: Also after a validation: ``best`` if it was the best so far, ``all`` always.
+    #: Checkpoints after a validation: ``best`` saves one if the validation was the best so far, ``all`` always.
     checkpoint_policy: str = "best"
-    #: Where the searcher decides; validated there in any case.
+    #: Lengths at which the searcher decides. The trial validates there in any case.
     rungs: tuple[Length, ...] = ()
 
 
 class Trainer:
     """Trains one trial on this rank, from the latest checkpoint to the end.
 
-    :param trial: made with ``context``
+    :param trial: trial that was created with ``context``
     """
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
@@ -70,7 +70,7 @@ class Trainer:
         self._by_epoch = [s for s in context.lr_schedulers if s.step_mode is STEP_MODE.STEP_EVERY_EPOCH]
 
     def run(self, plan: Plan) -> dict[str, float]:
-        """Train; return the metrics of the last validation of this attempt, empty when there was none."""
+        """Train and return the metrics of the last validation of this attempt, empty if there was none."""
         self._plan = plan
         self._ctx._position, self._ctx._records_per_epoch = lambda *_: self._position, plan.records_per_epoch
         try:
@@ -101,7 +101,7 @@ class Trainer:
         HERE.steps = lambda: context._batch
         ctx.restore()
         self._shares.say_resumed(self._state.saved_sharing, self._state.saved_ranks, self._position.offset)
-        # With another batch size the same samples are another number of batches.
+        # With another batch size, the same samples are another number of batches.
         self._position.epoch_batches = self._position.offset // self._shares.stride
         self._saved = self._position.batches if self._position.batches else -1
         context._initial = context._batch = self._position.batches
@@ -121,7 +121,7 @@ class Trainer:
             geometry = Geometry(size, batches, plan.records_per_epoch)
         if batches is None and plan.max_length is None and plan.validation_period is None:
             raise SetupError(
-                "searcher.max_time is looked at in validations, and nothing says when to validate: the training data "
+                "searcher.max_time is checked in validations only, and no validation is due, because the training data "
                 "has no length. Set min_validation_period, e.g. {batches: 1000}."
             )
         if batches is None and context.distributed.get_size() > 1:
@@ -131,7 +131,7 @@ class Trainer:
             )
         context._epoch_length = geometry.epoch_batches
         if plan.max_length is None and self._goal.max_time is None:
-            raise SetupError("Nobody says how long to train: set searcher.max_length, e.g. {epochs: 10}.")
+            raise SetupError("The length of training is not set. Set searcher.max_length, e.g. {epochs: 10}.")
         return geometry
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ class Trainer:
         if self._ctx.stop_requested and not self._searcher_stopped:
             self._checkpoint()
             return
-        # It came to its end, whatever was asked meanwhile.
+        # Training has reached its end, even if a stop was requested meanwhile.
         self._ctx._left_early = False
         if self._validated != self._position.batches:
             self._validate()
         self._checkpoint()
 
     def _epoch(self) -> None:
-        """Train to the end of an epoch, or of training."""
+        """Train to the end of an epoch or of training."""
         position = self._position
         self._ctx._progress.epoch = position.epoch
         if not position.epoch_batches:
@@ -176,7 +176,7 @@ class Trainer:
                 return
 
     def _until_something(self) -> int:
-        """Return the batches until the next thing that is not a batch."""
+        """Return the number of batches until a report, validation, checkpoint, rung or end is due."""
         plan, position, geometry = self._plan, self._position, self._geometry
         distances = [plan.scheduling_unit - position.batches % plan.scheduling_unit]
         if geometry.epoch_batches is not None:
@@ -196,7 +196,7 @@ class Trainer:
         return max(1, nearest)
 
     def _batches(self, batches: Iterator[Any], count: int) -> bool:
-        """Train on some batches; return whether the data ended before."""
+        """Train on some batches. Return whether the data ended before."""
         last = self._plan.max_length is not None and (
             self._plan.max_length.distance(self._position, self._geometry) <= count
         )
@@ -204,7 +204,7 @@ class Trainer:
             return self._run(batches, count)
         ended = self._run(batches, count - 1) if count > 1 else False
         if not ended:
-            # The optimizer takes its step with this batch, whatever the aggregation.
+            # The optimizer steps on this batch with any aggregation frequency.
             self._ctx._gradients.announce_last()
             ended = self._run(batches, 1)
         return ended
@@ -246,7 +246,7 @@ class Trainer:
         return done < count
 
     def _mover(self, batch: Any) -> Any:
-        """Return what moves batches to the device; None on the CPU when they are there already."""
+        """Return the function that moves batches to the device, or None if they are already on the CPU."""
         return None if self._context.device.type == "cpu" and on_cpu(batch) else self._move
 
     def _first_step(self) -> None:
@@ -280,7 +280,7 @@ class Trainer:
             self._due[0] = True
 
     def _look(self) -> None:
-        """Validate, save and stop, where it is time."""
+        """Validate, save or stop, if it is due."""
         validate, save = self._due
         if self._ends():
             return
@@ -302,7 +302,7 @@ class Trainer:
     # -- between the batches ---------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Report the means of the unit's batches, and meet the other ranks."""
+        """Report the means of the unit's batches, and synchronize with the other ranks."""
         step, ctx, context = self._position.batches, self._ctx, self._context
         count, before = self._metrics.count, perf_counter()
         first = step - count + 1
@@ -323,7 +323,7 @@ class Trainer:
     def _validate(self) -> None:
         step = self._position.batches
         metrics = self._validator.run()
-        # A reducer that both sides use holds the values of the validation now.
+        # A reducer of both training and validation now holds values of the validation.
         self._context._reducers.reset(training=True)
         self._validated, self._last_metrics = step, metrics
         verdict = self._ctx.report_validation(step, metrics, average=False)
@@ -337,7 +337,7 @@ class Trainer:
             self._checkpoint()
 
     def _searcher_stops(self, verdict: str) -> bool:
-        """Return whether training ends here, by its goal on rank 0 or by the searcher; the same on all ranks."""
+        """Return whether training ends here, by its goal on rank 0 or by the searcher. The same on all ranks."""
         ends = self._rank == 0 and verdict == "stop"
         if self._ctx._rungs.units:
             if ends or self._ends():

@@ -1,4 +1,4 @@
-"""The trial-class door: a class with methods for training and validation; the library runs the loop."""
+"""Trial-class API: a class defines training and validation, and the library runs the loop."""
 
 from __future__ import annotations
 
@@ -12,54 +12,55 @@ from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
 
 
 class PyTorchTrial:
-    """One trial. Build model, optimizer and scheduler in ``__init__`` and wrap them with the context.
+    """Base class of a trial. Build model, optimizer and scheduler in ``__init__`` and wrap them with the context.
 
-    Training needs all of ``build_training_data_loader``, ``build_validation_data_loader``, ``train_batch`` and one of
-    ``evaluate_batch`` and ``evaluate_full_dataset``; evaluation alone needs only the last two of these.
+    Training needs ``build_training_data_loader``, ``build_validation_data_loader``, ``train_batch`` and one of
+    ``evaluate_batch`` and ``evaluate_full_dataset``. Evaluation alone needs ``build_validation_data_loader`` and one of
+    the latter two.
     """
 
     def __init__(self, context: PyTorchTrialContext) -> None:
         self.context = context
 
     def build_training_data_loader(self) -> Any:
-        """Return a ``DataLoader``; batches of ``context.get_per_slot_batch_size()``."""
+        """Return a ``DataLoader`` with batches of ``context.get_per_slot_batch_size()`` samples."""
         raise self._missing("build_training_data_loader")
 
     def build_validation_data_loader(self) -> Any:
-        """Return a ``DataLoader``; each sample is evaluated once, on one rank."""
+        """Return a ``DataLoader``. Each of its samples is evaluated once, on one rank."""
         raise self._missing("build_validation_data_loader")
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-        """Train on one batch; return its loss, or a dict of metrics.
+        """Train on one batch. Return its loss, or a dict of metrics.
 
         Call ``context.backward(loss)`` and ``context.step_optimizer(optimizer)`` in it.
 
-        :param batch: of the training loader, on the device
-        :param batch_idx: counts all batches of the trial, from 0
+        :param batch: batch of the training loader, on the device
+        :param batch_idx: index of the batch among all batches of the trial, from 0
         """
         raise self._missing("train_batch")
 
     def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Return the metrics of one batch; the parameter ``batch_idx`` may be left out.
+        """Return the metrics of one batch. The method may omit the parameter ``batch_idx``.
 
         Models are in evaluation mode and no gradients are recorded.
         """
         raise self._missing("evaluate_batch")
 
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
-        """Return the metrics of the whole validation data; runs on rank 0, the others wait."""
+        """Return the metrics of the whole validation data. Runs on rank 0 while the other ranks wait."""
         raise self._missing("evaluate_full_dataset")
 
     def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
-        """Return how metrics of batches become those of the data set: one reducer, or one per metric."""
+        """Return the reducer that combines metrics of batches to those of the data set, or one reducer per metric."""
         return Reducer.AVG
 
     def build_callbacks(self) -> dict[str, PyTorchCallback]:
-        """Return callbacks by name; their states are part of checkpoints."""
+        """Return callbacks by name. Their states are part of checkpoints."""
         return {}
 
     def get_batch_length(self, batch: Any) -> int:
-        """Return the records of a batch; default: the length of the first tensor in it."""
+        """Return the number of records in a batch. Default: the length of the first tensor in it."""
         return batch_length(batch)
 
     def _missing(self, method: str) -> TrialClassError:
@@ -67,9 +68,9 @@ class PyTorchTrial:
 
 
 def evaluates_batches(trial: PyTorchTrial) -> bool:
-    """Return True when the trial evaluates batches, False when it evaluates the data set at once.
+    """Return True if the trial evaluates batches, False if it evaluates the data set at once.
 
-    :raises TrialClassError: it defines neither or both
+    :raises TrialClassError: the class defines neither method or both
     """
     kind = type(trial)
     defined = [
@@ -85,9 +86,9 @@ def evaluates_batches(trial: PyTorchTrial) -> bool:
 
 
 def check_training(trial: PyTorchTrial) -> None:
-    """Look whether a class has what training needs.
+    """Check that a class defines the methods that training needs.
 
-    :raises TrialClassError: with every missing method
+    :raises TrialClassError: names every missing method
     """
     kind = type(trial)
     needed = ("build_training_data_loader", "build_validation_data_loader", "train_batch")

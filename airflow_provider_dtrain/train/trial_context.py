@@ -1,4 +1,4 @@
-"""What a trial class holds in its hands: ``self.context``."""
+"""Context of a trial class: ``self.context``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from airflow_provider_dtrain.train.reducers import MetricReducer, Reducers
 
 
 class LRScheduler:
-    """A scheduler and when it is advanced.
+    """A learning rate scheduler and the moments at which it advances.
 
-    :param scheduler: of ``torch.optim.lr_scheduler``
-    :param frequency: advance at each ``frequency``-th such moment
+    :param scheduler: scheduler of ``torch.optim.lr_scheduler``
+    :param frequency: advance at every ``frequency``-th such moment
+    :raises SetupError: ``step_mode`` or ``frequency`` is not valid, or a ReduceLROnPlateau is not ``MANUAL_STEP``
     """
 
     class StepMode(enum.Enum):
-        """When a scheduler is advanced."""
+        """Moments at which a scheduler advances."""
 
         STEP_EVERY_EPOCH = 1
         STEP_EVERY_BATCH = 2
@@ -36,7 +37,7 @@ class LRScheduler:
 
     def __init__(self, scheduler: Any, step_mode: StepMode, frequency: int = 1) -> None:
         if not isinstance(step_mode, LRScheduler.StepMode):
-            raise SetupError(f"step_mode is {step_mode!r}; a member of LRScheduler.StepMode is accepted.")
+            raise SetupError(f"step_mode must be a member of LRScheduler.StepMode, got {step_mode!r}.")
         plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
         if plateau and step_mode is not LRScheduler.StepMode.MANUAL_STEP:
             raise SetupError(
@@ -44,15 +45,15 @@ class LRScheduler:
                 "scheduler.step(metric), e.g. in a callback's on_validation_end."
             )
         if type(frequency) is not int or frequency < 1:
-            raise SetupError(f"frequency is {frequency!r}; a whole number of at least 1 is accepted.")
+            raise SetupError(f"frequency must be a whole number of at least 1, got {frequency!r}.")
         self.scheduler, self.step_mode, self.frequency = scheduler, step_mode, frequency
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Advance it by hand."""
+        """Advance the scheduler manually."""
         self.scheduler.step(*args, **kwargs)
 
     def get_last_lr(self) -> list[float]:
-        """Return the learning rates that are in force."""
+        """Return the current learning rates."""
         return self.scheduler.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,12 +61,12 @@ class LRScheduler:
         return self.scheduler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the scheduler's state."""
+        """Restore the scheduler's state."""
         self.scheduler.load_state_dict(state_dict)
 
 
 class DistributedDataParallel(TorchDDP):
-    """DistributedDataParallel through which the attributes of the user's module can be seen."""
+    """DistributedDataParallel that also exposes the attributes of the user's module."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -77,28 +78,28 @@ class DistributedDataParallel(TorchDDP):
 
 
 class WrappedScaler:
-    """A GradScaler that the library drives: what a trial does with it by hand is done once, at the right time."""
+    """GradScaler that the library drives, so that each of its steps runs once and at the right time."""
 
     def __init__(self, scaler: Any) -> None:
         self._dtrain_scaler = scaler
 
     def scale(self, outputs: Any) -> Any:
-        """Return the loss as it is; ``context.backward`` scales it."""
+        """Return the loss unchanged, because ``context.backward`` scales it."""
         return outputs
 
     def step(self, optimizer: Any) -> None:
-        """Refuse: the context steps."""
+        """Raise SetupError, because the context takes the step."""
         raise SetupError("Call context.step_optimizer(optimizer, scaler=scaler) instead of scaler.step(optimizer).")
 
     def unscale_(self, optimizer: Any) -> None:
-        """Refuse: the context unscales before it clips."""
+        """Raise SetupError, because the context unscales before it clips."""
         raise SetupError(
-            "scaler.unscale_ is done by context.step_optimizer before it clips; give it clip_grads=a function of the "
-            "parameters."
+            "scaler.unscale_ must not be called, because context.step_optimizer unscales before it clips. Pass it "
+            "clip_grads=<function of the parameters>."
         )
 
     def update(self) -> None:
-        """Do nothing: the context updates the scale."""
+        """Do nothing, because the context updates the scale."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_dtrain_scaler"], name)
@@ -112,26 +113,26 @@ class Experimental:
         self.left_alone = False
 
     def disable_auto_to_device(self) -> None:
-        """Leave batches where they are; ``context.to_device`` moves them then."""
+        """Leave batches where they are. The trial moves them with ``context.to_device``."""
         self.auto_to_device = False
 
     def disable_dataset_reproducibility_checks(self) -> None:
-        """Leave data loaders alone, except the library's own: each rank iterates the loader that the trial returns.
+        """Do not shard data loaders other than the library's own. Each rank iterates the loader that the trial returns.
 
-        For loaders whose ranks overlap on purpose, and for those that shard and repeat by themselves.
+        For loaders whose ranks overlap on purpose, and for loaders that shard and repeat the data themselves.
         """
         self.left_alone = True
 
 
 class PyTorchTrialContext:
-    """One rank of a trial, for a trial class.
+    """Context of one rank of a trial, for a trial class.
 
     :param context: the rank's context, as ``dtrain.init`` returns it
     """
 
     def __init__(self, context: Context) -> None:
         self._ctx, self._gradients = context, context._gradients
-        #: Ranks, and messages between them.
+        #: Rank numbers, and messages between the ranks.
         self.distributed = context.distributed
         #: torch.device of this rank.
         self.device = context.device
@@ -149,7 +150,7 @@ class PyTorchTrialContext:
         self._batch = 0
         self._timed = context._timings.enabled
         self._time_step = context._timings.adder("step_optimizer")
-        # The class's __init__ builds the same models on all ranks; the trainer parts the streams after it.
+        # The class's __init__ builds the same models on all ranks. The trainer separates the random streams after it.
         context._streams_apart = True
 
     # -- wrapping --------------------------------------------------------------------------------------------------
@@ -166,9 +167,9 @@ class PyTorchTrialContext:
         self, optimizer: Any, backward_passes_per_step: int = 1, fp16_compression: bool | None = None,
         average_aggregated_gradients: bool | None = None,
     ) -> Any:  # fmt: skip
-        """Return the optimizer, which is part of checkpoints from now on; build it from wrapped models.
+        """Return the optimizer and add it to checkpoints. Build it from wrapped models.
 
-        :raises SetupError: another argument is given; the configuration says these things
+        :raises SetupError: one of the other arguments is given, which the configuration replaces
         """
         for name, given, instead in (
             ("backward_passes_per_step", backward_passes_per_step != 1, "optimizations.aggregation_frequency"),
@@ -183,9 +184,9 @@ class PyTorchTrialContext:
         return self._ctx.prepare(optimizer)
 
     def wrap_lr_scheduler(self, lr_scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1) -> Any:
-        """Return the scheduler; the library advances it as ``step_mode`` says.
+        """Return the scheduler. The library advances it as ``step_mode`` says.
 
-        :raises SetupError: its optimizer was not wrapped
+        :raises SetupError: its optimizer is not wrapped, or :class:`LRScheduler` raises it
         """
         wrapped = LRScheduler(lr_scheduler, step_mode, frequency)
         optimizer = wrapped.scheduler.optimizer
@@ -197,15 +198,16 @@ class PyTorchTrialContext:
         return self._ctx.prepare(wrapped.scheduler, scheduler_step="manual")
 
     def wrap_scaler(self, scaler: Any) -> Any:
-        """Return the GradScaler, which :meth:`backward` and :meth:`step_optimizer` apply from now on.
+        """Return the GradScaler. :meth:`backward` and :meth:`step_optimizer` apply it from now on.
 
-        Its state is part of checkpoints; ``scale(loss)`` returns the loss as it is, so that nothing is scaled twice.
+        Its state is part of checkpoints. ``scale(loss)`` returns the loss unchanged, so that nothing is scaled twice.
 
-        With ``optimizations.mixed_precision: fp16`` the library has one of its own.
+        :raises SetupError: ``optimizations.mixed_precision`` is ``fp16``, which has its own scaler, or a scaler is
+            already wrapped
         """
         if self._scaler is None and self._gradients.scaler is not None:
             raise SetupError(
-                "wrap_scaler: optimizations.mixed_precision: fp16 scales the loss already. Use one of the two."
+                "wrap_scaler: optimizations.mixed_precision: fp16 already scales the loss. Use one of the two."
             )
         if self._scaler is not None:
             raise SetupError("wrap_scaler was called twice; one scaler serves all optimizers.")
@@ -218,17 +220,18 @@ class PyTorchTrialContext:
     def wrap_reducer(
         self, reducer: Any, name: str | None = None, for_training: bool = True, for_validation: bool = True
     ) -> MetricReducer:
-        """Return a reducer for a metric that the values of batches do not give; see :class:`MetricReducer`.
+        """Return a reducer for a metric that cannot be computed batch by batch, see :class:`MetricReducer`.
 
-        :param reducer: a MetricReducer, or a function of the list of all values given to ``update``
-        :param name: of the metric; None: it returns a dict of metrics
+        :param reducer: a MetricReducer, or a function that takes the list of all values passed to ``update``
+        :param name: name of the metric; None: the reducer returns a dict of metrics
+        :raises SetupError: ``reducer`` is neither, or was wrapped before
         """
         return self._reducers.wrap(reducer, name, for_training=for_training, for_validation=for_validation)
 
     # -- a batch ---------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Any, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
-        """Compute gradients; with more than one rank they are averaged on the way."""
+        """Compute gradients. With more than one rank, they are averaged over the ranks."""
         if gradient is None and not retain_graph and not create_graph:
             (self._ctx if self._timed else self._gradients).backward(loss)
             return
@@ -238,14 +241,15 @@ class PyTorchTrialContext:
         self, optimizer: Any, clip_grads: Callable[[Any], Any] | None = None, auto_zero_grads: bool = True,
         scaler: Any = None,
     ) -> None:  # fmt: skip
-        """Take one optimizer step where one is due, and clear the gradients.
+        """Take one optimizer step if one is due, and clear the gradients.
 
         :param clip_grads: called with the optimizer's parameters before the step
         :param auto_zero_grads: False: the trial clears the gradients
-        :param scaler: the wrapped scaler, or None: it is known already
+        :param scaler: the wrapped scaler, or None, because the context already knows it
+        :raises SetupError: ``scaler`` is not the wrapped one
         """
         if scaler is not None and scaler is not self._scaler:
-            raise SetupError("step_optimizer was given a scaler that was not wrapped; call context.wrap_scaler first.")
+            raise SetupError("step_optimizer was given a scaler that is not wrapped; call context.wrap_scaler first.")
         before = perf_counter() if self._timed else 0.0
         stepped, _ = self._gradients.step(optimizer, clip_grads=clip_grads, zero_grad=auto_zero_grads)
         if self._timed:
@@ -254,7 +258,7 @@ class PyTorchTrialContext:
             self._advance(optimizer)
 
     def to_device(self, data: Any) -> Any:
-        """Return tensors and numpy arrays, also inside lists, tuples and dicts, on the device."""
+        """Return the data on the device, including tensors and numpy arrays inside lists, tuples and dicts."""
         return move(data, self.device)
 
     # -- where training is -----------------------------------------------------------------------------------------
@@ -272,21 +276,21 @@ class PyTorchTrialContext:
         return self._batch == self._first_batch()
 
     def is_epoch_end(self) -> bool:
-        """Return whether the batch in training is the last of its epoch; never for data without a length."""
+        """Return whether the batch in training is the last of its epoch. False for data without a length."""
         return self._epoch_length is not None and self._batch == self._first_batch() + self._epoch_length - 1
 
     def get_initial_batch(self) -> int:
-        """Return the batches that were trained before this attempt."""
+        """Return the number of batches trained before this attempt."""
         return self._initial
 
     _initial = 0
 
     def get_stop_requested(self) -> bool:
-        """Return whether the trial is to stop: it does at the end of the unit, after a checkpoint."""
+        """Return whether the trial must stop. It stops at the end of the unit, after a checkpoint."""
         return self._ctx.stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:
-        """Ask for the end of the trial; one rank is enough."""
+        """Request the end of the trial. A request from one rank is enough."""
         self._ctx._stop = bool(stop_requested)
 
     # -- the trial -------------------------------------------------------------------------------------------------
@@ -294,7 +298,7 @@ class PyTorchTrialContext:
     def get_hparam(self, name: str) -> Any:
         """Return one hyperparameter.
 
-        :raises HparamError: there is none of that name, or it is a batch size that has a method of its own
+        :raises HparamError: the name does not exist, or is ``global_batch_size``, which has its own methods
         """
         if name == "global_batch_size":
             raise HparamError(
@@ -308,11 +312,11 @@ class PyTorchTrialContext:
         return self._ctx.hparams
 
     def get_global_batch_size(self) -> int:
-        """Return the samples of one batch, all ranks together."""
+        """Return the number of samples per batch, of all ranks together."""
         return self._ctx.global_batch_size
 
     def get_per_slot_batch_size(self) -> int:
-        """Return the samples of one batch on one rank."""
+        """Return the number of samples per batch on one rank."""
         return self._ctx.per_slot_batch_size
 
     def get_trial_seed(self) -> int:
@@ -320,23 +324,23 @@ class PyTorchTrialContext:
         return self._ctx.seed
 
     def get_data_config(self) -> Mapping[str, Any]:
-        """Return the free map ``data`` of the configuration."""
+        """Return the free-form map ``data`` of the configuration."""
         return self._ctx.data_config
 
     def get_experiment_config(self) -> Mapping[str, Any]:
-        """Return the effective configuration; empty off-cluster."""
+        """Return the effective configuration. It is empty off-cluster."""
         return self._ctx.config
 
     def get_experiment_id(self) -> int | None:
-        """Return the experiment's number; None off-cluster."""
+        """Return the experiment's number, or None off-cluster."""
         return self._ctx._env.experiment_id
 
     def get_trial_id(self) -> int | None:
-        """Return the trial's number; None off-cluster."""
+        """Return the trial's number, or None off-cluster."""
         return self._ctx._env.trial_id
 
     def get_tensorboard_path(self) -> Any:
-        """Return a folder for TensorBoard files, one per rank, in the run's folder."""
+        """Return this rank's folder for TensorBoard files, in the run's folder (off-cluster: the current folder)."""
         path = (self._ctx._env.run_dir or Path.cwd()) / "tensorboard" / f"rank{self.distributed.get_rank()}"
         path.mkdir(parents=True, exist_ok=True)
         return path

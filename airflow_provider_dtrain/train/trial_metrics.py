@@ -1,4 +1,4 @@
-"""Training metrics of a trial class: collected per batch at next to no cost, read once per unit."""
+"""Training metrics of a trial class: collected per batch at low cost, read once per unit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class BatchMetrics:
         self._columns: dict[str, list[Any]] = {}
 
     def add(self, metrics: Any) -> None:
-        """Take what a batch returned: a loss, or a dict of metrics; tensors are taken off the graph.
+        """Add the result of a batch: a loss, or a dict of metrics. Tensors are detached.
 
-        :raises MetricError: it is neither
+        :raises MetricError: the result is neither
         """
         if metrics.__class__ is not dict:
             metrics = _as_dict(metrics)
@@ -39,10 +39,11 @@ class BatchMetrics:
             self._fill()
 
     def settle(self, first: int, rank: int, *, fail_on_nan: bool) -> dict[str, list[float]]:
-        """Return the values of each metric, NaN-checked, one per batch (None where it was not reported); start anew.
+        """Return the values of each metric, one per batch, None where it was not reported. Start anew.
 
         :param first: step of the first batch
-        :raises MetricError: a value is no number
+        :param fail_on_nan: check losses for NaN
+        :raises MetricError: a value is not a number
         :raises NonFiniteLossError: a loss is NaN; names its batch
         """
         found = {name: read_column(name, column) for name, column in self._columns.items()}
@@ -55,7 +56,7 @@ class BatchMetrics:
         return found
 
     def _widen(self, metrics: dict[str, Any]) -> None:
-        """Take a batch with a metric that is new."""
+        """Add a batch that has a new metric."""
         for name, value in metrics.items():
             column = self._columns.setdefault(name, [])
             del column[self.count :]
@@ -81,14 +82,12 @@ def _as_dict(metrics: Any) -> dict[str, Any]:
     if isinstance(metrics, dict):
         return dict(metrics)
     if metrics is None:
-        raise MetricError(
-            "train_batch returned None; return the loss, or a dict of metrics (an empty one if there are none)."
-        )
+        raise MetricError("train_batch must return the loss, or a dict of metrics (empty if there are none), got None.")
     return {"loss": metrics}
 
 
 def read_column(name: str, column: list[Any]) -> list[Any]:
-    """Return a column as floats; tensors are read with one copy from the device."""
+    """Return a column as floats. Tensors are read with one copy from the device."""
     kinds = set(map(type, column))
     if kinds == {float}:
         return column

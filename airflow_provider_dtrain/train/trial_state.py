@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a trial class beyond models, optimizers and schedulers."""
+"""State of a trial class in a checkpoint, beyond models, optimizers and schedulers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.trial_context import PyTorchTrialContext
 
 
 class TrialState:
-    """Position, callbacks and counters; an object that ``ctx.prepare`` takes."""
+    """Position, callbacks and counters, as an object that ``ctx.prepare`` takes."""
 
     def __init__(self, position: Position, callbacks: Callbacks, context: PyTorchTrialContext) -> None:
         self._position, self._callbacks, self._context = position, callbacks, context
@@ -21,12 +21,12 @@ class TrialState:
         self.best: float | None = None
         #: Training stopped where a validation was due.
         self.owes_validation = False
-        #: Number of ranks, and how they share the training data; the same of the restored checkpoint.
+        #: Number of ranks, and way in which they share the training data; the same of the restored checkpoint.
         self.ranks = self.saved_ranks = 0
         self.sharing = self.saved_sharing = ""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain numbers, texts, lists and dicts."""
+        """Return the state as numbers, strings, lists and dicts."""
         return {
             "position": asdict(self._position),
             "optimizer_steps": list(self._context.optimizer_steps),
@@ -38,7 +38,7 @@ class TrialState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what :meth:`state_dict` returned.
+        """Restore the state that :meth:`state_dict` returned.
 
         :raises CheckpointError: a plain script wrote it
         """
@@ -49,5 +49,5 @@ class TrialState:
         self._context.optimizer_steps[:] = state["optimizer_steps"]
         self._callbacks.load_state_dict(state["callbacks"])
         self.best, self.owes_validation = state["best"], state["owes_validation"]
-        # Checkpoints of older versions hold neither.
+        # Checkpoints of older versions have neither.
         self.saved_ranks, self.saved_sharing = state.get("ranks", 0), state.get("sharing", "")

@@ -1,4 +1,4 @@
-"""Which bucket size exchanges gradients fastest, found on the first steps of real training."""
+"""Tuning of the bucket size for gradient exchange, on the first steps of training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.state import distribute
 log = logging.getLogger(__name__)
 
 CANDIDATES_MIB = (1, 5, 25, 100)
-#: A new bucket size takes two steps to settle: torch cuts the buckets anew after the first.
+#: A new bucket size takes two steps to settle, because torch rebuilds the buckets after the first.
 SETTLE = 2
 MEASURED = 5
 MIB = 1024 * 1024
@@ -24,11 +24,11 @@ MIB = 1024 * 1024
 class FusionTuner:
     """Times the backward passes that exchange gradients with several bucket sizes, and keeps the fastest.
 
-    Every rank counts the same passes, so all change over at the same step; at the end they share their times and
-    choose alike. Gradients are the same sums whatever the bucket size; more than two ranks may add them in another
-    order.
+    Every rank counts the same passes, so all ranks change the size at the same step. At the end, they share their
+    times and make the same choice. Gradients are the same sums with every bucket size, but more than two ranks may add
+    them in another order.
 
-    :param configured_mib: ``optimizations.tensor_fusion_threshold``, a candidate like the others
+    :param configured_mib: ``optimizations.tensor_fusion_threshold``, which is also a candidate
     """
 
     def __init__(self, distributed: Distributed, device: Any, configured_mib: float) -> None:
@@ -44,14 +44,14 @@ class FusionTuner:
         self.running = True
 
     def add_model(self, model: Any, *, find_unused_parameters: bool) -> None:
-        """Take part in the tuning with a DistributedDataParallel model."""
+        """Add a DistributedDataParallel model to the tuning."""
         self._models.append((model, find_unused_parameters))
         self._handles.append(model.register_forward_pre_hook(self._change_over))
 
     def backward(self, loss: Any, **options: Any) -> None:
         """Run a backward pass that exchanges gradients, and time it."""
         self._wait_for_device()
-        self._distributed.barrier()  # a rank that comes late is not the bucket's fault
+        self._distributed.barrier()  # the time must not include the wait for a late rank
         begin = time.perf_counter()
         loss.backward(**options)
         self._wait_for_device()
@@ -60,7 +60,7 @@ class FusionTuner:
             self._times.setdefault(self.chosen_mib, []).append(time.perf_counter() - begin)
 
     def step_done(self) -> None:
-        """Go on to the next candidate when this one was measured; called by all ranks after a step."""
+        """Change to the next candidate when this one is measured. Called by all ranks after a step."""
         if self._passes == 0:
             return
         if not self._times and not self._plan():
@@ -73,7 +73,7 @@ class FusionTuner:
             self._choose()
 
     def _plan(self) -> bool:
-        """Return whether there is something to try, once."""
+        """Return whether there are candidates to try. The first call lists them."""
         if self._left:
             return True
         largest = max(_gradient_bytes(model) for model, _ in self._models) / MIB
@@ -113,10 +113,10 @@ class FusionTuner:
         self._handles = []
 
     def _change_over(self, model: Any, _: Any) -> None:
-        """Cut a model's buckets anew when that is due.
+        """Rebuild a model's buckets when that is due.
 
-        Done at the start of a forward pass and not after the step: another model's step must not pull the buckets
-        from under a graph that waits for its backward pass.
+        Runs at the start of a forward pass and not after the step, because another model's step must not change the
+        buckets of a graph that waits for its backward pass.
         """
         mib = self._wanted.pop(id(model), None)
         if mib is None:
@@ -134,7 +134,7 @@ class FusionTuner:
 
 
 def candidates(configured_mib: float, gradients_mib: float) -> list[float]:
-    """Return the bucket sizes worth trying, ascending; of those that hold all gradients only one.
+    """Return the bucket sizes worth trying, ascending, with only one of those that hold all gradients.
 
     :param gradients_mib: gradients of the largest model, MiB
     """
@@ -145,13 +145,13 @@ def candidates(configured_mib: float, gradients_mib: float) -> list[float]:
 
 
 def score(times: Sequence[float], models: int) -> float:
-    """Return the median seconds of one pass over all models; passes of several models take turns."""
+    """Return the median seconds of one pass over all models. ``times`` alternates between the models."""
     rounds = [sum(times[start : start + models]) for start in range(0, len(times) - models + 1, models)]
     return statistics.median(rounds)
 
 
 def fastest(everyone: Sequence[Mapping[float, float]]) -> tuple[float, dict[float, float]]:
-    """Return the candidate whose slowest rank is fastest, and each candidate's slowest rank; ties: the smaller one.
+    """Return the candidate whose slowest rank is fastest, and each candidate's slowest rank. A tie: the smaller one.
 
     :param everyone: per rank: candidate -> seconds
     """
@@ -160,11 +160,11 @@ def fastest(everyone: Sequence[Mapping[float, float]]) -> tuple[float, dict[floa
 
 
 def rebucket(model: Any, mib: float, *, device: Any, find_unused_parameters: bool) -> None:
-    """Give a live DistributedDataParallel model buckets of another size; the object stays the same.
+    """Give a live DistributedDataParallel model buckets of another size. The object stays the same.
 
-    A second wrapper of the same module is made and its parts are moved over. What the user may have changed stays:
-    hooks of the module, training mode, ``require_backward_grad_sync``, communication hooks. Called by all ranks, not
-    between a forward pass and its backward pass.
+    A second wrapper of the same module is created and its parts are moved over. State that the user may have changed
+    stays: hooks of the module, training mode, ``require_backward_grad_sync``, communication hooks. Called by all ranks,
+    not between a forward pass and its backward pass.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Validation of a trial class: over all ranks, correct to the last sample."""
+"""Validation of a trial class over all ranks. Each sample counts once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Validator:
         if not sum(count for _, count in answers):
             assert self._shares is not None
             raise self._shares.nothing()
-        # Ranks without a batch do not know the metrics; the others must agree on them.
+        # Ranks without a batch do not know the metrics. The ranks with batches must agree on them.
         names = {name: reducer for parts, _ in answers for name, (reducer, _) in parts.items()}
         metrics: dict[str, Any] = {
             name: reducers.combine(reducer, [parts[name][1] for parts, _ in answers if name in parts])
@@ -83,8 +83,8 @@ class Validator:
             metrics = trial.evaluate_batch(batch, index) if self._with_index else trial.evaluate_batch(batch)  # type: ignore[call-arg]
             if not isinstance(metrics, dict):
                 raise MetricError(
-                    f"evaluate_batch returned {type(metrics).__name__}; a dict of metric name -> number is expected "
-                    "(an empty one when reducers do it all)."
+                    "evaluate_batch must return a dict of metric name -> number (empty when reducers do it all), "
+                    f"got {type(metrics).__name__}."
                 )
             outputs.append(metrics)
         return outputs, weights
@@ -99,14 +99,14 @@ class Validator:
         }
 
     def _evaluate_whole(self) -> dict[str, Any]:
-        """Return what rank 0 finds alone; the others wait for as long as it takes."""
+        """Return the metrics that rank 0 computes alone. The other ranks wait at most 6 hours."""
         loader = self._loader.torch_loader if isinstance(self._loader, DataLoader) else self._loader
         self._warn_of_part(loader)
 
         def evaluate() -> dict[str, float]:
             metrics = self._trial.evaluate_full_dataset(loader)
             if not isinstance(metrics, dict):
-                raise MetricError(f"evaluate_full_dataset returned {type(metrics).__name__}; a dict is expected.")
+                raise MetricError(f"evaluate_full_dataset must return a dict, got {type(metrics).__name__}.")
             return {name: number(name, value) for name, value in metrics.items()}
 
         self._context._reducers.reset(training=False)
@@ -116,7 +116,7 @@ class Validator:
         return metrics
 
     def _warn_of_part(self, loader: Any) -> None:
-        """Warn once when rank 0's loader, which ``evaluate_full_dataset`` gets, holds a part of the data only."""
+        """Warn once when rank 0's loader, which ``evaluate_full_dataset`` gets, holds only a part of the data."""
         parts = [
             *sampler_parts(getattr(loader, "sampler", None)),
             *sampler_parts(getattr(loader, "batch_sampler", None)),
@@ -131,10 +131,10 @@ class Validator:
 
 @contextlib.contextmanager
 def evaluating(models: list[Any]) -> Iterator[None]:
-    """Put models into evaluation mode, each module back into its own mode afterwards.
+    """Set models to evaluation mode, and restore the mode of each module afterwards.
 
-    DistributedDataParallel exchanges buffers (batch norm) in every forward pass, in evaluation too, and would wait for
-    a rank that has no batch left. So rank 0's buffers go to all ranks once, and no pass exchanges any.
+    DistributedDataParallel exchanges buffers (batch norm) in every forward pass, also in evaluation, and would wait for
+    a rank that has no batch left. So rank 0's buffers are sent to all ranks once, and no pass exchanges any.
     """
     modes = [(module, module.training) for model in models for module in model.modules()]
     apart = [model for model in models if getattr(model, "broadcast_buffers", False) and hasattr(model, "module")]
@@ -161,7 +161,7 @@ def _takes_index(method: Any) -> bool:
         return True
     if len(positional) != 1:
         raise TrialClassError(
-            f"evaluate_batch takes {len(positional)} arguments besides self; batch, or batch and batch_idx, are passed."
+            f"evaluate_batch must take batch, or batch and batch_idx, besides self, got {len(positional)} arguments."
         )
     return False
 
@@ -169,7 +169,7 @@ def _takes_index(method: Any) -> bool:
 def _columns(outputs: list[dict[str, Any]], weights: list[int]) -> dict[str, tuple[list[float], list[int]]]:
     """Return each metric's values and their weights.
 
-    :raises MetricError: batches differ in their metrics
+    :raises MetricError: batches have different metrics
     """
     names = list(outputs[0]) if outputs else []
     for index, output in enumerate(outputs):

@@ -1,4 +1,4 @@
-"""Weights of another checkpoint: whether they fit, and loading them."""
+"""Weights of another checkpoint: check that they fit, and load them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.state import unwrap
 
-#: What schedulers and torch itself add to the groups of any optimizer.
+#: Names that schedulers and torch itself add to the groups of any optimizer.
 _OF_EVERY_KIND = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
 
 
 def load_weights(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
-    """Give the prepared models the parameters and buffers of a checkpoint; nothing else of it is used.
+    """Load the parameters and buffers of a checkpoint into the prepared models, and nothing else of it.
 
     :param saved: one state per model
     :param source: the checkpoint, for messages
-    :raises CheckpointError: the checkpoint is of other models; nothing was loaded
+    :raises CheckpointError: the checkpoint is of other models; nothing is loaded
     """
     refuse_other_models(models, saved, source)
     for model, values in zip(models, saved):
@@ -25,7 +25,7 @@ def load_weights(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], sour
 
 
 def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
-    """Raise when states were not saved from models like these; looks at names and shapes, changes nothing.
+    """Raise when saved states do not fit the names and shapes of the models. Nothing is changed.
 
     :raises CheckpointError: names the first parameter that differs
     """
@@ -45,14 +45,14 @@ def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]
 
 
 def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
-    """Raise when states were saved from optimizers of another kind; torch would load them and fail in the next step.
+    """Raise when saved states are of other optimizers, because torch would load them and fail in the next step.
 
     :raises CheckpointError: names the optimizer and what it lacks
     """
     for index, (optimizer, values) in enumerate(zip(optimizers, saved)):
         known = {name for group in values.get("param_groups", ()) for name in group}
         missing, strange = set(optimizer.defaults) - known, known - set(optimizer.defaults) - _OF_EVERY_KIND
-        # One side alone: another version of torch.
+        # A difference on one side only is another version of torch.
         if known and missing and strange:
             raise CheckpointError(
                 f"The checkpoint ({source}) is of another optimizer: optimizers[{index}] is "
@@ -63,7 +63,7 @@ def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[s
 
 
 def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
-    """Return in words what differs first, in the order of the model."""
+    """Return a description of the first difference, in the order of the model, or None."""
     for name, value in mine.items():
         if name not in saved:
             return f"parameter {name} has shape {_shape(value)} here and is not in the checkpoint"

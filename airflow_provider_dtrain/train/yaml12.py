@@ -1,4 +1,4 @@
-"""Reading YAML as the control side reads it: plain data, scalars of YAML 1.2. Needs PyYAML."""
+"""YAML reader with the rules of the control side: plain data, scalars of YAML 1.2. Needs PyYAML."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
 def load(text: str) -> Any:
-    """Return the only document of the text; None when it is empty.
+    """Return the only document of the text, or None if it is empty.
 
-    :raises ValueError: it is no YAML, holds several documents, or a tag that is not accepted
+    :raises ValueError: the text is not YAML, or holds several documents, or a tag that is not accepted
     """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # the loader is a safe one
@@ -30,9 +30,9 @@ def load(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """``1e-3`` is a number, ``010`` is ten; ``on``, ``yes``, ``12:30`` and ``2024-01-01`` are texts."""
+    """Loader in which ``1e-3`` and ``010`` are numbers, and ``on``, ``yes``, ``12:30``, ``2024-01-01`` strings."""
 
-    # In this order: what looks like an integer looks like a float as well.
+    # In this order, because an integer also matches the pattern of floats.
     yaml_implicit_resolvers: Any = {
         None: [
             (_CORE + "merge", re.compile(r"<<\Z")), (_CORE + "null", _NULL), (_CORE + "bool", _BOOL),
@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _value(text: str) -> bool | int | float | str | None:
-    """Return what an unquoted scalar means."""
+    """Return the value of an unquoted scalar."""
     if _NULL.match(text):
         return None
     if _BOOL.match(text):
@@ -61,21 +61,21 @@ def _value(text: str) -> bool | int | float | str | None:
 
 
 def _typed(kinds: tuple[type, ...]) -> Any:
-    """Return what builds the value of a scalar that has a tag, written or by its look."""
+    """Return a constructor for scalars that have one of these types, by an explicit tag or by their form."""
 
     def build(loader: Any, node: Any) -> Any:
         text = loader.construct_scalar(node)
         value = _value(text)
         if type(value) not in kinds:
             name = node.tag[len(_CORE) :]
-            raise yaml.constructor.ConstructorError(None, None, f"{text[:40]!r} is no {name}", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{text[:40]!r} is not a valid {name}", node.start_mark)
         return float(value) if kinds == (float, int) and type(value) is int else value
 
     return build
 
 
 def _same(loader: Any, node: Any) -> Any:
-    """Build the value below ``!override``: without a template below, the tag means the value itself."""
+    """Build the value below ``!override``. Without a template below, the tag has no effect."""
     if isinstance(node, yaml.ScalarNode):
         return _value(node.value) if node.style is None else node.value
     if isinstance(node, yaml.SequenceNode):

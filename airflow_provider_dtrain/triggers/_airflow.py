@@ -1,4 +1,4 @@
-"""What triggers share: Airflow's rules for events and kills."""
+"""Helpers shared by the triggers: Airflow's rules for events and kills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Airflow may fail a task whose trigger fires within seconds of its deferral.
 EARLIEST_EVENT_S = 12.0
 
-#: What triggers use of the engine, of Airflow and its libraries.
+#: Modules of the engine, of Airflow and of its libraries that triggers use.
 _ENGINE = (
     "airflow_provider_dtrain.engine.attempt", "airflow_provider_dtrain.engine.gangs",
     "airflow_provider_dtrain.engine.search", "airflow_provider_dtrain.hosts.local",
@@ -24,7 +24,7 @@ _ENGINE = (
     "airflow.sdk.execution_time.task_runner", "asgiref.sync",
 )  # fmt: skip
 
-#: The loop holds tasks weakly.
+#: Strong references to tasks: the event loop itself keeps only weak ones.
 _BACKGROUND: set[asyncio.Future[Any]] = set()
 _ASKED: set[int] = set()
 
@@ -32,8 +32,8 @@ _ASKED: set[int] = set()
 async def load_engine() -> None:
     """Import the engine in a thread.
 
-    Airflow imports a trigger's module in the event loop that all triggers share. The engine takes half a second, so
-    triggers import it inside of their methods, once this has returned.
+    Airflow imports a trigger's module in the event loop that all triggers share. Importing the engine takes half a
+    second, so triggers import it inside their methods, after this coroutine has returned.
     """
     await in_thread(_load_engine)
 
@@ -44,7 +44,7 @@ def _load_engine() -> None:
 
 
 def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Return a task that goes on when its caller is cancelled."""
+    """Return a task that keeps running when its caller is cancelled."""
     task = asyncio.ensure_future(work)
     _BACKGROUND.add(task)
     task.add_done_callback(_BACKGROUND.discard)
@@ -52,14 +52,17 @@ def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
 
 
 def warm_up(trigger: BaseTrigger) -> None:
-    """Ask once per triggerer what a kill will ask: its first question costs seconds (seen: 9), later ones none."""
+    """Send the request of :func:`is_deferred` once per triggerer, so that a kill need not wait for the first one.
+
+    The first request takes seconds (9 s were measured). Later requests are fast.
+    """
     if os.getpid() not in _ASKED:
         _ASKED.add(os.getpid())
         in_background(is_deferred(trigger))
 
 
 async def is_deferred(trigger: BaseTrigger) -> bool:
-    """Return whether Airflow still waits for a trigger: then it was moved, not killed."""
+    """Return whether Airflow still waits for a trigger, which then was moved and not killed."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
     from asgiref.sync import sync_to_async
 

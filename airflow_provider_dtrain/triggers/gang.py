@@ -1,4 +1,4 @@
-"""Waits in the queue for a gang that several tasks will use."""
+"""Trigger that waits in the queue for a gang that several tasks will use."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class GangTrigger(BaseTrigger):
-    """Takes the watch of a request and waits until its gang is held.
+    """Trigger that takes the watch of a request and waits until its gang is held.
 
     :param allocation_id: the request
-    :param deadline: Unix time from which it waits no more; None = never
+    :param deadline: Unix time at which the wait times out; None = never
     """
 
     def __init__(self, allocation_id: int, deadline: float | None = None) -> None:
@@ -62,7 +62,7 @@ class GangTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Withdraw the request or give the gang up, unless the wait only moved to another triggerer."""
+        """Withdraw the request or release the gang, unless the wait moved to another triggerer."""
         await asyncio.shield(in_background(self._kill()))
 
     async def _kill(self) -> None:
@@ -86,7 +86,7 @@ class GangTrigger(BaseTrigger):
 
 
 async def _wait(waiter: GangWaiter) -> dict[str, Any]:
-    """Return the event of a wait that came to its end."""
+    """Return the event of a finished wait."""
     from airflow_provider_dtrain.engine.gangs import GangTimeout, as_xcom
 
     try:

@@ -1,4 +1,4 @@
-"""Carries a trial in the triggerer: wait, launch, follow and finish in one trigger."""
+"""Trigger that runs a trial in the triggerer: wait, launch, follow and finish."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from airflow_provider_dtrain.triggers._airflow import (
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
 
-#: Between two looks at a trial that another process follows.
+#: Seconds between two polls of a trial that another process follows.
 LOOK_AGAIN_S = 10.0
-#: A follower that was silent for so long does nothing any more.
+#: Seconds of silence after which a follower no longer acts.
 SILENT_S = 60.0
 
 
 class TrialTrigger(BaseTrigger):
-    """Takes the watch of a trial's latest attempt and carries it to the end.
+    """Trigger that takes the watch of a trial's latest attempt and runs it to the end.
 
-    Payload and plan come from the store alone: a triggerer has no DAG folder.
+    Payload and plan come from the store alone, because a triggerer has no DAG folder.
 
     :param trial_id: the trial
     :param deadline: Unix time when Airflow's ``execution_timeout`` ends it; None = never
@@ -74,15 +74,15 @@ class TrialTrigger(BaseTrigger):
         FILES.forget(self._log_file())
         name = await self._drawn_name()
         assert self._runtime is not None
-        # Airflow may never write what its parent process has not read by now: the worker that resumes logs the marks.
+        # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.
         event = {"outcome": outcome.to_dict(), "name": name, "log_marks": self._runtime.logs.unconfirmed}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """End the gang on every host, unless the trial only moved to another follower.
+        """End the gang on every host, unless the trial moved to another follower.
 
-        The triggerer cancels a trigger again each second until it is gone, and ``on_kill`` with it: the
-        work is a task of its own, which goes on.
+        The triggerer cancels a trigger every second until it is gone, and cancels ``on_kill`` with it. The work is
+        therefore a separate task, which keeps running.
         """
         await asyncio.shield(in_background(self._kill()))
 
@@ -102,11 +102,14 @@ class TrialTrigger(BaseTrigger):
             self.log.info("Another process follows this trial now; nothing to kill here")
 
     async def _is_wanted(self) -> bool:
-        """Return whether another triggerer goes on, or may: who knows nothing leaves the gang to its lease."""
+        """Return whether another triggerer follows the trial, or may follow it.
+
+        When Airflow does not report the task's state, the gang is left to its lease.
+        """
         try:
             return await is_deferred(self)
         except Exception as error:  # whatever Airflow's client raises
-            self.log.warning("Airflow does not say what became of the task (%s): its gang is left to its lease", error)
+            self.log.warning("Airflow did not report the state of the task (%s). Its gang is left to its lease", error)
             return True
 
     async def _take_over(self) -> Runtime:
@@ -117,12 +120,15 @@ class TrialTrigger(BaseTrigger):
         return await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
 
     def _log_file(self) -> Hashable | None:
-        """Return what tells the file of this trigger's log from others in this triggerer."""
+        """Return the key of this trigger's log file among those of this triggerer."""
         ti = self.task_instance
         return None if ti is None else (str(ti.id), ti.try_number)
 
     async def _drawn_name(self) -> str | None:
-        """Return the name of a trial that has drawn since it was planned: the worker that ends it asks no store."""
+        """Return the name of a trial that sampled its hyperparameters after it was planned, or None.
+
+        The event carries the name, because the worker that ends the task does not query the store.
+        """
         from airflow_provider_dtrain.engine.search import drawn_name
 
         assert self._runtime is not None
@@ -131,9 +137,9 @@ class TrialTrigger(BaseTrigger):
         return None
 
     async def _until_alone(self) -> None:
-        """Return when the other process has ended the trial, or follows it no more.
+        """Return when the other process has ended the trial, or no longer follows it.
 
-        The trigger that took its place in another triggerer renews the lease; recovery ends what it took.
+        A trigger that replaced this one in another triggerer renews the lease. Recovery ends what it took over.
         """
         assert self._runtime is not None
         store = self._runtime.store

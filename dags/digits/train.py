@@ -9,7 +9,7 @@ DEFAULTS = {"global_batch_size": 64, "lr": 0.006, "dropout": 0.1, "epochs": 10}
 
 
 def digits():
-    """Return (training, validation) data: 8x8 grey images from scikit-learn, nothing is downloaded."""
+    """Return (training, validation) data: 8x8 grey images from scikit-learn, without a download."""
     import torch
     from sklearn.datasets import load_digits
     from torch.utils.data import TensorDataset

@@ -10,7 +10,7 @@ DEFAULTS = {"global_batch_size": 256, "reference_batch_size": 32, "warmup_epochs
 
 
 def digits():
-    """Return (training, validation) data: 8x8 grey images from scikit-learn, nothing is downloaded."""
+    """Return (training, validation) data: 8x8 grey images from scikit-learn, without a download."""
     import torch
     from sklearn.datasets import load_digits
     from torch.utils.data import TensorDataset

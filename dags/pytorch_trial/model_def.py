@@ -28,7 +28,7 @@ class DigitsTrial(PyTorchTrial):
 
     def train_batch(self, batch, epoch_idx, batch_idx):
         if batch_idx == self.fail_at_batch and self.context.get_initial_batch() == 0:
-            raise RuntimeError(f"Batch {batch_idx} fails in an attempt from scratch, because fail_at_batch says so.")
+            raise RuntimeError(f"Batch {batch_idx} fails in an attempt from scratch, as fail_at_batch demands.")
         images, labels = batch
         loss = cross_entropy(self.model(images), labels)
         self.context.backward(loss)
@@ -51,7 +51,7 @@ class DigitsTrial(PyTorchTrial):
 
 
 def digits():
-    """Return (training, validation) data: 8x8 grey images from scikit-learn, nothing is downloaded."""
+    """Return (training, validation) data: 8x8 grey images from scikit-learn, without a download."""
     images, labels = load_digits(return_X_y=True)
     data = torch.utils.data.TensorDataset(
         torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels)

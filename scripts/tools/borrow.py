@@ -1,4 +1,4 @@
-"""Uses the PyTorch of another interpreter in a virtual environment, without copying it."""
+"""Links the PyTorch of another interpreter into a virtual environment, without copying it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Runs in the other interpreter: prints what it is, and the files at the top of torch and of what torch needs.
+#: Runs in the other interpreter: prints its version, and the top-level files of torch and of its dependencies.
 LOOK = r"""
 import json, re, sys
 from importlib import metadata
@@ -32,7 +32,7 @@ print(json.dumps({"python": sys.version_info[:2], "base": base, "torch": version
 
 
 class BorrowError(Exception):
-    """The other interpreter's PyTorch cannot be used; the text says why."""
+    """The other interpreter's PyTorch cannot be used. The message gives the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,39 +42,39 @@ class Torch:
     version: str
     #: The interpreter below the other environment: compiled modules fit only the same version.
     base_python: str
-    #: Folders and files that make up torch and what it needs.
+    #: Folders and files that make up torch and its dependencies.
     paths: tuple[str, ...]
 
 
 def look(interpreter: Path) -> Torch:
-    """Return the PyTorch that an interpreter has.
+    """Return the PyTorch of an interpreter.
 
     :param interpreter: path of a Python program, or of a virtual environment
-    :raises BorrowError: there is none, or it does not fit
+    :raises BorrowError: the interpreter has no PyTorch, or its Python version is not supported
     """
     program = interpreter / "bin" / "python" if interpreter.is_dir() else interpreter
     try:
         done = subprocess.run([program, "-I", "-c", LOOK], capture_output=True, text=True, timeout=120, check=False)
         facts = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise BorrowError(f"--torch-from {interpreter} is no working Python interpreter ({error}).") from error
+        raise BorrowError(f"--torch-from must name a Python that starts, got {interpreter} ({error}).") from error
     if facts["torch"] is None:
         raise BorrowError(
-            f"--torch-from {interpreter}: that interpreter has no torch. Leave the option out to install it."
+            f"--torch-from {interpreter}: this interpreter has no torch. Omit the option to install torch."
         )
     version = tuple(facts["python"])
     if not (3, 11) <= version <= (3, 13):
         raise BorrowError(
-            f"--torch-from {interpreter} is Python {version[0]}.{version[1]}; 3.11, 3.12 or 3.13 is needed, "
+            f"--torch-from must name Python 3.11, 3.12 or 3.13, got {interpreter} ({version[0]}.{version[1]}), "
             "because the demo's environment must have the same version."
         )
     return Torch(version=facts["torch"], base_python=facts["base"], paths=tuple(facts["paths"]))
 
 
 def link(torch: Torch, python: Path) -> None:
-    """Make the other interpreter's torch importable by ``python``, after everything that is installed there.
+    """Make the other interpreter's torch importable by ``python``. Packages installed there take precedence.
 
-    :raises BorrowError: torch cannot be imported that way
+    :raises BorrowError: ``python`` cannot import the linked torch
     """
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
@@ -87,4 +87,4 @@ def link(torch: Torch, python: Path) -> None:
     done = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise BorrowError(f"torch {torch.version} cannot be imported from there: {last[0]}. Leave --torch-from out.")
+        raise BorrowError(f"torch {torch.version} of --torch-from cannot be imported: {last[0]}. Omit --torch-from.")

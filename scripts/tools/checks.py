@@ -1,4 +1,4 @@
-"""What scripts/test runs: installs what the tests need, then linters, type checks and all tests."""
+"""Implementation of scripts/test: installs the tests' dependencies, then runs linters, type checks and tests."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ import environment
 
 ROOT = environment.ROOT
 EXTRAS = ("dev", "examples", "postgres")
-#: Where a full run keeps the names of the tests that failed, relative to the repository.
+#: Folder of pytest's caches, which hold the names of failed tests, relative to the repository.
 BOOKS = Path(".pytest_cache", "checks")
-#: pytest's exit code when tests failed, and nothing else went wrong.
+#: pytest's exit code when tests failed and no other error occurred.
 FAILED_TESTS = 1
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that some tests need."""
+    """A program that some tests require."""
 
     program: str
-    #: Debian's package that brings it.
+    #: Debian package of the program.
     package: str
-    #: Which tests are skipped without it.
+    #: Tests that are skipped without it.
     tests: str
-    #: Further folders to look in, as patterns.
+    #: Further folders to search, as patterns.
     folders: tuple[str, ...] = ("/usr/sbin", "/sbin")
 
     def found(self) -> bool:
@@ -55,30 +55,28 @@ TOOLS = (
 #: The tests under a real scheduler, and the name of their check.
 SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test_search_dags.py")
 BESIDE = "pytest, under a scheduler"
-#: So many tests that failed beside others get a second look, alone.
+#: Failed tests are re-run alone when there are at most this many.
 SECOND_LOOK_MOST = 3
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Return our options, and what goes to pytest."""
+    """Return our options, and the arguments for pytest."""
     parser = argparse.ArgumentParser(
         prog="scripts/test",
         allow_abbrev=False,
         usage="scripts/test [--here] [--no-apt] [--only-tests] [--torch-from PATH] [pytest arguments]",
-        description="Makes .venv-test (or uses it again), installs what the tests need, and runs ruff, mypy, "
-        "import-linter and pytest. Everything that is not listed here goes to pytest: scripts/test -k placement",
+        description="Creates or reuses .venv-test, installs the tests' dependencies, and runs ruff, mypy, "
+        "import-linter and pytest. Arguments not listed here are passed to pytest: scripts/test -k placement",
     )
-    parser.add_argument(
-        "--here", action="store_true", help="use the active environment as it is; install nothing in it"
-    )
-    parser.add_argument("--no-apt", action="store_true", help="never install system packages, also as root")
-    parser.add_argument("--only-tests", action="store_true", help="run pytest, leave linters and type checks out")
-    parser.add_argument("--torch-from", type=Path, metavar="PATH", help="use the PyTorch of this Python program")
+    parser.add_argument("--here", action="store_true", help="use the active environment unchanged; install nothing")
+    parser.add_argument("--no-apt", action="store_true", help="never install system packages, even as root")
+    parser.add_argument("--only-tests", action="store_true", help="run pytest only, without linters and type checks")
+    parser.add_argument("--torch-from", type=Path, metavar="PATH", help="use the PyTorch of this Python interpreter")
     return parser.parse_known_args()
 
 
 def system_packages(*, may_install: bool) -> None:
-    """Install missing programs when root on Debian or Ubuntu; else say which tests are skipped."""
+    """Install missing programs if root on Debian or Ubuntu, otherwise print which tests are skipped."""
     missing = [tool for tool in TOOLS if not tool.found()]
     if missing and may_install and os.geteuid() == 0 and shutil.which("apt-get"):
         packages = sorted({tool.package for tool in missing})
@@ -107,20 +105,20 @@ def interpreter(options: argparse.Namespace) -> Path:
     code = "import airflow, hypothesis, mypy, pytest"
     if subprocess.run([python, "-c", code], capture_output=True, check=False).returncode != 0:
         raise environment.SetupError(
-            f"--here: {python} lacks Airflow or the test tools. Install them: "
+            f"--here: {python} lacks Airflow or the test tools. Install them with "
             f"{python} -m pip install -c scripts/constraints.txt -e '.[dev,examples,postgres]' {environment.TORCH}"
         )
     return python
 
 
 def commands(python: Path, further: Sequence[str], *, only_tests: bool) -> dict[str, list[str]]:
-    """Return the checks by name, in their order."""
+    """Return name -> command of each check, in the order in which they run."""
     module = [str(python), "-m"]
-    # Many tests wait for processes that they started: a few at a time keep the machine busy.
+    # Many tests wait for processes that they started: a few in parallel keep the machine busy.
     together = ["-n", "3", "--dist", "loadfile"]
     tests = {"pytest": [*module, "pytest", *further]}
     if not further:
-        # They wait for Airflow most of the time: the others run beside them.
+        # The scheduler tests wait for Airflow most of the time: the other tests run in parallel.
         ignored = [f"--ignore={path}" for path in SCHEDULER_TESTS]
         tests = {
             BESIDE: [*module, "pytest", *_books(BESIDE), *SCHEDULER_TESTS],
@@ -131,13 +129,14 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool) -> dict[
     return {
         "ruff check": [*module, "ruff", "check"],
         "ruff format": [*module, "ruff", "format", "--check"],
+        "language": [str(python), "scripts/tools/prose.py"],
         "mypy": [*module, "mypy"],
         "import-linter": [str(python.parent / "lint-imports")],
     } | tests
 
 
 def run(checks: dict[str, list[str]], python: Path) -> int:
-    """Run every check, also after one has failed; return the exit code of the first that failed."""
+    """Run every check, even after a failure, and return the exit code of the first that failed."""
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     env, codes = {**os.environ, "PATH": path}, {}
     shutil.rmtree(ROOT / BOOKS, ignore_errors=True)
@@ -162,7 +161,7 @@ def run(checks: dict[str, list[str]], python: Path) -> int:
 
 
 def _books(name: str) -> list[str]:
-    """Return the options that keep the failures of a check, and none of runs before it."""
+    """Return the pytest options that give a check a cache of its own for the names of failed tests."""
     return ["-o", f"cache_dir={BOOKS / name.replace(', ', '-').replace(' ', '-')}"]
 
 
@@ -173,19 +172,19 @@ def _failures(name: str) -> list[str]:
 
 
 def _look_again(name: str, command: list[str], env: dict[str, str]) -> int:
-    """Run the few tests of a check that failed once more, alone; return the exit code that counts.
+    """Re-run the failed tests of a check alone, if they are few, and return the final exit code.
 
-    Tests with real processes, networks and deadlines share two cores here. One that fails beside others and passes
-    alone is named as unsteady and is a fault to mend, but says nothing against the change under test.
+    Tests with real processes, networks and deadlines share two cores here. A test that fails in the full run and passes
+    alone is reported as unsteady: it must be repaired, but does not fail the change under test.
     """
     failures = _failures(name)
     if len(failures) > SECOND_LOOK_MOST:
-        print(f"\n{len(failures)} tests failed: too many for a second look.", flush=True)
+        print(f"\n{len(failures)} tests failed: too many to re-run.", flush=True)
         return FAILED_TESTS
     again = [*command[: command.index("pytest") + 1], "-p", "no:cacheprovider", *failures]
-    code = _run(f"{name}: a second look at {len(failures)}", again, env)
+    code = _run(f"{name}: re-run of {len(failures)}", again, env)
     if code == 0:
-        print("\nUNSTEADY, failed beside others and passed alone:", *failures, sep="\n  ", flush=True)
+        print("\nUNSTEADY, failed in the full run and passed alone:", *failures, sep="\n  ", flush=True)
     return code
 
 
@@ -202,7 +201,7 @@ def _say(name: str, code: int, began: float) -> None:
 
 
 def main() -> int:
-    """Run, and turn a failed set-up into words."""
+    """Run the checks, or print the reason for a failed set-up."""
     options, further = arguments()
     try:
         python = interpreter(options)

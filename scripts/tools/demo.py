@@ -1,4 +1,4 @@
-"""What scripts/demo runs: sets up, starts Airflow, trains the example, shows the result, ends everything."""
+"""Implementation of scripts/demo: set-up, start of Airflow, training of the example, result, teardown."""
 
 from __future__ import annotations
 
@@ -24,41 +24,39 @@ PORT = 28080
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why and what to do."""
+    """The demo cannot continue. The message gives the reason and the remedy."""
 
 
-#: Failures of a run after which --keep leaves Airflow up.
+#: Failures of a run after which --keep leaves Airflow running.
 FAILURES = (AirflowError, RunFailed)
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line's options."""
+    """Return the command-line options."""
     parser = argparse.ArgumentParser(
         prog="scripts/demo",
-        description="Trains a small network on handwritten digits in an Airflow of its own below .demo/, prints the "
-        "accuracy, the checkpoint and where each rank ran, and ends everything that it started.",
+        description="Trains a small network on handwritten digits in a separate Airflow below .demo/, prints the "
+        "accuracy, the checkpoint and the host of each rank, and ends every process that it started.",
     )
     parser.add_argument(
-        "--keep", action="store_true", help="leave Airflow running, also after a failure; prints its address and login"
+        "--keep", action="store_true", help="leave Airflow running, even after a failure; prints its address and login"
     )
-    parser.add_argument(
-        "--stop", action="store_true", help="end the Airflow that --keep left running, and nothing else"
-    )
-    parser.add_argument("--fresh", action="store_true", help="forget the runs of earlier demos (removes .demo/airflow)")
+    parser.add_argument("--stop", action="store_true", help="only end the Airflow that --keep left running")
+    parser.add_argument("--fresh", action="store_true", help="delete the runs of earlier demos (removes .demo/airflow)")
     parser.add_argument(
         "--torch-from",
         type=Path,
         metavar="PATH",
-        help="use the PyTorch of this Python program instead of downloading it",
+        help="use the PyTorch of this Python interpreter instead of downloading it",
     )
     parser.add_argument(
         "--port",
         type=int,
-        help=f"port of Airflow's pages; the two above are used too (default {PORT} or the next free)",
+        help=f"port of Airflow's web UI; the next two ports are used too (default {PORT} or the next free one)",
     )
     options = parser.parse_args()
     if options.port is not None and not 1024 <= options.port <= 65533:
-        parser.error(f"--port {options.port} is not between 1024 and 65533")
+        parser.error(f"--port must be between 1024 and 65533, got {options.port}")
     if options.torch_from:
         options.torch_from = options.torch_from.absolute()
     return options
@@ -66,20 +64,23 @@ def arguments() -> argparse.Namespace:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the folder, so that two demos never share it."""
+    """Lock the folder, so that two demos never share it.
+
+    :raises DemoError: another demo holds the lock
+    """
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / "lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise DemoError(
-                f"Another scripts/demo is at work in {FOLDER}. Wait for it, or end it with Ctrl-C."
+                f"Another scripts/demo is running in {FOLDER}. Wait for it, or end it with Ctrl-C."
             ) from error
         yield
 
 
 def stop_leftover() -> bool:
-    """End the Airflow of an earlier call; return whether there was one."""
+    """End the Airflow of an earlier call and return whether there was one."""
     found = leftover(FOLDER)
     if found is None:
         return False
@@ -90,7 +91,7 @@ def stop_leftover() -> bool:
 
 
 def choose_port(named: int | None) -> int:
-    """Return the first of three free ports: the one that the user named, else one that is free.
+    """Return the first of three free ports: the one that the user named, otherwise any free one.
 
     :raises DemoError: the user named it, and it is in use
     """
@@ -105,14 +106,14 @@ def choose_port(named: int | None) -> int:
         return free
     raise DemoError(
         f"{words} in use by another program; the demo needs {first}, {first + 1} and {first + 2}. "
-        f"Leave --port out, or try: scripts/demo --port {free}"
+        f"Omit --port, or try: scripts/demo --port {free}"
     )
 
 
 def train(airflow: Standalone, *, keep: bool) -> list[str]:
-    """Start Airflow, run the example to its end and return the lines of the result.
+    """Return the lines of the result, after starting Airflow and running the example to its end.
 
-    :param keep: leave a run that failed or takes too long as it is, to be looked at
+    :param keep: leave a run that failed or timed out as it is, for inspection
     """
     screen = Screen()
     print(f"Starting Airflow on {airflow.address} (its output: {environment.shown(airflow.log)}).", flush=True)
@@ -138,7 +139,10 @@ def train(airflow: Standalone, *, keep: bool) -> list[str]:
 
 
 def wait_for_ranks(airflow: Standalone, patience_s: float = 10.0) -> None:
-    """Give Airflow the time to stop the ranks of a cancelled run."""
+    """Wait until Airflow has stopped the ranks of a cancelled run.
+
+    :param patience_s: longest wait
+    """
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and any(supervises(one.pid) for one in processes.ours(airflow.pid, str(FOLDER))):
         time.sleep(0.2)
@@ -152,7 +156,7 @@ def supervises(pid: int) -> bool:
 
 
 def demo(options: argparse.Namespace) -> None:
-    """Run the whole demo."""
+    """Run the whole demo, or only end the leftover Airflow with --stop."""
     had_one = stop_leftover()
     if options.stop:
         print("It has ended." if had_one else "No Airflow of an earlier demo is running.", flush=True)
@@ -167,7 +171,7 @@ def demo(options: argparse.Namespace) -> None:
     try:
         lines = train(airflow, keep=keep)
     except FAILURES:
-        # An Airflow that has ended cannot be looked at.
+        # An Airflow that has ended cannot be inspected.
         keep = keep and processes.read(airflow.pid) is not None
         raise
     except BaseException:
@@ -184,30 +188,30 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def show_kept(airflow: Standalone) -> None:
-    """Print how the Airflow that stays up is reached, used and ended."""
+    """Print how to reach, use and end the Airflow that keeps running."""
     try:
         password = airflow.password()
     except (OSError, ValueError, KeyError):
         password = f"in {environment.shown(airflow.log)}, once Airflow has started"
-    print(f"\nAirflow stays up: {airflow.address}  user admin  password {password}")
+    print(f"\nAirflow keeps running: {airflow.address}  user admin  password {password}")
     print(f"Its DAGs folder: {environment.shown(airflow.dags)}")
-    print(f"For the airflow command: source {environment.shown(airflow.write_environment())}")
+    print(f"To use the airflow command: source {environment.shown(airflow.write_environment())}")
     print("End it with: scripts/demo --stop", flush=True)
 
 
 def quiet() -> None:
-    """Let the clean-up finish: it is bounded and must not be interrupted half-way."""
+    """Ignore signals: the clean-up is bounded in time and must not be interrupted."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
-    """Turn a signal into the exception that Ctrl-C raises."""
+    """Raise KeyboardInterrupt for a signal, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 def main() -> int:
-    """Run, and turn every known failure into words and an exit code."""
+    """Run the demo and return its exit code. The reason of a known failure is printed."""
     if not Path("/proc/self/stat").exists():
         print("The demo needs Linux: hosts are supervised through /proc.", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The virtual environments of scripts/demo and scripts/test: made once, used again until their inputs change."""
+"""Virtual environments of scripts/demo and scripts/test: created once, reused until their inputs change."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from installers import Installer, SetupError, find_uv, step
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 TORCH = "torch==2.13.0"
-#: Installed alone. The first needs PyTorch and nothing else: pip would fetch a second PyTorch for it.
+#: Installed without dependencies. It needs only PyTorch, of which pip would fetch a second copy.
 ON_TORCH = "pytorch-optimizer"
-#: Extra -> a package that asks for far more than what is used of it.
+#: Extra -> a package that is installed without its dependencies, most of which are not used here.
 ALONE = {"dev": "syne-tune==0.16.0"}
 FREE_BYTES = 3 * 1024**3
-#: Input of an environment -> why it is made again when that input has changed.
+#: Input of an environment -> reason for recreating the environment when that input has changed.
 CHANGED = {
     "folder": "the repository was moved",
     "pyproject": "pyproject.toml changed",
     "constraints": "scripts/constraints.txt changed",
     "steps": "the steps of the set-up changed",
-    "python": "another Python was asked for",
+    "python": "another Python was requested",
     "torch": "--torch-from names another PyTorch",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an environment must hold."""
+    """Specification of an environment."""
 
     folder: Path
     extras: Sequence[str]
-    #: Interpreter whose torch is reused; None = installed by pip.
+    #: Interpreter whose torch is reused; None: pip installs torch.
     torch_from: Path | None = None
 
     @property
@@ -52,11 +52,11 @@ class Wanted:
 
     @property
     def mark(self) -> Path:
-        """File that a finished set-up leaves: the inputs it was made from."""
+        """Marker file of a finished set-up. It holds the inputs of the environment."""
         return self.folder / ".installed"
 
     def inputs(self, base: Path) -> dict[str, str]:
-        """Return everything that decides what is installed, by the names of :data:`CHANGED`."""
+        """Return the inputs that determine the installed packages, by the names in :data:`CHANGED`."""
         steps = "\n".join((TORCH, ON_TORCH, *ALONE.values(), *self.extras))
         return {
             "folder": str(self.folder),
@@ -74,7 +74,7 @@ def digest(text: str) -> str:
 
 
 def requirements() -> dict[str, object]:
-    """Return the parts of pyproject.toml that decide what is installed: settings of linters do not."""
+    """Return the parts of pyproject.toml that determine the installed packages, without the linters' settings."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return {name: document[name] for name in ("build-system", "project")}
 
@@ -88,9 +88,9 @@ def version_of(python: Path) -> str:
 
 
 def ensure(wanted: Wanted) -> Path:
-    """Return the interpreter of an environment that holds what is wanted.
+    """Return the interpreter of the wanted environment, which is created when necessary.
 
-    :raises SetupError: it cannot be made
+    :raises SetupError: the environment cannot be created
     """
     torch = borrow.look(wanted.torch_from) if wanted.torch_from else None
     base = Path(torch.base_python) if torch else Path(getattr(sys, "_base_executable", None) or sys.executable)
@@ -107,23 +107,23 @@ def ensure(wanted: Wanted) -> Path:
 
 
 def why_again(wanted: Wanted, inputs: Mapping[str, str]) -> str | None:
-    """Return why the environment has to be made, None when it is as wanted; "" when there is none yet.
+    """Return the reason for creating the environment, None if it is up to date, "" if there is none yet.
 
-    An interpreter or a PyTorch that the caller did not name is no reason: the environment has its own.
+    Another interpreter or PyTorch counts only when the caller named it: otherwise the environment keeps its own.
     """
     if not wanted.folder.exists():
         return ""
     if not wanted.mark.exists():
-        return "its set-up was not finished"
+        return "its set-up did not finish"
     try:
         made_from = dict(json.loads(wanted.mark.read_text()))
     except ValueError:
-        return "an older version of this script made it"
+        return "an older version of this script created it"
     named = {"python": bool(os.environ.get("PYTHON") or wanted.torch_from), "torch": bool(wanted.torch_from)}
     for name, words in CHANGED.items():
         if named.get(name, True) and made_from.get(name) != inputs[name]:
             return words
-    return None if runs(wanted.python) else "its interpreter does not run, or lacks torch or Airflow"
+    return None if runs(wanted.python) else "its interpreter does not start, or lacks torch or Airflow"
 
 
 def runs(python: Path) -> bool:
@@ -136,16 +136,17 @@ def runs(python: Path) -> bool:
 
 
 def announce(wanted: Wanted, torch: borrow.Torch | None, reason: str, uv: str | None) -> None:
-    """Print what will be downloaded and how long it takes, and refuse when the disk is too small for it."""
+    """Print the downloads and their duration.
+
+    :raises SetupError: the disk has too little free space
+    """
     packages = len([line for line in CONSTRAINTS.read_text().splitlines() if line and line[0] != "#"])
-    again = (
-        f"{shown(wanted.folder)} is made again because {reason}." if reason else f"Setting up {shown(wanted.folder)}."
-    )
+    again = f"Recreating {shown(wanted.folder)} because {reason}." if reason else f"Setting up {shown(wanted.folder)}."
     takes = "about 3 minutes with uv" if uv else "5 to 10 minutes with pip (1 to 3 with uv on PATH)"
-    print(f"{again}\nThis takes {takes}, once; later runs use it again. Downloads, unless they are cached:")
-    print(f"  - Airflow and its companions, about {packages} packages: 150 MB")
+    print(f"{again}\nThis takes {takes}, once; later runs reuse it. Downloads, unless cached:")
+    print(f"  - Airflow and its dependencies, about {packages} packages: 150 MB")
     if torch:
-        print(f"  - no PyTorch: {torch.version} of {wanted.torch_from} is used")
+        print(f"  - no PyTorch: torch {torch.version} of {wanted.torch_from} is used")
     else:
         print(f"  - PyTorch ({TORCH}): 200 MB as a CPU build, 3 GB with the CUDA libraries")
         print("    (--torch-from /path/to/python uses a PyTorch that is already on this machine)")
@@ -154,34 +155,34 @@ def announce(wanted: Wanted, torch: borrow.Torch | None, reason: str, uv: str | 
     free = shutil.disk_usage(wanted.folder.parent).free
     if free < FREE_BYTES:
         raise SetupError(
-            f"{wanted.folder.parent} has {free / 1024**3:.1f} GiB free, {FREE_BYTES / 1024**3:.0f} GiB are needed. "
+            f"{wanted.folder.parent} must have {FREE_BYTES / 1024**3:.0f} GiB free, got {free / 1024**3:.1f} GiB. "
             "Free some space, or move the repository to a larger disk."
         )
 
 
 def clear(wanted: Wanted, base: Path) -> None:
-    """Remove what is in the environment's folder.
+    """Remove the environment's folder.
 
-    :raises SetupError: it is no virtual environment, or holds the interpreter that would make the new one
+    :raises SetupError: it is not a virtual environment, or holds the interpreter that would create the new one
     """
     if not wanted.folder.exists():
         return
     if not (wanted.folder / "pyvenv.cfg").exists() and any(wanted.folder.iterdir()):
-        raise SetupError(f"{wanted.folder} is in the way: it is no virtual environment. Move it elsewhere.")
+        raise SetupError(f"{wanted.folder} must be absent or a virtual environment, but is neither. Move it elsewhere.")
     if Path(os.path.abspath(base)).is_relative_to(wanted.folder):
         raise SetupError(
-            f"{wanted.folder} has to be made again, and {base}, which would make it, lies in it. "
+            f"{wanted.folder} must be recreated, but the Python that would do it, {base}, lies in it. "
             "Name another Python: PYTHON=/path/to/python3.11"
         )
     shutil.rmtree(wanted.folder)
 
 
 def install(wanted: Wanted, torch: borrow.Torch | None, base: Path, uv: str | None) -> None:
-    """Make the environment from nothing; what is half made is removed by the next call."""
+    """Create the environment from scratch. The next call removes an unfinished one."""
     log = wanted.folder.parent / f"{wanted.folder.name.lstrip('.')}-install.log"
     log.write_text("")
     clear(wanted, base)
-    step("making the environment", [base, "-m", "venv", wanted.folder], log)
+    step("creating the environment", [base, "-m", "venv", wanted.folder], log)
     installer = Installer(wanted.python, CONSTRAINTS, log, uv)
     installer.probe(next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("iniconfig==")))
     if torch is None:
@@ -195,5 +196,5 @@ def install(wanted: Wanted, torch: borrow.Torch | None, base: Path, uv: str | No
 
 
 def shown(path: Path) -> str:
-    """Return the path as the user would type it from the repository."""
+    """Return the path as the user would type it in the repository's root."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -20,11 +20,11 @@ SIGNS = {"success": "+", "running": ">", "deferred": ">", "up_for_retry": "~", "
 
 
 class RunFailed(Exception):
-    """The DAG run did not succeed; the text names the task and the end of its log."""
+    """The DAG run did not succeed. The message has the task and the end of its log."""
 
 
 class Screen:
-    """One line that is rewritten on a terminal; elsewhere a line per change."""
+    """Status line: rewritten in place on a terminal, elsewhere one line per change."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()
@@ -32,7 +32,7 @@ class Screen:
         self.began = time.monotonic()
 
     def show(self, text: str) -> None:
-        """Show a state of affairs that a later call replaces."""
+        """Show a status that a later call replaces."""
         if self.live:
             width = shutil.get_terminal_size().columns - 1
             line = f"  [{time.monotonic() - self.began:4.0f} s] {text}"
@@ -43,7 +43,7 @@ class Screen:
         self.last = text
 
     def done(self) -> None:
-        """Leave the line as it is and go on below it."""
+        """Keep the current line and continue below it."""
         if self.live and self.last:
             sys.stdout.write("\n")
         sys.stdout.flush()
@@ -57,25 +57,25 @@ class Run:
     airflow: Standalone
     screen: Screen
     run_id: str = ""
-    #: Time of the monotonic clock at which the run has taken too long.
+    #: Time of the monotonic clock at which the run times out.
     deadline: float = field(default_factory=lambda: time.monotonic() + RUN_S)
-    #: (task id, try) of the failed tries that were shown
+    #: (task id, try) of the failed tries that were printed
     told: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def path(self) -> str:
-        """The run's place in the API."""
+        """Path of the run in the REST API."""
         return f"/api/v2/dags/{DAG}/dagRuns/{self.run_id}"
 
     def trigger(self) -> None:
-        """Wait until Airflow has read the DAG, end what an earlier call left, start a run.
+        """Start a run, after Airflow has parsed the DAG and the runs of earlier calls were ended.
 
         :raises AirflowError: the DAG cannot be imported, or did not appear
         """
         self.wait_listed()
         self.fail_old_runs()
         self.ask("PATCH", f"/api/v2/dags/{DAG}", {"is_paused": False})
-        # The name is given here: a request that was repeated because its answer was late starts one run only.
+        # The client chooses the run id: a request that is repeated after a late answer starts only one run.
         run_id = f"demo__{time.strftime('%Y-%m-%dT%H:%M:%S')}"
         try:
             self.ask("POST", f"/api/v2/dags/{DAG}/dagRuns", {"logical_date": None, "dag_run_id": run_id})
@@ -85,11 +85,14 @@ class Run:
         self.run_id = run_id
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Return the answer of one REST call; slow answers are asked for again until the run's deadline."""
+        """Return the answer of one REST call, which is retried until the run's deadline."""
         return self.airflow.ask(method, path, body, deadline=self.deadline)
 
     def wait_listed(self) -> None:
-        """Return once the DAG is known to Airflow."""
+        """Wait until Airflow knows the DAG.
+
+        :raises AirflowError: the DAG has an import error, or did not appear within 10 minutes
+        """
         deadline = time.monotonic() + LISTED_S
         while time.monotonic() < deadline:
             errors = self.ask("GET", "/api/v2/importErrors")["import_errors"]
@@ -99,20 +102,20 @@ class Run:
             dags = self.ask("GET", f"/api/v2/dags?dag_id_pattern={DAG}")["dags"]
             if any(dag["dag_id"] == DAG for dag in dags):
                 return
-            self.screen.show(f"waiting until Airflow has read {DAG}")
+            self.screen.show(f"waiting until Airflow has parsed {DAG}")
             time.sleep(0.5)
         raise AirflowError(f"Airflow did not find the DAG {DAG} within {LISTED_S:.0f} s. See {self.airflow.log}.")
 
     def fail_old_runs(self) -> None:
-        """End runs that an interrupted call left unfinished."""
+        """Fail the runs that an interrupted call left unfinished."""
         for state in ("queued", "running"):
             for run in self.ask("GET", f"/api/v2/dags/{DAG}/dagRuns?state={state}")["dag_runs"]:
                 self.ask("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
 
     def follow(self) -> None:
-        """Show the run until it has ended.
+        """Show the run's progress until it has ended.
 
-        :raises RunFailed: it failed, or took too long
+        :raises RunFailed: it failed, or timed out
         """
         while time.monotonic() < self.deadline:
             state = self.ask("GET", self.path)["state"]
@@ -129,14 +132,14 @@ class Run:
         raise RunFailed(f"The run did not end within {RUN_S:.0f} s. See {self.airflow.log}.")
 
     def tell_retries(self, tasks: list[dict[str, Any]]) -> None:
-        """Say once for each failed try that Airflow will try again, and why it failed."""
+        """Print once for each failed try that Airflow retries the task, with the end of its log."""
         for task in tasks:
             mark = (task["task_id"], task["try_number"])
             if task["state"] == "up_for_retry" and mark not in self.told:
                 self.told.add(mark)
                 self.screen.done()
                 print(
-                    f"Try {mark[1]} of task {mark[0]} failed; Airflow tries again.\n{self.log_end(task, 4)}", flush=True
+                    f"Try {mark[1]} of task {mark[0]} failed; Airflow retries it.\n{self.log_end(task, 4)}", flush=True
                 )
 
     def tasks(self) -> list[dict[str, Any]]:
@@ -145,14 +148,14 @@ class Run:
         return sorted(found, key=lambda task: (task["start_date"] or "9", task["task_id"]))
 
     def line(self, tasks: list[dict[str, Any]]) -> str:
-        """Return the state of all tasks and the last step that the running one logged."""
+        """Return the state of all tasks and the last step in the running task's log."""
         shown = [f"{SIGNS.get(task['state'] or '', '.')} {task['task_id']}" for task in tasks]
         now = [task for task in tasks if task["state"] in ("running", "deferred")]
         progress = last_progress(self.log_lines(now[-1])) if now else ""
         return "  ".join(shown) + (f"  |  {progress}" if progress else "")
 
     def log_lines(self, task: Mapping[str, Any]) -> Iterator[str]:
-        """Return what a task instance has logged so far."""
+        """Return the lines of a task instance's log so far, none when Airflow does not answer."""
         attempt = max(1, task["try_number"] or 1)
         place = f"{self.path}/taskInstances/{task['task_id']}/logs/{attempt}"
         place += f"?map_index={task['map_index']}&full_content=true"
@@ -163,14 +166,14 @@ class Run:
         return (text(item) for item in content)
 
     def why(self, tasks: list[dict[str, Any]]) -> str:
-        """Return which task failed, and the end of its log."""
+        """Return the reason of a failure: the first failed task and the end of its log."""
         failed = [task for task in tasks if task["state"] == "failed"]
         if not failed:
             return f"The run failed before a task did. See {self.airflow.log}."
         return f"Task {failed[0]['task_id']} failed. The end of its log:\n{self.log_end(failed[0], 12)}"
 
     def log_end(self, task: Mapping[str, Any], count: int) -> str:
-        """Return the last entries of a task's log, indented; long ones shortened to their end."""
+        """Return the last entries of a task's log, indented. Long entries are cut to their last 30 lines."""
         # Airflow begins each log with the path of its file.
         lines = [line for line in self.log_lines(task) if line.strip() and not re.match(r"::|/\S*\.log$", line)]
         if not lines:
@@ -192,7 +195,7 @@ class Run:
                 continue
             if isinstance(value, dict) and {"experiment_id", "hosts"} <= value.keys():
                 return value
-        raise RunFailed("The run succeeded, and none of its tasks has returned the result of a trial.")
+        raise RunFailed("The run succeeded, but none of its tasks returned the result of a trial.")
 
     def cancel(self) -> None:
         """Fail the run, so that Airflow stops the ranks on their hosts."""
@@ -211,7 +214,7 @@ def text(item: object) -> str:
 
 
 def last_progress(lines: Iterator[str]) -> str:
-    """Return the last step and accuracy found in a log, as words."""
+    """Return the last step and accuracy in a log, as text."""
     found: dict[str, str] = {}
     for line in lines:
         for name in ("step", "accuracy"):
@@ -221,7 +224,7 @@ def last_progress(lines: Iterator[str]) -> str:
 
 
 def summary(result: Mapping[str, Any]) -> list[str]:
-    """Return the lines that say what was reached: metric, checkpoint, where each rank ran."""
+    """Return the lines of the result: metric, checkpoint, host and slot of each rank."""
     metrics = result.get("metrics") or {}
     accuracy = metrics.get("accuracy", result.get("metric"))
     lines = [f"accuracy {accuracy:.4f}" if isinstance(accuracy, float) else f"accuracy {accuracy}"]

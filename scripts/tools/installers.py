@@ -1,4 +1,4 @@
-"""Steps of a set-up, and the settings with which uv installs what pip would install."""
+"""Steps of a set-up, and the settings with which uv installs the packages that pip would install."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NETWORK_SIGNS = re.compile(
     r"ProxyError|Network is unreachable|Could not fetch URL|SSLError|NewConnectionError|Connection (reset|broken)",
     re.IGNORECASE,
 )
-#: Names that a user gives uv's index by; then pip's is not handed over.
+#: Variables that set uv's index. When one is set, pip's index is not passed to uv.
 UV_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX")
 
 
 class SetupError(Exception):
-    """The environment cannot be made; the text says why and what to do."""
+    """The environment cannot be created. The message gives the reason and the remedy."""
 
 
 def step(what: str, command: Sequence[object], log: Path, env: Mapping[str, str] | None = None) -> None:
-    """Run one step of the set-up, its output in the log file, the time on the screen.
+    """Run one step of the set-up, with its output in the log file and its duration on the screen.
 
-    :raises SetupError: the step failed; the text holds its last lines
+    :raises SetupError: the step failed; the message holds its last lines
     """
     print(f"  {what} ...", end="", flush=True)
     began = time.monotonic()
@@ -51,7 +51,7 @@ def step(what: str, command: Sequence[object], log: Path, env: Mapping[str, str]
 
 
 def explain(what: str, log: Path) -> str:
-    """Return why a step failed, from the end of its log, and what to do."""
+    """Return the message for a failed step: the end of its log and the remedy."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     tail = "\n".join("    " + line for line in lines[-8:])
     text = "\n".join(lines[-60:])
@@ -59,16 +59,19 @@ def explain(what: str, log: Path) -> str:
         advice = "The disk is full. Free some space and run the same command again."
     elif NETWORK_SIGNS.search(text) or "No matching distribution" in text:
         advice = (
-            "pip did not reach a package index that has this. Check the network; behind a proxy set HTTPS_PROXY, "
-            "with an index of your own set PIP_INDEX_URL. Then run the same command again."
+            "pip did not reach a package index that has this package. Check the network. Behind a proxy set "
+            "HTTPS_PROXY; with a private index set PIP_INDEX_URL. Then run the same command again."
         )
     else:
-        advice = f"The whole output is in {log}."
+        advice = f"The complete output is in {log}."
     return f"Failed while {what}:\n{tail}\n{advice}"
 
 
 def find_uv() -> str | None:
-    """Return the path of uv, or None when there is none that runs (a version manager may only promise one)."""
+    """Return the path of uv, None when it is missing or does not run.
+
+    A version manager may have a stub on PATH without an installed uv.
+    """
     found = shutil.which("uv")
     if found is None:
         return None
@@ -80,7 +83,7 @@ def find_uv() -> str | None:
 
 
 def pip_settings(pip: Sequence[object]) -> dict[str, str]:
-    """Return pip's settings by name, from its files and variables; the variables prevail."""
+    """Return name -> value of pip's settings, from its files and variables. Variables take precedence."""
     command = [str(part) for part in (*pip, "config", "list")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     settings = {}
@@ -93,10 +96,10 @@ def pip_settings(pip: Sequence[object]) -> dict[str, str]:
 
 
 def uv_options(settings: Mapping[str, str], caller: Mapping[str, str]) -> list[str]:
-    """Return the options that make uv look where pip looks.
+    """Return the options that make uv use the same package sources as pip.
 
     :param settings: pip's settings by name
-    :param caller: environment of the caller, whose own settings of uv prevail
+    :param caller: environment of the caller, whose uv settings take precedence
     """
     options = [part for folder in settings.get("find-links", "").split() for part in ("--find-links", folder)]
     options += [part for host in settings.get("trusted-host", "").split() for part in ("--allow-insecure-host", host)]
@@ -114,24 +117,24 @@ def uv_options(settings: Mapping[str, str], caller: Mapping[str, str]) -> list[s
 
 
 def uv_environment(settings: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of uv: the caller's, with pip's certificates unless it names some."""
+    """Return the environment of uv: the caller's, with pip's certificates unless the caller sets its own."""
     certificates = {"SSL_CERT_FILE": settings["cert"]} if settings.get("cert") else {}
     return certificates | dict(caller)
 
 
 def installed_version(python: Path, name: str) -> str | None:
-    """Return the version of a distribution in an environment, None when it is not there."""
+    """Return the version of a distribution in an environment, None when it is not installed."""
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     done = subprocess.run([python, "-c", code, name], capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 class Installer:
-    """Installs packages in one environment: PyTorch with pip, the rest with uv where it runs.
+    """Installs packages in one environment: PyTorch with pip, the rest with uv if available.
 
     :param python: the environment's interpreter
     :param constraints: versions to take
-    :param log: file that takes the output of all steps
+    :param log: file for the output of all steps
     :param uv: path of uv; None: pip installs everything
     """
 
@@ -141,10 +144,10 @@ class Installer:
         self.quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
 
     def probe(self, package: str) -> None:
-        """Fetch one small package without patience, so that a missing network is told at once."""
+        """Download one small package with a short timeout and no retries, to report a missing network at once."""
         folder = self.python.parent.parent / "probe"
         quick = ["--no-cache-dir", "--retries", "0", "--timeout", "20", "--no-deps", "-d", folder]
-        step("asking the package index", [*self.pip, "download", *self.quiet, *quick, package], self.log)
+        step("contacting the package index", [*self.pip, "download", *self.quiet, *quick, package], self.log)
         shutil.rmtree(folder, ignore_errors=True)
 
     def with_pip(self, what: str, *packages: str) -> None:
@@ -152,9 +155,9 @@ class Installer:
         step(what, [*self.pip, "install", *self.quiet, "-c", self.constraints, *packages], self.log)
 
     def install(self, what: str, *packages: str) -> None:
-        """Install with uv, else with pip; the version of torch stays what it is.
+        """Install with uv, otherwise with pip, and keep the version of torch.
 
-        :raises SetupError: it failed, or torch was replaced
+        :raises SetupError: the installation failed, or replaced torch
         """
         before = installed_version(self.python, "torch")
         if self.uv is None or not self._with_uv(what, packages, before):
@@ -163,11 +166,11 @@ class Installer:
         if before is not None and after != before:
             raise SetupError(
                 f"Failed while {what}: torch {before} was replaced by {after}. Remove {self.python.parent.parent} and "
-                "run the same command again; without uv on PATH pip installs everything."
+                "run the same command again. Without uv on PATH, pip installs everything."
             )
 
     def _with_uv(self, what: str, packages: Sequence[str], torch: str | None) -> bool:
-        """Return whether uv installed the packages; its failure is left to pip."""
+        """Return whether uv installed the packages. After a failure the caller falls back to pip."""
         settings = pip_settings(self.pip)
         constraints = ["-c", self.constraints]
         if torch is not None:
@@ -179,6 +182,6 @@ class Installer:
         try:
             step(f"{what} (uv)", command, self.log, uv_environment(settings, os.environ))
         except SetupError:
-            print(f"  uv could not install this (its reason is in {self.log}); pip does it.", flush=True)
+            print(f"  uv failed (its output is in {self.log}); falling back to pip.", flush=True)
             return False
         return True

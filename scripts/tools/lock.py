@@ -1,11 +1,11 @@
-"""Writes scripts/constraints.txt: the versions that the active environment has of everything this project needs.
+"""Writes scripts/constraints.txt: the versions of all dependencies in the active environment.
 
 Run it with the interpreter of an environment in which the tests pass::
 
     python scripts/tools/lock.py
 
-PyTorch and what only PyTorch needs stay out: the setup scripts install it in a step of its own, so that a build
-for another accelerator, or another interpreter's copy, can take its place.
+PyTorch and the dependencies of PyTorch alone are left out: the setup scripts install PyTorch in a separate step, so
+that a build for another accelerator, or another interpreter's copy, can be used instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEFT_OUT = {"torch", "airflow-provider-dtrain"}
 
 
 def roots() -> list[Requirement]:
-    """Return what pyproject.toml asks for, with the extras that the scripts install."""
+    """Return the requirements in pyproject.toml, including the extras that the scripts install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = list(project["dependencies"])
     for extra in EXTRAS:
@@ -33,7 +33,7 @@ def roots() -> list[Requirement]:
 
 
 def closure(requirements: list[Requirement]) -> dict[str, str]:
-    """Return name -> installed version of the requirements and everything below them."""
+    """Return name -> installed version of the requirements and their transitive dependencies."""
     found: dict[str, str] = {}
     todo = [(canonicalize_name(item.name), frozenset(item.extras)) for item in requirements]
     seen = set()
@@ -52,7 +52,7 @@ def closure(requirements: list[Requirement]) -> dict[str, str]:
 
 
 def below(distribution: metadata.Distribution, extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-    """Return what a distribution needs here, with the given extras."""
+    """Return the direct dependencies of a distribution on this machine, with the given extras."""
     needed = []
     for line in distribution.requires or ():
         item = Requirement(line)

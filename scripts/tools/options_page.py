@@ -30,7 +30,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write the page, or say that it is out of date."""
+    """Write the page. With --check, only return 1 when it is out of date."""
     if "--check" in sys.argv:
         return int(PAGE.read_text() != page())
     PAGE.write_text(page())

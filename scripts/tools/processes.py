@@ -1,4 +1,4 @@
-"""Finds and ends the processes that the demo started, and no others."""
+"""Finds and ends the processes that the demo started, and no other processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Set in the environment of Airflow and so of everything below it; the value is the demo's folder.
+#: Environment variable of Airflow and its child processes. The value is the demo's folder.
 MARK = "DTRAIN_DEMO"
 
 
@@ -19,12 +19,12 @@ class Process:
     pid: int
     parent: int
     session: int
-    #: Clock ticks after boot; with the pid it names a process for good.
+    #: Clock ticks since boot; with the pid it identifies a process uniquely.
     start_time: int
 
 
 def table() -> dict[int, Process]:
-    """Return all processes by pid, without zombies."""
+    """Return pid -> process of all processes except zombies."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (process := read(int(folder.name))):
@@ -46,7 +46,8 @@ def read(pid: int) -> Process | None:
 def marked(pid: int, value: str) -> bool:
     """Return whether a process has our mark in its environment, or is a supervisor or rank of our host ``local``.
 
-    These two detach and keep little of Airflow's environment; they run files below the demo's ``remote`` folder.
+    Supervisors and ranks detach and keep little of Airflow's environment, but they run files below the demo's folder
+    ``remote``.
     """
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
@@ -71,9 +72,9 @@ def ours(leader: int, value: str) -> list[Process]:
 
 
 def end(leader: int, value: str, *, patience_s: float = 10.0) -> None:
-    """Ask our processes to stop, wait, then kill what is left.
+    """Send our processes SIGTERM, wait, then kill the remaining ones.
 
-    :param leader: pid of the process that was started with a session of its own
+    :param leader: pid of the process that was started in a new session
     :param patience_s: time between SIGTERM and SIGKILL
     """
     send(ours(leader, value), signal.SIGTERM)
@@ -91,7 +92,7 @@ def end(leader: int, value: str, *, patience_s: float = 10.0) -> None:
 
 
 def send(processes: list[Process], number: int) -> None:
-    """Signal those processes that are still the same ones."""
+    """Send a signal to each process whose pid was not reused."""
     for process in processes:
         if (now := read(process.pid)) and now.start_time == process.start_time:
             try:
@@ -101,7 +102,7 @@ def send(processes: list[Process], number: int) -> None:
 
 
 def reap(pid: int) -> None:
-    """Collect our own child if it has ended."""
+    """Reap our child process if it has ended."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""One `airflow standalone` with a home of its own: starting, talking to it, ending it."""
+"""One `airflow standalone` with its own home: start, REST calls, stop."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Variables of the caller that would leak another Airflow, Python or training job into this one.
 FOREIGN = ("AIRFLOW", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "CONDA_", "DTRAIN_", "TORCHELASTIC_", "MASTER_")
 READY_S = 900.0
-#: Longest wait for one answer; a slow one is asked for again.
+#: Timeout of one request; slow requests are retried.
 ANSWER_S = 30.0
 
 
 class AirflowError(Exception):
-    """Airflow did not start or did not answer; the text says what to look at."""
+    """Airflow did not start or did not answer. The message says where to look."""
 
 
 class NoAnswerError(AirflowError):
-    """Airflow gave no answer to one request, or not in time; the next one may succeed."""
+    """Airflow did not answer one request in time. The next request may succeed."""
 
 
 @dataclass(kw_only=True)
@@ -48,7 +48,7 @@ class Standalone:
 
     @property
     def address(self) -> str:
-        """Where the browser finds it."""
+        """URL of the web UI."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -63,7 +63,7 @@ class Standalone:
 
     @property
     def state(self) -> Path:
-        """Names the processes for a later call."""
+        """File that identifies the processes for a later call."""
         return self.folder / "airflow.json"
 
     @property
@@ -72,7 +72,7 @@ class Standalone:
         return ROOT / "dags"
 
     def write_environment(self) -> Path:
-        """Write what a shell has to source before it uses the airflow command; return the file."""
+        """Write the file that a shell must source before it uses the airflow command, and return its path."""
         path = self.folder / "env.sh"
         options = {name: value for name, value in self.environment({}).items() if name.startswith("AIRFLOW")}
         lines = [f"export {name}={shlex.quote(value)}" for name, value in options.items()]
@@ -81,7 +81,7 @@ class Standalone:
         return path
 
     def start(self) -> None:
-        """Start all components in a session of their own and note who they are."""
+        """Start all components in a new session and record their process and port."""
         self.home.mkdir(parents=True, exist_ok=True)
         command = [self.python, "-m", "airflow", "standalone"]
         with self.log.open("wb") as sink:
@@ -123,15 +123,15 @@ class Standalone:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.port + 2),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.port + 1),
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-            # A busy machine answers later than the 5 s after which Airflow fails a task that could not begin.
+            # A busy machine may exceed the default of 5 s, after which Airflow fails a task that could not start.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
 
     def wait(self, tell: Callable[[str], None]) -> None:
-        """Return once scheduler, triggerer and DAG processor are healthy.
+        """Wait until scheduler, triggerer and DAG processor are healthy.
 
-        :param tell: called with what is not ready yet
-        :raises AirflowError: it ended, or was not ready in time
+        :param tell: called with the components that are not ready yet
+        :raises AirflowError: Airflow ended, or was not ready in time
         """
         deadline = time.monotonic() + READY_S
         missing: list[str] = []
@@ -173,9 +173,9 @@ class Standalone:
         self.token = self.ask("POST", "/auth/token", body, deadline=deadline)["access_token"]
 
     def ask(self, method: str, path: str, body: object = None, *, deadline: float) -> Any:
-        """Return the decoded answer of one REST call, which is repeated while Airflow is slow or away.
+        """Return the decoded answer of one REST call, which is retried while Airflow does not answer.
 
-        :param deadline: time of the monotonic clock after which no further attempt begins
+        :param deadline: time of the monotonic clock after which there are no further attempts
         :raises AirflowError: Airflow refused the call, has ended, or gave no answer until the deadline
         """
         while True:
@@ -189,7 +189,7 @@ class Standalone:
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the decoded answer of one REST call.
 
-        :raises AirflowError: no answer, or one that is no success
+        :raises AirflowError: there was no answer, or its status is an error
         """
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self.token:
@@ -214,7 +214,10 @@ class Standalone:
 
 
 def leftover(folder: Path) -> tuple[int, int] | None:
-    """Return pid and port of the Airflow that an earlier call left running, or None."""
+    """Return pid and port of the Airflow that an earlier call left running, or None.
+
+    The pid is -1 when the leading process has ended but other processes of the demo are left.
+    """
     try:
         note = json.loads((folder / "airflow.json").read_text())
         pid, start_time, port = int(note["pid"]), int(note["start_time"]), int(note["port"])
@@ -234,7 +237,7 @@ def free_ports(preferred: int) -> int:
     for first in range(preferred, 65534, 10):
         if not any(taken(first + more) for more in range(3)):
             return first
-    raise AirflowError(f"No three free ports in a row from {preferred} on. Name some: scripts/demo --port 20000")
+    raise AirflowError(f"No three consecutive ports are free from {preferred} on. Try: scripts/demo --port 20000")
 
 
 def taken(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""One store per test on each database; a PostgreSQL server of our own, if its programs are here."""
+"""One store per test on each database, with a private PostgreSQL server if its programs are installed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def submit(store: Store) -> Callable[..., Ticket]:
 
 @pytest.fixture
 def start(store: Store) -> Callable[[Ticket], int]:
-    """Carry a submitted attempt to running; return the watch."""
+    """Bring a submitted attempt to ``running`` and return its watch."""
 
     def start_one(ticket: Ticket) -> int:
         watch = store.watch(ticket.attempt_id, watcher="test")

@@ -1,4 +1,4 @@
-"""Held gangs on one host of two slots: asking for them, using them, ending their users."""
+"""Helpers for held gangs on one host of two slots: request, use, and end of the users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ask(store: Store, *, slots: int = 2, max_tries: int = 0, task: str = "gang",
 
 
 def hold(store: Store, **fields: object) -> GangView:
-    """Ask for a gang and take it up."""
+    """Request a gang and take it up."""
     asked = ask(store, **fields)
     watch = store.watch_gang(asked.allocation_id, watcher="sensor")
     store.schedule("gpus")
@@ -53,7 +53,7 @@ def use(world: Store) -> Callable[..., Ticket]:
 
 
 def begin(store: Store, ticket: Ticket) -> int:
-    """Let an attempt use its gang and run; return its watch."""
+    """Let an attempt use its gang and run, and return its watch."""
     watch = store.watch(ticket.attempt_id, watcher="test")
     assert store.use_gang(ticket.attempt_id, watch)
     store.set_plan(ticket.attempt_id, watch, {"plans": {"gpu-01": {"ranks": [{"rank": 0}, {"rank": 1}]}}})

@@ -1,4 +1,4 @@
-"""A store of revision 0001 as a small team would have left it. Frozen: never changed when the schema changes."""
+"""Rows of a store of revision 0001, as of a small team. Frozen: they do not follow changes of the schema."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _attempt(number: int, state: str, **fields: Any) -> dict[str, Any]:
     return {**base, **fields}
 
 
-#: Trial 1 has completed, 2 runs on host a, 3 waits, 4 was lost with its host: b still holds its slots.
+#: Trial 1 has completed, 2 runs on host a, 3 waits, 4 was lost with its host b, whose slots are still held.
 ROWS: dict[str, list[dict[str, Any]]] = {
     "meta": [{"key": "store_id", "value": STORE_ID}],
     "counters": [{"name": "token", "value": 4}],
@@ -143,14 +143,14 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def reflected(engine: Engine) -> sa.MetaData:
-    """Return the tables as the database has them: the definitions of the code that made them."""
+    """Return the tables of the database, as the code that created them defined them."""
     found = sa.MetaData()
     found.reflect(engine)
     return found
 
 
 def fill(engine: Engine) -> None:
-    """Put the rows into an empty database of revision 0001."""
+    """Insert the rows into an empty database of revision 0001."""
     tables = reflected(engine).tables
     with engine.begin() as connection:
         connection.execute(tables["meta"].delete())
@@ -165,7 +165,10 @@ def fill(engine: Engine) -> None:
 
 
 def contents(engine: Engine, like: sa.MetaData | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows, in the columns of ``like``; times are aware. Who may use the schema is left out."""
+    """Return all rows, in the columns of ``like``, with aware times.
+
+    The row ``usable_from`` is left out.
+    """
     tables = (like or reflected(engine)).tables
     found = {}
     with engine.connect() as connection:

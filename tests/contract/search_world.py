@@ -1,4 +1,4 @@
-"""A search in a store: its plan, its trials, and what they report."""
+"""A search in a store: its plan, its trials and their reports."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Search:
         return self.store.submit_trial(submission)
 
     def start(self, number: int, **fields: Any) -> Ticket:
-        """Submit a trial and carry it to running."""
+        """Submit a trial and bring it to ``running``."""
         ticket = self.submit(number, **fields)
         self.follow(ticket.attempt_id)
         return ticket
 
     def follow(self, attempt_id: int) -> None:
-        """Take an attempt over; carry it to running if it waits."""
+        """Take an attempt over, and bring it to ``running`` if it waits."""
         store = self.store
         self.watches[attempt_id] = watch = store.watch(attempt_id, watcher="test")
         if store.attempt(attempt_id).state == "waiting":
@@ -66,7 +66,7 @@ class Search:
             store.set_running(attempt_id, watch)
 
     def draw_again(self, ticket: Ticket) -> Ticket:
-        """Let a trial's hyperparameters be refused and others be drawn; return the ticket of its next attempt."""
+        """Reject a trial's hyperparameters, draw new ones, and return the ticket of its next attempt."""
         failure = {"error": "InvalidHPError", "kind": "user", "message": "lr is too low"}
         draw = self.store.trial(ticket.trial_id).draw + 1
         watch = self.watches[ticket.attempt_id]
@@ -76,7 +76,7 @@ class Search:
         return again
 
     def ask(self, ticket: Ticket, rung: int, metric: Any, *, units: int | None = None, **more: Any) -> str | None:
-        """Commit a question of rank 0; return the trial's latest decision."""
+        """Commit a rung event of rank 0 and return the trial's latest decision."""
         event = {"kind": "rung", "rung": rung, "metric": metric, "step": 1, **more}
         if units is not None:
             event["units"] = units
@@ -107,14 +107,14 @@ class Search:
         return self.store.rung_entries(self.view.search_id)
 
     def end(self, ticket: Ticket, state: str = "completed", **fields: Any) -> None:
-        """End a trial; its host confirms that nothing runs."""
+        """End a trial. Its hosts confirm that no process is left."""
         store, attempt = self.store, ticket.attempt_id
         store.end_attempt(attempt, self.watches[attempt], state=state, **fields)
         for name in store.attempt(attempt).held_hosts:
             store.release(attempt, self.watches[attempt], name, proof="clear")
 
     def order_of_entries(self) -> list[tuple[int, str | None]]:
-        """Return number and decision of each entry in the order in which they were committed."""
+        """Return number and decision of each entry, in the order of their commits."""
         assert self.view is not None
         with self.store._engine.connect() as connection:
             query = sa.select(trials.c.number, rung_entries.c.decision).join(

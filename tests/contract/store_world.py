@@ -1,4 +1,4 @@
-"""What the tests of the store are made of: a clock, a PostgreSQL server, hosts."""
+"""Building blocks of the store's tests: a clock, a PostgreSQL server, hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = metadata.sorted_tables
 
 
 class Clock:
-    """A clock that only the test moves."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -91,7 +91,7 @@ class Server:
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self.as_user, str(self.programs / program), *arguments]
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-        # pg_ctl leaves the server behind with its output: a pipe would never end.
+        # The server keeps the output of pg_ctl open: a pipe would never end.
         with (self.folder.parent / f"{self.folder.name}.out").open("wb") as output:
             done = subprocess.run(
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, cwd="/", timeout=90
@@ -112,13 +112,13 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def copy_of(store: Store) -> Rows:
-    """Return all rows of a store, as a replica has them that then hears of no further commit."""
+    """Return all rows of a store, as a replica has them that receives no further commits."""
     with store._engine.connect() as connection:
         return {table.name: [dict(row._mapping) for row in connection.execute(table.select())] for table in TABLES}
 
 
 def set_back(store: Store, rows: Rows) -> None:
-    """Let a store have the rows of an earlier copy, as after a failover."""
+    """Replace the rows of a store by an earlier copy, as after a failover."""
     with store._engine.begin() as connection:
         for table in reversed(TABLES):
             connection.execute(table.delete())

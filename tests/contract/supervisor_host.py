@@ -1,4 +1,4 @@
-"""A host for tests: folders of its own, and channels to ``supervisor.py follow`` as a real process."""
+"""A host for tests: its own folders, and channels to ``supervisor.py follow`` as a real process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUPERVISOR = Path(__file__).parents[2] / "airflow_provider_dtrain" / "hosts" / "
 DEADLINE_S = 20.0
 
 SLEEP = ("sh", "-c", "exec sleep 1000")
-#: Prints the pid of a grandchild that left session, process group and parent, and sleeps.
+#: Prints the pid of a sleeping grandchild that has left session, process group and parent.
 DETACHED = (
     "python", "-c",
     "import os, sys, time\n"
@@ -41,14 +41,14 @@ DETACHED = (
 
 
 def interpreters() -> list[str]:
-    """This interpreter and, where one is there, the oldest that hosts may have."""
+    """Return this interpreter and, if installed, the oldest one that hosts may have."""
     found = [sys.executable]
     old = sorted(Path.home().glob(".pyenv/versions/3.9.*/bin/python"))
     return found + [str(path) for path in old[:1]]
 
 
 def until(condition: Callable[[], Any], what: str = "the condition", timeout_s: float = DEADLINE_S) -> Any:
-    """Wait for something that another process does."""
+    """Wait until a condition holds that depends on another process."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} did not come within {timeout_s} s"
@@ -113,7 +113,7 @@ class Channel:
         return self._take(end + 1)
 
     def read(self, timeout_s: float = DEADLINE_S) -> dict[str, Any]:
-        """Take one frame or answer."""
+        """Read one frame or answer."""
         deadline = time.monotonic() + timeout_s
         frame: dict[str, Any] = json.loads(self._line(deadline))
         while len(self.buffer) < frame.get("bytes", 0):
@@ -161,7 +161,7 @@ class Channel:
         return found
 
     def stream(self, run: str, name: str) -> bytes:
-        """What came of a stream, with every frame at the position that it names."""
+        """Return the received bytes of a stream, and assert that its frames do not overlap."""
         parts = [f for f in self.frames if f["t"] == "data" and f["run"] == run and f["stream"] == name]
         for one, other in zip(parts, parts[1:], strict=False):
             assert other["offset"] >= one["offset"] + one["bytes"]
@@ -196,10 +196,10 @@ class Channel:
 
 
 class Host:
-    """Folders of one host; several of them on one machine know nothing of each other.
+    """Folders of one host. Several hosts on one machine are independent.
 
-    :param uid: account that the host's processes run as; None is the account of the tests
-    :param lock_dir: of another host, which makes both accounts of one machine
+    :param uid: account of the host's processes; None: the account of the tests
+    :param lock_dir: lock folder of another host, which makes both hosts accounts of one machine
     """
 
     def __init__(
@@ -250,14 +250,14 @@ class Host:
         return pid
 
     def kill_parents(self, run: str) -> None:
-        """Kill reaper and supervisor at once, so that nothing inherits what the run leaves."""
+        """Kill reaper and supervisor at once, so that neither adopts the run's orphans."""
         reaper, supervisor = self.reaper_pid(run), self.supervisor_pid(run)
         os.kill(reaper, signal.SIGKILL)
         os.kill(supervisor, signal.SIGKILL)
         until(lambda: not is_alive(reaper) and not is_alive(supervisor), "the death of reaper and supervisor")
 
     def processes(self, run: str | None = None) -> list[int]:
-        """Living processes that were started as part of a run of this host."""
+        """Return the living processes of a run of this host."""
         found = []
         wanted = f"DTRAIN_RUN_DIR={self.state_dir}/runs/{run or ''}".encode()
         for entry in Path("/proc").iterdir():
@@ -270,7 +270,7 @@ class Host:
         return found
 
     def clean(self) -> None:
-        """End what a test left, its own processes only."""
+        """Kill the processes that a test has left, and only these."""
         for channel in self.channels:
             channel.close()
         runs = self.state_dir / "runs"
@@ -280,7 +280,7 @@ class Host:
                 if is_alive(pid) and str(self.state_dir).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
         for pid in self.processes():
-            # The reaper is at it as well.
+            # The reaper may kill the same processes at the same time.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         until(lambda: not self.processes(), "the end of the test's processes")
@@ -291,7 +291,7 @@ class Host:
 
 @pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
 def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """A host; once with this interpreter and once with the oldest that hosts may have."""
+    """A host, once with this interpreter and once with the oldest one that hosts may have."""
     found = Host(tmp_path / "host", request.param)
     yield found
     found.clean()
@@ -299,7 +299,7 @@ def host(request: Any, tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
 def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """A host; once with a cgroup of its own, where the machine lets us, and once with the walk over descendants."""
+    """A host, once with its own cgroup if the machine allows it, and once with the walk over descendants."""
     found = Host(tmp_path / "host", cgroup=request.param)
     yield found
     found.clean()
@@ -307,7 +307,7 @@ def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def one_host(tmp_path: Path) -> Iterator[Host]:
-    """A host, once: for what does not depend on the interpreter."""
+    """A host, once, for tests that do not depend on the interpreter."""
     found = Host(tmp_path / "host")
     yield found
     found.clean()
@@ -315,7 +315,7 @@ def one_host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def account() -> Iterator[Callable[..., Host]]:
-    """Make hosts without cgroups: the first one's account is of this test alone, so that all its processes are."""
+    """Factory of hosts without cgroups. The first host's account has only processes of this test."""
     need_accounts()
     made: list[Host] = []
     with open_folder() as folder:
@@ -330,7 +330,7 @@ def account() -> Iterator[Callable[..., Host]]:
 
 
 def removed(path: str) -> bool:
-    """Whether a cgroup could be removed; its last process may still be on its way out."""
+    """Remove a cgroup, and return False while its last process has not ended."""
     try:
         os.rmdir(path)
     except OSError:
@@ -339,7 +339,7 @@ def removed(path: str) -> bool:
 
 
 def archive(files: Mapping[str, str], *members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """A tar.gz with some files and, behind them, members made by hand."""
+    """Return a tar.gz with some files, followed by hand-made members."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as tar:
         for name, text in files.items():
@@ -352,7 +352,7 @@ def archive(files: Mapping[str, str], *members: tuple[tarfile.TarInfo, bytes]) -
 
 
 def make_plan(run: str, *argv: str, ranks: int = 1, **changes: Any) -> dict[str, Any]:
-    """A plan of one host; rank k has slot k."""
+    """Return a plan of one host, in which rank k has slot k."""
     plan: dict[str, Any] = {
         "protocol": 1, "run": run, "store": "store-1", "token": int(run.rpartition(".")[2]), "host": "here",
         "group_rank": 0, "group_world_size": 1, "world_size": ranks, "argv": list(argv),
@@ -368,11 +368,11 @@ def make_plan(run: str, *argv: str, ranks: int = 1, **changes: Any) -> dict[str,
 
 
 def start(channel: Channel, plan: dict[str, Any], *, logs: str = "all", secrets: Any = None) -> dict[str, Any]:
-    """Prepare, subscribe and go, as the control side does."""
+    """Send prepare, subscribe and go, as the control side does."""
     run = plan["run"]
     answer = channel.call("prepare", plan=plan, secrets=secrets or {})
     channel.call("subscribe", run=run, offsets={}, logs=logs)
     state = channel.call("go", run=run, master_addr="127.0.0.1", master_port=answer["port"])["state"]
-    # A short program may be over before the answer is written.
+    # A short program may end before the answer is written.
     assert state in ("running", "ended")
     return answer

@@ -39,7 +39,7 @@ def link(tmp_path: Path) -> Iterator[HostLink]:
 
 
 def make(folder: Path, step: int, size: int = 1000) -> Path:
-    """Make a folder that looks like a checkpoint; needs no torch."""
+    """Create a folder that looks like a checkpoint, without torch."""
     path = folder / f"step-{step:08d}"
     path.mkdir(parents=True)
     content = bytes(range(256)) * (size // 256 + 1)
@@ -108,7 +108,7 @@ def test_a_host_follows_no_link_below_the_configured_folder(link: HostLink, tmp_
     with pytest.raises(HostRefusedError, match="is a link"):
         link.call("remove_checkpoints", **asked).result(30)
     assert (victim / "state.pt").exists()
-    # The configured folder itself may be a link: people mount so.
+    # The configured folder itself may be a symbolic link, as is common for mounts.
     (tmp_path / "mounted").symlink_to(tmp_path / "victim")
     (tmp_path / "victim" / "own").mkdir()
     mine = make(tmp_path / "victim" / "own", 7)

@@ -1,4 +1,4 @@
-"""The test hosts are hosts of their own, and leave nothing behind."""
+"""The test hosts are separate machines, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.netns
 
 
 def traces(tag: str) -> list[str]:
-    """Everything on this machine that carries a set's tag."""
+    """Return the links and paths of this machine that contain a set's tag."""
     links = [one["ifname"] for one in json.loads(subprocess.check_output(["ip", "-json", "link", "show"]))]
     places = [*Path("/run/netns").glob("*"), *Path("/etc/netns").glob("*"), *BASE.glob("*")]
     return [name for name in [*links, *map(str, places)] if tag in name]

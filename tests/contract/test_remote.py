@@ -1,4 +1,4 @@
-"""A link bears whatever comes from a host: noise, nonsense, silence, refusals, death."""
+"""A link handles any input from a host: noise, invalid data, silence, refusals, a dead peer."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_an_absolute_remote_dir_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_missing_interpreter_is_an_environment_error(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentMissingError, match=r"interpreter 'python-of-nobody' does not exist.*3\.9"):
-        connect(LocalTransport(home=tmp_path), python="python-of-nobody")
+    with pytest.raises(EnvironmentMissingError, match=r"interpreter 'python-absent' does not exist.*3\.9"):
+        connect(LocalTransport(home=tmp_path), python="python-absent")
 
 
 def old_interpreter() -> str | None:
-    """A Python before 3.9, to be found on PATH or beside this interpreter's installation."""
+    """Return a Python older than 3.9, from PATH or next to this interpreter's installation, None if there is none."""
     versions = Path(sys.base_prefix).parent
     beside = [str(one) for pattern in ("2.7*", "3.8*") for one in versions.glob(f"{pattern}/bin/python")]
     for name in ("python3.8", "python3.7", "python2.7", *beside):
@@ -117,7 +117,7 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_version(tmp_path: Path
 
 def test_a_remote_dir_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HostRefusedError, match="cannot keep the supervisor") as raised:
+    with pytest.raises(HostRefusedError, match="cannot store the supervisor") as raised:
         connect(LocalTransport(home=tmp_path), remote_dir="file")
     assert raised.value.code == "install"
 
@@ -219,16 +219,16 @@ def test_the_clock_offset_is_measured_by_every_probe(link: HostLink) -> None:
 @pytest.mark.parametrize(
     ("cmd", "args", "words"),
     [
-        ("garbage", {}, r"no JSON .*: \\x1b\[31mTraceback"),
-        ("raw", {"text": "[1]\n"}, "no JSON object"),
+        ("garbage", {}, r"not valid JSON .*: \\x1b\[31mTraceback"),
+        ("raw", {"text": "[1]\n"}, "not a JSON object"),
         ("raw", {"text": '{"t": "news"}\n'}, "unknown kind 'news'"),
         ("raw", {"text": '{"t": "beat", "boottime_s": "x", "runs": []}\n'}, "beat with wrong fields"),
         ("raw", {"text": '{"t": "data", "run": 3, "stream": "x", "bytes": 0}\n'}, "wrong fields"),
         ("raw", {"text": '{"t": "data", "run": "r", "stream": "x", "bytes": 99999999999}\n'}, "raw bytes beyond"),
         ("raw", {"text": '{"t": "data", "bytes": -1}\n'}, "raw bytes beyond"),
         ("raw", {"text": '{"re": null, "ok": false, "code": "protocol", "message": "too long"}\n'}, "too long"),
-        ("raw", {"text": '{"re": "x", "ok": true, "loss": NaN}\n'}, "no JSON"),
-        ("raw", {"text": '{"re": "x", "ok": true}\n'}, "answer to nothing"),
+        ("raw", {"text": '{"re": "x", "ok": true, "loss": NaN}\n'}, "not a JSON number"),
+        ("raw", {"text": '{"re": "x", "ok": true}\n'}, "answer to an unknown command"),
         ("raw", {"text": "[" * 100_000 + "\n"}, "nested 100,000 levels deep"),
         ("flood", {}, "a line of more than 8388608 bytes"),
     ],
@@ -252,7 +252,7 @@ def test_frames_reach_the_sink_of_their_run_with_their_bytes(link: HostLink) -> 
     link.subscribe("t1.1.1", {"rank0.log": 7}, frames.put).result(timeout=20)
     sent = [
         {"t": "data", "run": "t1.1.1", "stream": "rank0.log", "offset": 7, "raw": "line\n{x"},
-        {"t": "data", "run": "t2.1.2", "stream": "rank0.log", "offset": 0, "raw": "of somebody else"},
+        {"t": "data", "run": "t2.1.2", "stream": "rank0.log", "offset": 0, "raw": "of another run"},
         {"t": "gap", "run": "t1.1.1", "stream": "rank0.log", "offset": 14, "skip_bytes": 100, "reason": "cap"},
         {"t": "data", "run": "t1.1.1", "stream": "rank0.log", "offset": 0, "epoch": 1, "raw": "anew"},
     ]
@@ -348,7 +348,7 @@ def test_a_channel_that_ends_fails_its_calls_and_tells_its_sinks(link: HostLink)
 
 def test_the_last_words_of_a_dead_channel_are_shown(tmp_path: Path) -> None:
     link = connect(LocalTransport(home=tmp_path))
-    with pytest.raises(HostUnreachableError, match="somebody pulled the plug"):
+    with pytest.raises(HostUnreachableError, match="the host lost power"):
         answer(link, "leave")
     link.close()
 
@@ -357,7 +357,7 @@ def test_closing_a_link_fails_its_calls_and_ends_its_threads(link: HostLink) -> 
     waiting = link.call("mute", timeout_s=60)
     link.close()
     link.close()
-    with pytest.raises(HostUnreachableError, match="closed on our side"):
+    with pytest.raises(HostUnreachableError, match="closed on this side"):
         waiting.result(timeout=5)
     mine = [thread for thread in threading.enumerate() if thread.name.endswith(link.host)]
     assert not [thread for thread in mine if thread.name.startswith(("dtrain-read", "dtrain-write"))]

@@ -1,4 +1,4 @@
-"""Links that a process shares: one per host, made again, closed with their last user; hosts that share a home."""
+"""Links shared in a process: one per host, reconnected, closed with their last user. Hosts with a shared home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following an attempt: watches, events exactly once, ends, restarts; on each database."""
+"""Followers of an attempt on each database: watches, events exactly once, ends, restarts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_each_follower_gets_a_higher_watch(store, submit):
     assert sorted(watches) == list(range(1, 9))
     store.hand_over(attempt, 8)
     assert store.attempt(attempt).watcher == "handed over"
-    with pytest.raises(StaleWatchError, match="stop here"):
+    with pytest.raises(StaleWatchError, match="must stop"):
         store.renew_request(attempt, 8)
     with pytest.raises(NotFoundError):
         store.watch(10**6, watcher="me")
@@ -81,7 +81,7 @@ def test_events_are_committed_exactly_once(store, submit, start):
     assert store.offsets(ticket.attempt_id) == {(name, "rank0.events"): 200}
     rows = [(row.step, row.metrics["loss"]) for row in store.metrics(ticket.trial_id)]
     assert rows == [(1, 0.5), (2, 0.25)]
-    with pytest.raises(StaleWatchError, match="not at byte 100"):
+    with pytest.raises(StaleWatchError, match="no longer at byte 100"):
         store.commit_events(ticket.attempt_id, watch, name, "rank0.events", 100, 300, [])
 
 
@@ -193,7 +193,7 @@ def test_a_restart_keeps_the_gang_and_its_token(store, submit, start):
     new = store.watch(after.attempt_id, watcher="me")
     store.set_running(after.attempt_id, new)
     assert store.attempt(after.attempt_id).allocation_state == "running"
-    with pytest.raises(StaleWatchError, match="goes on with the gang"):
+    with pytest.raises(StaleWatchError, match="continues with the gang"):
         store.release(ticket.attempt_id, watch, before.held_hosts[0], proof="clear")
     with pytest.raises(ConflictError, match="at attempt 2"):
         store.next_attempt(ticket.attempt_id, watch, failure=FAILED, counted=True)

@@ -1,4 +1,4 @@
-"""Checkpoints in the store: which are there, which are gone, and the column that says so."""
+"""Checkpoints in the store: existing ones, removed ones, and the column that distinguishes them."""
 
 from __future__ import annotations
 

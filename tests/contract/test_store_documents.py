@@ -79,7 +79,7 @@ def test_a_name_or_a_machine_is_registered_once(store):
     store.add_host(host("h1"))
     with pytest.raises(ConflictError, match="registered already"):
         store.add_host(host("h1", machine_id="other"))
-    with pytest.raises(ConflictError, match="registered as 'h1'"):
+    with pytest.raises(ConflictError, match="same machine as host 'h1'"):
         store.add_host(replace(host("h1"), name="h2"))
 
 

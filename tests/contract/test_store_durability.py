@@ -1,4 +1,4 @@
-"""A commit that was reported is on disk: settings of every connection, and what a refusal looks like."""
+"""A reported commit is on disk: settings of every connection, and the error when they cannot be set."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_a_pragma_that_sqlite_does_not_obey_is_an_error_that_names_it(careless, 
         return sqlite3.SQLITE_IGNORE if is_set else sqlite3.SQLITE_OK
 
     careless.set_authorizer(ignore)
-    with pytest.raises(StoreError, match=rf"x\.db needs PRAGMA {name}=\w+, SQLite keeps "):
+    with pytest.raises(StoreError, match=rf"x\.db needs PRAGMA {name}=\w+, but SQLite keeps "):
         durability.configure_sqlite(careless, "x.db")
 
 
 def test_a_file_system_without_shared_memory_is_refused_by_name(tmp_path):
     """SQLite's dot-file locks stand for it: with them it has no shared memory, and keeps the old journal."""
     connection = sqlite3.connect(f"file:{tmp_path}/x.db?vfs=unix-dotfile", uri=True, isolation_level=None)
-    with pytest.raises(StoreError, match=r"journal_mode=WAL, SQLite keeps 'delete'\. A file system .* local disk"):
+    with pytest.raises(StoreError, match=r"journal_mode=WAL, but SQLite keeps 'delete'\. A file system .* local disk"):
         durability.configure_sqlite(connection, f"{tmp_path}/x.db")
     connection.close()
 

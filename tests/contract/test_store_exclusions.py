@@ -1,4 +1,4 @@
-"""Trials that wait again after a host was at fault, and hosts that they keep away from; on each database."""
+"""Trials that are requeued after a host failure, and the hosts that they exclude, on each database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who of a store's followers is still there, in what people read; on each database."""
+"""Silent followers in the reports for users, on each database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _host(store):
 
 
 def silent(store, ticket):
-    """Return since when nobody follows a trial, as its attempt and the list of gangs say alike."""
+    """Return the time since which a trial has no follower, on which attempt and list of gangs must agree."""
     (task,) = (task for task in store.tasks() if task.trial_id == ticket.trial_id)
     view = store.attempt(ticket.attempt_id)
     assert task.heard_at == view.heard_at
@@ -48,13 +48,13 @@ def test_a_waiter_is_told_of_those_for_it_that_nobody_follows(store, submit, sta
     begun = clock.now
     claimant = submit(slots=2, priority=1)
     assert store.schedule("gpus").preempted == (victim.allocation_id,)
-    told = f"Told to stop: d.task0 (trial {victim.trial_id})."
+    told = f"Stopping: d.task0 (trial {victim.trial_id})."
     reason = store.attempt(claimant.attempt_id).reason
     assert told in reason
-    assert "Nobody follows" not in reason
+    assert "no follower" not in reason
     clock.advance(61)
     store.renew_request(claimant.attempt_id, store.attempt(claimant.attempt_id).watch)
-    said = f"Nobody follows trial {victim.trial_id} since {begun:%H:%M:%SZ}"
+    said = f"Trial {victim.trial_id} has had no follower since {begun:%H:%M:%SZ}"
     reasons = {task.trial_id: task.reason for task in store.tasks()}
     for reason in (store.attempt(claimant.attempt_id).reason, reasons[claimant.trial_id]):
         assert told in reason

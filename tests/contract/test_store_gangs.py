@@ -1,4 +1,4 @@
-"""Gangs that are held for several tasks: asked for by one, used one after the other."""
+"""Gangs held for several tasks: one task requests the gang, further tasks use it one after the other."""
 
 from __future__ import annotations
 

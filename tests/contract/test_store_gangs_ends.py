@@ -1,4 +1,4 @@
-"""How held gangs end: nobody uses them, a person or a DAG run ends them, a host is away."""
+"""Ends of held gangs: unused, ended by a user or a DAG run, host unreachable."""
 
 from __future__ import annotations
 

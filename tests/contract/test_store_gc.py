@@ -1,4 +1,4 @@
-"""What goes of trials that ended long ago, and what stays."""
+"""Garbage collection of trials that ended long ago: deleted and kept data."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_nothing_live_recent_or_unconfirmed_is_touched(store, clock, old_and_new
         assert store.attempt(attempt_id).plan is not None
         assert store.has_payload(digest * 64) is (name != "silent")
     assert not store.has_payload("e" * 64)
-    # Its follower goes on where it was.
+    # The follower of the running trial continues at its offset.
     watch = store.watch(old_and_new["runs"].attempt_id, watcher="again")
     store.commit_events(old_and_new["runs"].attempt_id, watch, "a", "rank0.events", 99, 120, [])
 

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.store.repository import Store, migrate
 from tests.contract.store_world import Server, host
 
 DEADLINE_S = 20.0
-#: psycopg says the one or the other, depending on what arrives first.
+#: psycopg reports either message, depending on which arrives first.
 LOST = "terminating connection|server closed"
 OTHERS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
 
@@ -98,7 +98,7 @@ def test_a_write_that_loses_its_connection_before_commit_is_done_once(store, end
 
 
 def test_a_write_that_loses_its_connection_at_commit_is_an_error(store, end_all, monkeypatch):
-    """Nobody knows then whether it was done: whoever asked decides."""
+    """The outcome of the commit is unknown, so the caller decides."""
     commit, calls = store._engine.dialect.do_commit, []
 
     def lost(connection):

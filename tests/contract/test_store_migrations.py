@@ -1,4 +1,4 @@
-"""Stores with data go up and down; code and schema of neighbouring versions work together."""
+"""Up- and downgrades of stores with data. Code and schema of neighbouring versions work together."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_going_down_brings_what_is_new_into_states_that_the_old_code_knows(old_e
     found = contents(old_engine)
     assert [row["state"] for row in found["attempts"]] == ["lost", "running", "waiting", "lost"]
     assert [row["state"] for row in found["trials"]] == ["completed", "running", "queued", "errored"]
-    # The gang that trial 2 used is its own again; the one that nobody used is gone with its slots.
+    # The gang that trial 2 used is its own again. The unused gang is deleted with its slots.
     assert [(row["id"], row["trial_id"]) for row in found["allocations"]] == [(1, 1), (2, 2), (3, 3), (4, 4)]
     assert [row["id"] for row in found["allocation_slots"]] == [4, 5, 8, 9, 20, 21]
 

@@ -1,4 +1,4 @@
-"""Waiters sleep until something concerns them: told by PostgreSQL, or by one look for all of them."""
+"""Waiters sleep until a relevant change, notified by PostgreSQL or by one poll for all of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.repository import Store, migrate
 from tests.contract.store_world import host
 
-#: Long beside everything that should happen, so that a lost wake fails and a slow machine does not.
+#: Much longer than any expected delay, so that a lost wake-up fails and a slow machine does not.
 PATIENCE_S = 60.0
 
 
 class Sleeper:
-    """Somebody who waits; counts how often it was woken."""
+    """A waiter that counts how often it was woken."""
 
     def __init__(self, changes: Changes, pool: str = "gpus", allocation_id: int | None = None, every_s: float = 1.0):
         self.changes, self.count, self.woken = changes, 0, threading.Event()
@@ -68,7 +68,7 @@ def real(url):
 
 @pytest.fixture
 def told(postgresql):
-    """Two stores on PostgreSQL; the first is told what changes."""
+    """Two stores on PostgreSQL. The first one is notified of changes."""
     url = postgresql.new_database()
     migrate(url)
     stores = [Store.open(url), Store.open(url)]
@@ -78,7 +78,7 @@ def told(postgresql):
 
 
 def quiet(store, sleepers):
-    """Wait until everybody has had the first look's wake and nothing is due."""
+    """Wait until every waiter has had its first wake-up and no pass is due."""
     store.schedule("gpus")
     for sleeper in sleepers:
         if sleeper.waiter.allocation_id is not None:
@@ -121,7 +121,7 @@ def test_a_blocking_wait_returns_with_the_change_or_without_it(real):
 
 @pytest.fixture
 def written(tmp_path):
-    """Two stores in one SQLite file, of which nobody is told anything."""
+    """Two stores in one SQLite file, without notifications."""
     url = f"sqlite:///{tmp_path}/dtrain.db"
     stores = [Store.open(url), Store.open(url)]
     yield stores
@@ -135,7 +135,7 @@ def test_a_change_in_a_file_is_seen_long_before_the_next_look(written):
     mine.schedule("gpus")
     ticket = submitted(other, 0, 2)
     sleeper = Sleeper(mine.changes(), allocation_id=ticket.allocation_id, every_s=PATIENCE_S * 2)
-    # The one look that a new thread begins with is over: from here on only the file can tell.
+    # The first poll of the new thread is over: from here on only a change of the file wakes the waiter.
     assert sleeper.wakes()
     sleeper.sleeps_again()
     assert other.schedule("gpus").granted == (ticket.allocation_id,)
@@ -168,7 +168,7 @@ def test_of_many_waiters_one_is_woken_for_a_pass_and_those_that_were_granted(tol
     other.schedule("gpus")
     tickets = [submitted(other, number, 4) for number in range(1, 21)]
     other.schedule("gpus")
-    # The looks of a listener are far apart here: only messages wake.
+    # The polls of a listener are far apart here: only notifications wake.
     sleepers = [Sleeper(mine.changes(), allocation_id=one.allocation_id, every_s=0.05) for one in tickets]
     quiet(mine, sleepers)
     until(lambda: mine.changes().is_told)
@@ -245,7 +245,7 @@ def test_a_lost_connection_is_looked_over_and_opened_again(told, monkeypatch):
 
 
 def test_what_was_told_just_before_somebody_waits_wakes_it_at_once(told):
-    """Between the look at the store and the wait there is a moment; what is told then must not be lost."""
+    """A notification between the check of the store and the start of the wait must not be lost."""
     mine, other = told
     other.add_host(host("a", 2))
     other.add_host(host("b", 2, pool="elsewhere"))
@@ -306,7 +306,7 @@ def test_a_waiter_that_does_not_come_to_its_pass_is_followed_by_another(real):
     sleepers = [Sleeper(mine.changes(), every_s=0.02) for _ in range(3)]
     for sleeper in sleepers:
         sleeper.waiter.allocation_id = -1
-    # The pass is due and nobody runs it.
+    # The pass is due, and no waiter runs it.
     assert all(sleeper.wakes() for sleeper in sleepers)
 
 

@@ -1,4 +1,4 @@
-"""How a store is opened, migrated and checked; what a fork does to it."""
+"""Opening, migration and checks of a store, and its behaviour after a fork."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_the_sqlite_file_is_for_its_owner_only(tmp_path):
         ("sqlite:///relative.db", "must be absolute"),
         ("sqlite://", "must be absolute"),
         ("sqlite:///:memory:", "must be absolute"),
-        ("mysql://u:secret@h/d", "cannot be a 'mysql'"),
-        ("nonsense", "not a database URL"),
+        ("mysql://u:secret@h/d", "got a 'mysql' database"),
+        ("nonsense", "must be a database URL"),
         ("sqlite+aiosqlite:////tmp/x.db", "driver"),
         ("postgresql+pg8000://u@h/d", "postgresql\\+psycopg"),
         ("sqlite:////proc/nowhere/x.db", "cannot be opened"),

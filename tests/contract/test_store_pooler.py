@@ -90,7 +90,10 @@ def _until_answered(port: int) -> None:
 
 
 def use(store: Store, number: int) -> None:
-    """Get a gang and give it back, several times; its own pass grants it, or the one that was under way then."""
+    """Acquire and release a gang several times.
+
+    Its own pass grants it, or a pass that was already running.
+    """
     config = store.put_config({}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
     submission = TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=2, number=number)
@@ -112,7 +115,7 @@ def prepared(store: Store) -> list[str]:
 
 
 def connection(store: Store) -> str:
-    """Return what ``db check`` says of the way to the server."""
+    """Return the connection to the server as reported by ``db check``."""
     return {check.name: check.message for check in store.check()}["connection"]
 
 

@@ -194,7 +194,7 @@ def test_hosts_are_released_one_by_one(store, submit, start):
     assert set(view.placement) == {"h1", "h2"}
     assert store.schedule("gpus").granted == (small.allocation_id,)
     assert set(store.attempt(small.attempt_id).placement) == {"h2"}
-    with pytest.raises(NotFoundError, match="holds nothing on 'h9'"):
+    with pytest.raises(NotFoundError, match="never held slots on 'h9'"):
         store.release(ticket.attempt_id, watch, "h9", proof="clear")
 
 
@@ -203,7 +203,7 @@ def test_several_hosts_are_released_at_once(store, submit, start):
     store.add_host(host("h2", 2))
     ticket = submit(slots=4)
     watch = start(ticket)
-    with pytest.raises(NotFoundError, match="holds nothing on 'h9'"):
+    with pytest.raises(NotFoundError, match="never held slots on 'h9'"):
         store.release(ticket.attempt_id, watch, ["h1", "h9"], proof="clear")
     assert store.attempt(ticket.attempt_id).held_hosts == ("h1", "h2")
     store.release(ticket.attempt_id, watch, ["h1", "h2"], proof="clear")

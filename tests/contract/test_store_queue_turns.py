@@ -1,4 +1,4 @@
-"""Passes that meet: one works, and the callers that meet it are served by it; on each database."""
+"""Concurrent scheduling passes on each database: one runs, and serves the callers that find it running."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ def test_a_caller_waits_for_the_pass_of_another_process_and_has_its_answer(store
         # Another process that passes, as far as the database knows.
         assert all(fast.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
         with store._engine.begin() as third:
-            # One that comes second does not even read what it may not decide about.
+            # A second pass does not read the rows, because it must not decide.
             assert fast.read(third, OPENING, {"pool_name": "gpus", "now": clock.now}) == [[], [], []]
         mine = threads.submit(store.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         assert not mine.done()
         connection.execute(sa.update(pools).values(passed_version=pools.c.version))
         connection.commit()
-        # The other pass has served it: it runs none of its own.
+        # The other pass has served this caller, which runs no pass of its own.
         assert mine.result(DEADLINE_S).granted == ()
         assert not held.is_set()
     go.set()
@@ -177,7 +177,7 @@ def test_a_pass_waits_for_whoever_changes_the_pool_and_sees_the_change(store, su
 
 
 def test_whatever_is_committed_before_a_pass_ends_is_looked_at_by_a_pass(store, submit, url, clock):
-    """Each task passes after its submission; then no request waits although it could have started."""
+    """Each task runs a pass after its submission, so no request waits that could have started."""
     for number in range(2, 9):
         store.add_host(host(f"h{number}", 2))
     stores = [Store.open(url, clock=clock) for _ in range(4)]

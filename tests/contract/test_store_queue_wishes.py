@@ -1,4 +1,4 @@
-"""Pause, preemption, priority and recovery: what is asked of followers, and what they give back; on each database."""
+"""Control requests to followers on each database: pause, preemption, priority, recovery."""
 
 from __future__ import annotations
 
@@ -246,10 +246,10 @@ def test_what_nobody_cares_for_is_found_and_looked_at_by_one(store, submit, star
     owner = f"p{got.index(True)}"
     assert store.claim_recovery(ended.allocation_id, owner, 30)
     assert [view.attempt_id for view in store.recoverable()] == [silent.attempt_id]
-    store.end_recovery(ended.allocation_id, "somebody else")
+    store.end_recovery(ended.allocation_id, "another")
     assert [view.attempt_id for view in store.recoverable()] == [silent.attempt_id]
     store.end_recovery(ended.allocation_id, owner)
-    # What was looked at longest ago, here never, comes first.
+    # The attempt whose last check is longest ago, here never, comes first.
     assert [view.attempt_id for view in store.recoverable()] == [silent.attempt_id, ended.attempt_id]
     assert [view.attempt_id for view in store.recoverable(limit=1)] == [silent.attempt_id]
 

@@ -1,4 +1,4 @@
-"""A store that was set back to a backup gives ids and tokens out again; on each database."""
+"""A restored store reuses ids and tokens, on each database."""
 
 from __future__ import annotations
 

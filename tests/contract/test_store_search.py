@@ -41,7 +41,7 @@ def test_clearing_the_plan_makes_the_next_generation_with_the_same_seed_and_keep
     assert (second.generation, second.seed, second.experiment_id) == (2, 7, first.experiment_id)
     assert search.store.rung_entries(second.search_id) == []
     old = search.start(0, max_tries=1)
-    # Worse than everything of the first generation, and the first of its own.
+    # Worse than every entry of the first generation, and the first entry of its own.
     assert search.ask(old, 0, 9.0) == "continue"
     assert [entry.metric for entry in search.store.rung_entries(first.search_id)] == [0.5]
     assert [row.trial_id for row in search.store.history(first.search_id)] == [ticket.trial_id]
@@ -58,7 +58,7 @@ def test_two_tasks_of_a_dag_run_cannot_plan_experiments_of_one_name(search):
 
 @pytest.mark.parametrize("fields", [{"max_trials": 0}, {"divisor": 1}, {"max_concurrent_trials": -1}])
 def test_a_search_with_a_number_out_of_range_is_refused(search, fields):
-    with pytest.raises(UserError, match="are accepted"):
+    with pytest.raises(UserError, match="must be at least 1"):
         search.plan(**fields)
     assert search.store.list_experiments() == []
 
@@ -300,7 +300,7 @@ def test_a_killed_experiment_has_failed_whatever_some_trials_reached(search):
     end = search.store.end_search(search.view.search_id)
     assert (end.state, end.trials) == ("killed", {"completed": 1, "killed": 1})
     assert end.failure["message"] == "The experiment was killed by ann."
-    # Whoever clears the killed trial wants the experiment again.
+    # A user who clears the killed trial resumes the experiment.
     search.end(search.start(1, max_tries=1))
     assert search.store.end_search(search.view.search_id).state == "completed"
 

@@ -146,7 +146,7 @@ def test_a_trial_that_failed_ranks_last_where_it_was(search, state):
     last = search.entries()[-1]
     assert (last.rung, last.is_error, last.metric, last.decision, last.units) == (1, True, None, None, 1)
     assert search.store.trial(failed.trial_id).rung == 0
-    # It counts: of two, the best goes on.
+    # The failed trial counts: of two entries, the best one continues.
     other = search.start(1)
     assert search.ask(other, 1, 0.1) == "continue"
 
@@ -180,7 +180,7 @@ def test_a_trial_that_airflow_retries_replaces_its_failure_by_its_report(search)
     assert search.ask(again, 0, 0.4) == "continue"
     mine = search.store.decisions(ticket.trial_id)
     assert [(entry.metric, entry.is_error, entry.attempt) for entry in mine] == [(0.4, False, 2)]
-    # It is counted once: 2 entries, of which one goes on.
+    # It is counted once: of 2 entries, one continues.
     assert search.ask(search.start(2), 0, 0.45) == "stop"
     assert len(search.entries()) == 3
 
@@ -290,7 +290,7 @@ def test_trials_that_ask_at_once_are_decided_one_after_the_other(search, url):
         list(pool.map(ask, range(8)))
     for opened in stores:
         opened.close()
-    # Each was told by those before it: replayed in the order of their commits, the rule says the same.
+    # Each decision depends on the entries before it: a replay in commit order gives the same decisions.
     order = search.order_of_entries()
     assert sorted(number for number, _ in order) == list(range(8))
     oracle = Rungs(3, 16, 4)

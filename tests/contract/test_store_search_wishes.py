@@ -1,4 +1,4 @@
-"""What people want of whole experiments: stop, pause, activate, kill; and how many trials run at one time."""
+"""Control requests for whole experiments: stop, pause, activate, kill, and the limit of concurrent trials."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_new_plan_forgets_what_was_wanted_of_the_old_one(search):
 
 
 def test_a_stop_names_one_trial_or_one_experiment_that_exist(search):
-    with pytest.raises(UserError, match="one trial or of one experiment"):
+    with pytest.raises(UserError, match="either a trial or an experiment"):
         search.store.request_stop("ann")
     with pytest.raises(NotFoundError, match="no trial 77"):
         search.store.request_stop("ann", trial_id=77)
@@ -118,7 +118,7 @@ def test_a_paused_experiment_starts_nothing_until_it_is_activated(search):
     assert states(search) == ["running", "paused", "paused"]
     assert store.schedule("gpus").granted == ()
     for ticket in (waits, late):
-        reason = f"it is paused by ann; go on with: airflow dtrain experiment activate {experiment}"
+        reason = f"it is paused by ann; resume with: airflow dtrain experiment activate {experiment}"
         assert store.attempt(ticket.attempt_id).reason == reason
     assert store.request_pause_experiment(experiment, "bob") == 0
     assert store.activate_experiment(experiment, "ann") == 3
@@ -138,7 +138,7 @@ def test_an_experiment_that_has_ended_is_neither_paused_nor_activated(search):
         search.store.activate_experiment(search.view.experiment_id, "ann")
 
 
-# -- how many run at one time ---------------------------------------------------------------------------
+# -- limit of concurrent trials ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [0, 1])

@@ -1,4 +1,4 @@
-"""A follower learns that its store has lost its last commits, as after a failover; on each database."""
+"""A follower detects that its store has lost the last commits, as after a failover, on each database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_a_follower_whose_watch_was_lost_may_write_nothing_and_hears_why(store, 
     before = copy_of(store)
     watch = start(ticket)
     set_back(store, before)
-    with pytest.raises(StoreSetBackError, match=rf"attempt {ticket.attempt_id}: its watch is 0 there, and was {watch}"):
+    words = rf"attempt {ticket.attempt_id}: its watch is 0 in the store, but was {watch}"
+    with pytest.raises(StoreSetBackError, match=words):
         store.check_watch(ticket.attempt_id, watch)
     with pytest.raises(StoreSetBackError):
         store.commit_events(ticket.attempt_id, watch, "h1", "rank0.events", 0, 9, [])
@@ -41,7 +42,7 @@ def test_a_follower_whose_grant_was_lost_hears_of_it_although_its_watch_is_curre
     store.check_watch(ticket.attempt_id, watch, followed=followed)
     assert store.renew({ticket.attempt_id: watch}) == {ticket.attempt_id}
     set_back(store, before)
-    with pytest.raises(StoreSetBackError, match=f"the grant of its run {followed.run} is not there"):
+    with pytest.raises(StoreSetBackError, match=f"the grant of its run {followed.run} is missing"):
         store.check_watch(ticket.attempt_id, watch, followed=followed)
     assert store.renew({ticket.attempt_id: watch}) == set(), "its host would keep the run alive"
 
@@ -51,7 +52,7 @@ def test_a_follower_of_an_attempt_that_was_lost_hears_of_it(store, submit):
     ticket = submit()
     watch = store.watch(ticket.attempt_id, watcher="me")
     set_back(store, before)
-    with pytest.raises(StoreSetBackError, match="it is not there"):
+    with pytest.raises(StoreSetBackError, match="the attempt is missing"):
         store.check_watch(ticket.attempt_id, watch)
 
 
@@ -60,7 +61,7 @@ def test_an_attempt_whose_number_was_given_out_again_is_not_followed(store, subm
     watch = store.watch(ticket.attempt_id, watcher="me")
     mine = store.attempt(ticket.attempt_id)
     earlier = dataclasses.replace(mine, created_at=clock.now.replace(year=2025))
-    with pytest.raises(StoreSetBackError, match="its number was given out again"):
+    with pytest.raises(StoreSetBackError, match="its number was assigned again"):
         store.check_watch(ticket.attempt_id, watch, followed=earlier)
 
 
@@ -82,5 +83,6 @@ def test_a_waiter_for_a_gang_whose_watch_was_lost_hears_of_it(store):
     before = copy_of(store)
     watch = store.watch_gang(gang.allocation_id, watcher="sensor")
     set_back(store, before)
-    with pytest.raises(StoreSetBackError, match=f"gang {gang.allocation_id}: its watch is 0 there, and was {watch}"):
+    words = f"gang {gang.allocation_id}: its watch is 0 in the store, but was {watch}"
+    with pytest.raises(StoreSetBackError, match=words):
         store.renew_gang_request(gang.allocation_id, watch)

@@ -1,4 +1,4 @@
-"""Streams that began anew, clocks of hosts, runs that a store has forgotten; on each database."""
+"""Restarted streams, clocks of hosts, and runs that a store has forgotten, on each database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers of a SQLite store write in the order in which they came, whatever happens to those before them."""
+"""Writers of a SQLite store write in order of arrival, even when earlier writers fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_dtrain.store.write_queue import FileQueue, ThreadQueue
 from tests.contract.store_world import until
 
 DEADLINE_S = 60.0
-#: Takes a turn, says so, and keeps it until its input ends.
+#: Takes a turn, prints that it has it, and keeps it until its input ends.
 HOLDER = """
 import sys, time
 from airflow_provider_dtrain.store.write_queue import FileQueue

@@ -1,4 +1,4 @@
-"""What a follow channel carries: streams from offsets, windows, nonsense, network checks."""
+"""Content of a follow channel: streams from offsets, windows, invalid input, network checks."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_hosts_find_each_other_by_a_nonce(host: Host, tmp_path: Path) -> None:
         assert not refused["ok"]
         assert "refused" in refused["error"]
     wrong = other.call("net_connect", nonce="another-nonce", targets=targets[:1], timeout_s=5)["results"][0]
-    assert (wrong["ok"], wrong["error"]) == (False, "something else answers there")
+    assert (wrong["ok"], wrong["error"]) == (False, "another program answers there")
     one.call("net_close", nonce=NONCE)
     closed = other.call("net_connect", nonce=NONCE, targets=targets[:1], timeout_s=5)["results"][0]
     assert not closed["ok"]

@@ -1,4 +1,4 @@
-"""What a host removes of runs and archives that are old, and what a probe says of its account."""
+"""Garbage collection of old runs and archives on a host, and the account in a probe's report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def age(path: Path, seconds: float = 2 * OLD_S) -> None:
 
 
 def ended(host: Host, channel: Channel, run: str, **changes: Any) -> Path:
-    """Run something to its end and make it old; return its folder."""
+    """Run a program to its end, make the run old, and return its folder."""
     start(channel, make_plan(run, "true", **changes))
     channel.wait_event(run, "ended")
     folder = host.run_dir(run)

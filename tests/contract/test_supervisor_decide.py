@@ -29,7 +29,7 @@ def test_decisions_lie_where_the_ranks_look_and_nobody_else_reads_them(host: Hos
 
 
 def test_a_rank_sees_a_decision_only_as_a_whole(one_host: Host) -> None:
-    """It polls the file; a half written one would be nonsense to it."""
+    """The rank polls the file and could not parse a half-written one."""
     channel = one_host.channel()
     start(channel, make_plan(RUN, *SLEEP))
     over, bad = threading.Event(), []
@@ -123,7 +123,7 @@ def test_an_unknown_run_has_no_decisions_and_one_that_is_over_may_get_one(one_ho
 
 
 def test_a_link_to_decisions_is_not_followed(one_host: Host, tmp_path: Any) -> None:
-    """A rank may leave one; what it points at stays as it is."""
+    """A rank may create a symbolic link. Its target stays unchanged."""
     channel, precious = one_host.channel(), tmp_path / "precious"
     precious.write_text('{"0":"stop"}')
     start(channel, make_plan(RUN, *SLEEP))

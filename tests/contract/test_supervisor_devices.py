@@ -1,4 +1,4 @@
-"""Processes on the GPUs of a run, as the driver lists them: what a fence says of them."""
+"""Processes on the GPUs of a run, as listed by the driver, in the answer to a fence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRANGER = uids()[1]
 
 
 class Device:
-    """A host with one GPU, and who uses it."""
+    """A host with one GPU, and the processes that use it."""
 
     def __init__(self, host: Host, library: Path) -> None:
         self.host, self.users = host, host.root / "users"
@@ -59,7 +59,7 @@ def program(**account: Any) -> Iterator[int]:
 
 
 def ended(device: Device) -> Channel:
-    """Return the channel of a run that has come to its end."""
+    """Return the channel of a run that has ended."""
     channel = device.host.channel()
     start(channel, device.plan(RUN, "true"))
     channel.wait_event(RUN, "ended")

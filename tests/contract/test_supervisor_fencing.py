@@ -1,4 +1,4 @@
-"""Who may hold a slot, start, attach and end: locks, tokens, tombstones, renewals, lost runs."""
+"""Slots, starts, attachment and ends of runs on a host: locks, tokens, tombstones, renewals, lost runs."""
 
 from __future__ import annotations
 
@@ -227,14 +227,14 @@ def test_a_reboot_and_a_reused_pid_are_told_apart(tmp_path: Path, change: str) -
         until(lambda: not is_alive(pid) and not host.processes("t1.1.7"), "the death of the run")
         path = host.run_dir("t1.1.7") / "supervisor.json"
         known = json.loads(path.read_text())
-        # What the same file would say after a reboot, and after the pid went to another process.
+        # Content of the file as after a reboot, or after another process got the pid.
         known.update({"boot_id": "another"} if change == "boot" else {"pid": os.getpid()})
         path.write_text(json.dumps(known))
         code, output = host.command("start", "t1.1.7", stdin=json.dumps(make_plan("t1.1.7", *SLEEP)).encode())
         answer = json.loads(output)
         assert (code, answer["code"]) == (1, "lost")
         assert answer["cause"] == ("reboot" if change == "boot" else "supervisor_killed")
-        assert ("started anew" if change == "boot" else "belongs to another process") in answer["message"]
+        assert ("rebooted" if change == "boot" else "belongs to another process") in answer["message"]
         assert is_alive(os.getpid())
     finally:
         host.clean()

@@ -38,7 +38,7 @@ def test_a_fence_of_one_launch_leaves_the_other_alone_and_is_remembered(one_host
     channel = one_host.channel()
     start(channel, make_plan(RUN, *SLEEP, launch="first", prepare_timeout_s=5))
     assert channel.call("fence", run=RUN, token=7, launch="second")["clear"] is True
-    # A rank carries its mark from its exec on, a moment after "running".
+    # A rank has its mark from its exec on, shortly after the state "running".
     until(lambda: one_host.processes(RUN), "the rank of the other launch")
     status = channel.call("status")["runs"][RUN]
     assert (status["state"], status["buried"]) == ("running", False)

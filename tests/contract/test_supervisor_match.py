@@ -1,4 +1,4 @@
-"""Patterns that are looked for in the logs of a run's ranks, on the host."""
+"""Search for patterns in the logs of a run's ranks, on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_dtrain.hosts.supervisor import log_lines, without_edges
 from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start
 
 RUN = "t1.1.7"
-#: Rank 1 says something early, and both talk on for longer than any tail.
+#: Rank 1 prints the pattern early, and both ranks print more than any tail holds.
 TALK = (
     "python", "-c",
     "import os, sys\n"

@@ -82,7 +82,7 @@ def test_a_fence_that_answered_clear_before_a_power_cut_holds(host, recorder, tm
 
 
 def test_a_fence_of_a_run_that_never_came_holds_after_a_power_cut(host, recorder, tmp_path):
-    """Its tombstone is the first thing that this host keeps: the folder around it has to last as well."""
+    """The tombstone is the first file on this host, so its folder must be durable, too."""
     assert host.channel().call("fence", run=RUN, token=7, wait_s=10.0)["clear"]
     disk = after(recorder, len(recorder.steps()))
     with rebooted(disk, tmp_path / "again") as again, pytest.raises(Refusal, match="tombstone"):

@@ -1,4 +1,4 @@
-"""What a host tells of the progress of its ranks: their processes, and the pages that the library writes."""
+"""Progress reports of a host about its ranks: their processes, and the pages that the library writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_dtrain.train import progress
 from tests.contract.supervisor_host import SLEEP, Channel, Host, make_plan, start
 
 LIBRARY = str(Path(progress.__file__).parents[2])
-#: A rank that uses the library's page alone, without torch: it takes steps until a file named ``hold`` is there.
+#: A rank without torch that only writes the library's page: it takes steps until a file ``hold`` exists.
 RANK = (
     "import os, sys, time\n"
     f"sys.path.insert(0, {LIBRARY!r})\n"

@@ -1,4 +1,4 @@
-"""What may go wrong around a run on its host: removed files, leaked children, stopped supervisors, repetitions."""
+"""Faults of a run on its host: removed files, leaked children, stopped supervisors, repeated commands."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_lock_that_a_process_keeps_which_cannot_be_killed_is_named_and_spares_
     channel.wait_event("t1.1.7", "ended")
     until(lambda: channel.call("status")["slots"]["0"]["held_by"] is None, "the free lock")
     with (host.state_dir / "slots" / "0.lock").open("r+b") as keeper:
-        # A fence spares itself and every process above it, so that this one stands for one that nobody can kill.
+        # A fence spares itself and its ancestors, so this process stands for one that cannot be killed.
         fcntl.flock(keeper, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for _ in range(2):
             answer = channel.call("fence", run="t1.1.7", token=7, wait_s=0.2)
@@ -205,7 +205,7 @@ def test_status_says_what_recovery_asks_for(host: Host) -> None:
     reading = channel.call("probe")["boottime_s"]
     channel.call("renew", boottime_s=reading - 100 if reading > 200 else reading, runs=["t1.1.7"], orphan_timeout_s=900)
     assert channel.call("status")["runs"]["t1.1.7"]["unrenewed_s"] >= 0
-    # Readings of another boot say nothing about this one.
+    # Readings of another boot do not count.
     path = host.run_dir("t1.1.7") / "supervisor.json"
     known = json.loads(path.read_text())
     path.write_text(json.dumps({**known, "boot_id": "another"}))
@@ -219,7 +219,7 @@ def test_status_says_what_recovery_asks_for(host: Host) -> None:
 
 def test_a_requested_stop_reaches_programs_without_the_library_as_sigterm(one_host: Host) -> None:
     channel = one_host.channel()
-    # Rank 0 shows that it uses the library and looks for the file; rank 1 knows SIGTERM only.
+    # Rank 0 joins the library and polls for the file; rank 1 only handles SIGTERM.
     script = (
         "import os, signal, sys, time\n"
         "folder = os.environ['DTRAIN_RUN_DIR']\n"

@@ -1,4 +1,4 @@
-"""What a supervisor measures of its host while ranks run."""
+"""Measurements of a supervisor on its host while ranks run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def children(host: Host, run: str = RUN) -> list[int]:
 
 
 def sampler_of(host: Host) -> int:
-    """Return the pid of the one child of the supervisor that is no rank; it measures already."""
+    """Return the pid of the sampler, the only child of the supervisor that is not a rank, after its first sample."""
     until(lambda: samples(host), "a sample")
     (found,) = set(children(host)) - set(host.processes(RUN))
     return found

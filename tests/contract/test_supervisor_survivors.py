@@ -56,7 +56,7 @@ def leaks() -> Iterator[list[int]]:
 
 
 def leak(channel: Channel, leaks: list[int], run: str = RUN, argv: tuple[str, ...] = LEAK, slot: int = 0) -> int:
-    """Start a run that leaks; return the pid of what it leaks once that has become nameless."""
+    """Start a run that leaks a process, and return its pid once it runs ``sleep``."""
     plan = make_plan(run, *argv)
     plan["ranks"][0]["slot"] = slot
     start(channel, plan)

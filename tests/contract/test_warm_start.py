@@ -1,4 +1,4 @@
-"""What a part of Airflow does when it starts, so that the tasks it forks have less to do."""
+"""Imports at the start of a component of Airflow, which save work in the tasks that it forks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_dtrain.store.repository import Store
 
 
 class Job:
-    """What Airflow hands over when one of its parts starts."""
+    """Stand-in for the job that Airflow passes when a component starts."""
 
 
 CODE = Path(__file__).parents[1] / "jobs"
@@ -105,7 +105,7 @@ def test_a_store_that_is_configured_wrongly_stops_no_part_of_airflow(
     monkeypatch.setenv("AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN", wrong)
     with caplog.at_level(logging.WARNING):
         listener.on_starting(Job())
-    assert "The provider's store is not configured as it should be" in caplog.text
+    assert "The provider's store is not configured correctly" in caplog.text
 
 
 def test_a_module_that_cannot_be_imported_stops_no_part_of_airflow(
@@ -131,7 +131,7 @@ def test_a_task_of_anybody_pays_nothing() -> None:
 
 
 def test_the_parts_of_airflow_hand_over_a_job() -> None:
-    """The name that the listener looks for is the one that Airflow has."""
+    """The listener compares with Airflow's own class name."""
     from airflow.jobs.job import Job as OfAirflow
 
     assert OfAirflow.__name__ == "Job"

@@ -1,1 +1,1 @@
-"""Faults on real hosts: engines in processes of their own, ranks without torch, and a checker that trusts no store."""
+"""Fault tests on real hosts: engines in separate processes, ranks without torch, a checker independent of the store."""

@@ -1,4 +1,4 @@
-"""Worlds of the fault tests: root is needed, each module shares one."""
+"""Worlds of the fault tests. They require root, and the tests of a module share one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.netns import missing
 
 @pytest.fixture(scope="module")
 def new_world() -> Iterator[Callable[..., World]]:
-    """Make worlds, as ``World(...)`` does; all are gone after the module."""
+    """Factory of worlds, with the arguments of ``World``. All are closed after the module."""
     if reason := missing():
         pytest.skip(reason)
     made: list[World] = []
@@ -35,7 +35,7 @@ def world(new_world: Callable[..., World]) -> World:
 
 @pytest.fixture(autouse=True)
 def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Undo what a test that failed has left behind: the next one shares its world."""
+    """Undo the faults that a failed test has left, because the next test shares its world."""
     yield
     if "world" in request.fixturenames:
         request.getfixturevalue("world").heal()

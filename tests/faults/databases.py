@@ -1,4 +1,4 @@
-"""Databases of a world, and what may happen to them: away, locked, killed, set back to a backup."""
+"""Databases of a world, and their faults: stopped, locked, killed, restored from a backup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.standalone import wait_until
 
 
 class Database(Protocol):
-    """Where a store lives."""
+    """Database of a store, with the faults that it can have."""
 
     name: str
     url: str
@@ -38,7 +38,7 @@ class Database(Protocol):
 
 
 class Sqlite:
-    """One file; nothing in it can be killed."""
+    """One SQLite file. It has no server that could be killed."""
 
     name = "sqlite"
 
@@ -49,7 +49,7 @@ class Sqlite:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every writer out."""
+        """Block every writer."""
         connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -72,7 +72,7 @@ class Sqlite:
             source.backup(target)
 
     def restore(self) -> None:
-        """Put the backup in place; nobody may have the store open."""
+        """Replace the database by the backup. No process may have the store open."""
         for suffix in ("-wal", "-shm"):
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
         shutil.copy(self.saved, self.path)
@@ -82,7 +82,7 @@ class Sqlite:
 
 
 class Postgresql:
-    """A server of our own, with a schema for this world alone."""
+    """A PostgreSQL server of this world alone."""
 
     name = "postgresql"
 
@@ -115,7 +115,7 @@ class Postgresql:
         return self.url.replace("postgresql+psycopg://", "postgresql://")
 
     def kill(self) -> None:
-        """Kill the server without a word to it; its children end when they notice."""
+        """Kill the server and its child processes with SIGKILL."""
         pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for one in [pid, *map(int, children)]:
@@ -123,7 +123,7 @@ class Postgresql:
                 os.kill(one, signal.SIGKILL)
 
     def come_back(self) -> None:
-        """Start the server on what the disk has; memory that dying children hold may delay it."""
+        """Restart the server on its data. Shared memory of dying child processes may delay the start."""
         options = f"-p {self.server.port} -k {self.server.folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         options += " -c max_connections=60"
         log = str(self.server.folder / "log")
@@ -174,7 +174,7 @@ class Postgresql:
 
 
 def hold_lock(database: Database, seconds: float) -> threading.Thread:
-    """Lock the store for a time, beside what the test does."""
+    """Lock the store for some seconds in a background thread."""
 
     def work() -> None:
         with database.locked():

@@ -1,4 +1,4 @@
-"""What a test asks after its fault."""
+"""Checks after a fault."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.faults.event_files import document
 from tests.faults.verdict import violations
 from tests.faults.world import World
 
-#: What a busy machine may need to wake a supervisor, to end its ranks, and to look at all processes.
+#: Time that a busy machine may need to wake a supervisor, to end its ranks, and to scan all processes.
 SLACK_S = 30.0
 
 
 def all_is_well(world: World, *trials: int) -> None:
-    """Wait until the trials have ended and every slot came free; nothing may have gone wrong on the way."""
+    """Wait until the trials have ended and every slot is free, and assert that there are no violations."""
     world.heal()
     world.settle(list(trials))
     found = violations(world, list(trials))
@@ -22,7 +22,7 @@ def all_is_well(world: World, *trials: int) -> None:
 
 
 def starts(world: World, trial_id: int) -> list[int]:
-    """Return the step at which each attempt of a trial that ran began, by rank 0."""
+    """Return the start step of each attempt of a trial that ran, from rank 0's events."""
     found = []
     for view in world.store.trial_attempts(trial_id):
         events = world.store.events(view.attempt_id, kinds=("resumed",))
@@ -31,9 +31,12 @@ def starts(world: World, trial_id: int) -> list[int]:
 
 
 def gone_by_itself(world: World, trial_id: int, host: str | None = None) -> None:
-    """Return when every host (or one) has ended the trial's ranks: soon after its last renewal has run out.
+    """Wait until the hosts have ended the trial's ranks by themselves, soon after the last renewal expired.
 
-    The host's own record says which renewal was the last; the moment of the end is the first look that finds nothing.
+    The host's own record has the time of the last renewal. The time of the end is that of the first scan without a
+    process of the run.
+
+    :param host: only this host; None: every host of the trial
     """
     runs = {one.host: one.run for one in world.holders(trial_id) if host in (None, one.host)}
     assert runs, f"nothing of trial {trial_id} runs on {host or 'any host'}"
@@ -50,7 +53,7 @@ def gone_by_itself(world: World, trial_id: int, host: str | None = None) -> None
         told = functools.partial(document, world.host(name), runs[name])
         way = world.until(functools.partial(told, "ended"), f"the record of the end on {name}")
         assert way["reason"] == "orphaned"
-        # One that nobody renewed yet counts from its start.
+        # A run that was not renewed yet counts from its start.
         renewed = told("renewed").get("renewed_boottime_s") or told("state.json")["prepared_boottime_s"]
         after_s = at - renewed
         latest_s = world.orphan_timeout_s + world.kill_grace_s + SLACK_S

@@ -1,4 +1,4 @@
-"""What runs left on the hosts' own disks: files of events, and the last renewal."""
+"""Files of runs on the hosts' own disks: events, and the record of the last renewal."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.netns import NamespaceHost
 
 #: Stream -> number of its last event.
 Ends = dict[str, int]
-#: Attempt, token, host: one run on one host.
+#: (attempt, token, host): one run on one host.
 Part = tuple[int, int, str]
 
 
 def run_folders(host: NamespaceHost) -> list[Path]:
-    """Return the folders of all runs that left something on a host, which sees mounts of its own."""
+    """Return the folders of all runs on a host, as seen through the host's own mounts."""
     root = Path(f"/proc/{host.init_pid}/root/var/tmp") if host.init_pid else host.folder / "var-tmp"
     return sorted(path for path in root.glob("dtrain-*/*/runs/*") if RUN_NAME.fullmatch(path.name))
 
 
 def document(host: NamespaceHost, run: str, name: str) -> dict[str, Any]:
-    """Return a document of a run's folder; {} when it is not there."""
+    """Return a JSON document in a run's folder, {} when it is missing."""
     for folder in run_folders(host):
         if folder.name == run and (folder / name).exists():
             return dict(json.loads((folder / name).read_text()))
@@ -35,11 +35,11 @@ def document(host: NamespaceHost, run: str, name: str) -> dict[str, Any]:
 
 
 def lost_tails(world: World) -> list[str]:
-    """Return files of events on the hosts of which the store lacks the end.
+    """Return the event files on the hosts whose last events are missing in the store.
 
-    A run's files were read to their end when the store has the host's ``ended`` event, which is sent behind all
-    others, or when the attempt completed, which no host may miss. Any other end may come before all was read: a host
-    was given up, a person killed the trial, a follower was replaced.
+    A run's files must be read completely when the store has the host's ``ended`` event, which is sent after all other
+    events, or when the attempt completed. Any other end may precede the last events: a host was given up, a user killed
+    the trial, or a follower was replaced.
     """
     found, numbers, told = [], _attempts(world), Told(world)
     there = {part: ends for host in world.hosts for part, ends in _on_disk(host, numbers).items()}
@@ -60,7 +60,7 @@ def lost_tails(world: World) -> list[str]:
 
 
 class Told:
-    """What the store has: ``ends`` per part of a run, the parts that ``ended``, the files that began ``anew``."""
+    """Events in the store: ``ends`` per part of a run, the parts that ``ended``, the files that began ``anew``."""
 
     def __init__(self, world: World) -> None:
         self.ends: dict[Part, Ends] = defaultdict(dict)
@@ -83,7 +83,7 @@ def _attempts(world: World) -> dict[tuple[int, int], tuple[int, str]]:
 
 
 def _on_disk(host: NamespaceHost, numbers: dict[tuple[int, int], tuple[int, str]]) -> dict[Part, Ends]:
-    """Return where the files of events on a host end."""
+    """Return the last event numbers of the event files on a host."""
     found: dict[Part, Ends] = {}
     for folder in run_folders(host):
         trial, number, token = folder.name.rpartition("t")[2].split(".")
@@ -97,6 +97,6 @@ def _on_disk(host: NamespaceHost, numbers: dict[tuple[int, int], tuple[int, str]
 
 
 def last_of(path: Path) -> int:
-    """Return the number of a file's last whole event; 0 when it has none."""
+    """Return the number of a file's last complete event, 0 when there is none."""
     whole = path.read_bytes().rpartition(b"\n")[0]
     return max((int(event["seq"]) for event in map(decode_event, whole.splitlines()) if event), default=0)

@@ -1,4 +1,4 @@
-"""Seeded runs: trials of random sizes, random faults at random moments, and the verdict."""
+"""Seeded fuzz runs: trials of random sizes, random faults at random times, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from tests.faults.inject import FAULTS, UNDONE_FIRST, Undo, wait
 from tests.faults.verdict import violations
 from tests.faults.world import World
 
-#: Faults that only some worlds can have.
+#: Fault -> feature that the world must have.
 NEEDS = {"database killed": "postgresql", "host clock": "clocks", "full disk": "small disk"}
-#: A store cannot be backed up while its server is away.
+#: Faults that exclude each other: a store cannot be backed up while its server is down.
 APART = frozenset({"database killed", "backup restored"})
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one fuzzed run did and found."""
+    """Record of one fuzz run."""
 
     seed: int
     faults: tuple[str, ...]
     violations: tuple[str, ...]
-    #: From the moment when every fault was undone and the trials had ended to a gang on all slots.
+    #: Time from the end of the trials, with every fault undone, until a gang holds all slots; -1: it did not settle.
     recovery_s: float
     wall_s: float
     notes: list[str] = field(default_factory=list)
 
 
 def possible(world: World, *, clocks: bool) -> list[str]:
-    """Return the faults that may hit a world."""
+    """Return the names of the faults that a world supports."""
     have = {world.db.name, "clocks" if clocks else "", "small disk" if world.disk_mib else ""}
     return [name for name in FAULTS if NEEDS.get(name, world.db.name) in have]
 
 
 def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> Run:
-    """Run some trials under one or two faults and return what was wrong.
+    """Run some trials with some faults, and return the record with its violations.
 
     :param names: faults to choose from
-    :param most: most faults in one run
+    :param most: largest number of faults in one run
     """
     dice, begun = random.Random(seed), time.monotonic()
     sizes = dice.choice([(2,), (4,), (6,), (2, 4), (4, 4), (1, 2, 4), (2, 2, 2, 2), (6, 2)])
@@ -69,7 +69,7 @@ def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> 
 
 
 def disturb(world: World, dice: random.Random, chosen: Sequence[str], notes: list[str]) -> None:
-    """Let the faults happen, last a while, and end."""
+    """Inject the faults, wait for a while, and undo them."""
     begun, undos = time.monotonic(), dict[str, Undo]()
     for name in chosen:
         notes.append(f"{time.monotonic() - begun:.1f} s after the first fault: {name}")

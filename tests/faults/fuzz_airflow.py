@@ -1,4 +1,4 @@
-"""Seeded runs under a whole Airflow: its processes are killed and stopped, hosts fail, users change tasks."""
+"""Seeded fuzz runs with a complete Airflow: killed and stopped processes, failed hosts, tasks changed by users."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OVER = ("success", "failed")
 
 @dataclass
 class Begun:
-    """A DAG run of a fuzzed run, and what may become of it."""
+    """A DAG run of a fuzz run, and the states in which it may end."""
 
     dag_id: str
     run_id: str
     #: States in which the DAG run may end.
     ends: tuple[str, ...] = ("success",)
-    #: States in which its trials may end, all but the last one.
+    #: States in which its trials except the last one may end.
     earlier: tuple[str, ...] = ("completed",)
     #: States in which its last trial may end.
     last: tuple[str, ...] = ("completed",)
@@ -37,31 +37,34 @@ class Begun:
 
 @dataclass
 class Scene:
-    """Everything that the faults of one run can hit."""
+    """Targets of the faults of one run."""
 
     stage: Stage
     runs: list[Begun]
     dice: random.Random
 
     def live(self) -> Begun | None:
-        """Return a DAG run whose task has begun and not ended; None when there is none."""
+        """Return a random DAG run whose task has started and not ended, None when there is none."""
         found = [run for run in self.runs if self.task_state(run) in ("running", "deferred")]
         return self.dice.choice(found) if found else None
 
     def task_state(self, run: Begun) -> str:
-        """Return the state of the task of a DAG run; empty when the API server does not answer."""
+        """Return the state of the task of a DAG run, empty when the API server does not answer."""
         with contextlib.suppress(OSError, RuntimeError):
             return str(self.stage.airflow.task(run.dag_id, run.run_id, "train")["state"])
         return ""
 
     def busy_host(self) -> NamespaceHost:
-        """Return a host on which something runs; any host when nothing does."""
+        """Return a host on which a run has processes, the first host when there is none."""
         names = sorted({one.host for one in self.stage.holders()})
         hosts = list(self.stage.hosts)
         return next(host for host in hosts if host.name == self.dice.choice(names)) if names else hosts[0]
 
     def signal_rank(self, number: int, *, parent: bool = False) -> tuple[int, int] | None:
-        """Send a signal to a process that holds a slot, or to its parent; return what got it."""
+        """Send a signal to a process that holds a slot, or to its parent.
+
+        :return: pid and start time of the signalled process, None when there is none
+        """
         found = sorted(self.stage.holders(), key=lambda one: (one.run, one.host, one.slot))
         pid = self.dice.choice(found).pid if found else 0
         status = stat_of(pid) if pid else None
@@ -98,7 +101,7 @@ def _signal_all(pids: Sequence[tuple[int, int]], number: int) -> None:
 
 
 def kill_worker(scene: Scene) -> Undo:
-    """End the worker that follows a trial; its retry follows the same gang."""
+    """Kill the worker that follows a trial. The retry follows the same gang."""
     for run in scene.runs:
         if run.dag_id == "in_worker" and scene.task_state(run) == "running":
             with contextlib.suppress(StopIteration, AssertionError):
@@ -119,7 +122,7 @@ def _mark(state: str) -> Callable[[Scene], Undo]:
 
 
 def clear(scene: Scene) -> Undo:
-    """Clear a task: its trial is ended, and another one does the work from the start."""
+    """Clear a task: its trial is killed, and a new trial starts from the beginning."""
     run = scene.live()
     if run is not None:
         body = {"dag_run_id": run.run_id, "task_ids": ["train"], "dry_run": False, "only_failed": False}
@@ -168,13 +171,16 @@ FAULTS: Mapping[str, Callable[[Scene], Undo]] = {
     "host crash": crash_host,
     "cut host": cut_host,
 }
-#: The API server answers these.
+#: Faults that need an answer of the API server.
 NEED_ANSWERS = {"mark failed", "mark success", "clear", "kill worker"}
 AWAY = {"kill api-server", "stop api-server"}
 
 
 def draw(dice: random.Random, names: Sequence[str], most: int) -> tuple[str, ...]:
-    """Return some faults that can happen together: one per part of Airflow, users only while it answers."""
+    """Return some random faults that can be combined.
+
+    There is at most one per component of Airflow, and no user action while the API server is down.
+    """
     while True:
         chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
         parts = [name.split()[-1] for name in chosen if name.split()[-1] in PARTS]
@@ -183,7 +189,7 @@ def draw(dice: random.Random, names: Sequence[str], most: int) -> tuple[str, ...
 
 
 def one_run(stage: Stage, seed: int, names: Sequence[str] = tuple(FAULTS), *, most: int = 2) -> Run:
-    """Run some DAG runs under one or two faults and return what was wrong."""
+    """Run some DAG runs with some faults, and return the record with its violations."""
     dice, begun, notes = random.Random(seed), time.monotonic(), list[str]()
     stage.restart_dead_parts()
     runs = []
@@ -219,7 +225,7 @@ def _disturb(scene: Scene, chosen: Sequence[str], notes: list[str]) -> None:
 
 
 def _ends(scene: Scene) -> list[str]:
-    """Wait for the end of everything; return what is wrong."""
+    """Wait until every DAG run and trial has ended, and return the violations."""
     stage, found, ends = scene.stage, list[str](), dict[int, str]()
     for run in scene.runs:
         state = stage.airflow.wait(run.dag_id, run.run_id, timeout_s=900)

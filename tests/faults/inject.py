@@ -1,4 +1,4 @@
-"""The faults, by name: each does its harm and returns what undoes it."""
+"""The faults by name. Each function injects its fault and returns a function that undoes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def nothing() -> None:
 
 
 def wait(seconds: float) -> None:
-    """Let a fault last."""
+    """Wait for the duration of a fault."""
     threading.Event().wait(seconds)
 
 
@@ -46,13 +46,13 @@ def _supervisor(world: World, dice: random.Random) -> int | None:
 
 
 def busy_host(world: World, dice: random.Random) -> NamespaceHost:
-    """Return a host on which something runs; any host when nothing does."""
+    """Return a host on which ranks run, any host when there is none."""
     names = sorted({one.host for one in world.ranks()})
     return world.host(dice.choice(names)) if names else dice.choice(list(world.hosts))
 
 
 def sessions(host: NamespaceHost) -> list[int]:
-    """Return the processes that carry the host's open connections."""
+    """Return the pids of the host's sshd processes."""
     found = []
     for pid in host.pids():
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def crash_host(world: World, dice: random.Random) -> Undo:
     host = busy_host(world, dice)
     host.crash()
 
-    # It may be cut off as well, so nobody waits for it here.
+    # The host may be cut off as well, so the undo does not wait for its sshd.
     return host.boot
 
 
@@ -111,7 +111,7 @@ def cut_all(world: World, dice: random.Random) -> Undo:
 
 
 def restart_sshd(world: World, dice: random.Random) -> Undo:
-    """End every connection and let sshd begin anew."""
+    """Kill every sshd session and let sshd restart."""
     host = busy_host(world, dice)
     for pid in sessions(host):
         _signal(pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ def restart_sshd(world: World, dice: random.Random) -> Undo:
 
 
 def stop_proxy(world: World, dice: random.Random) -> Undo:
-    """Hold back what is on its way, in both directions, as a stopped proxy does."""
+    """Stop the sshd sessions of a host, which delays data in both directions as a stopped proxy does."""
     host = busy_host(world, dice)
     stopped = [(pid, found[2]) for pid in sessions(host) if (found := stat_of(pid))]
     for pid, _ in stopped:
@@ -151,7 +151,7 @@ def _stop(pid: int | None) -> Undo:
 
 
 def set_clock(world: World, dice: random.Random) -> Undo:
-    """Step the wall clock of a host; needs a world with clocks."""
+    """Step the wall clock of a host by an hour. Requires a world with clocks."""
     host, off_s = busy_host(world, dice), dice.choice([3600, -3600])
     (host.folder / "clock").write_text(str(off_s))
     return lambda: (host.folder / "clock").write_text("0")
@@ -176,7 +176,7 @@ def lock_store(world: World, dice: random.Random) -> Undo:
 
 
 def leak_child(world: World, dice: random.Random) -> Undo:
-    """Let each rank of a host leave a process that has nothing of its run."""
+    """Let each rank of a host leave a detached process."""
     mark = busy_host(world, dice).folder / "var-tmp" / "leak"
     mark.touch()
     return lambda: mark.unlink(missing_ok=True)
@@ -191,7 +191,7 @@ def read_only_home(world: World, dice: random.Random) -> Undo:
 
 
 def fill_disk(world: World, dice: random.Random) -> Undo:
-    """Fill the disk that holds a host's state; needs a world whose hosts have a small disk."""
+    """Fill the disk that holds a host's state. Requires a world whose hosts have a small disk."""
     path = busy_host(world, dice).folder / "var-tmp" / "filled"
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 20)):
@@ -200,14 +200,14 @@ def fill_disk(world: World, dice: random.Random) -> Undo:
 
 
 def flood_log(world: World, dice: random.Random) -> Undo:
-    """Let each rank of a host write as much as it can."""
+    """Let each rank of a host flood its log."""
     mark = busy_host(world, dice).folder / "var-tmp" / "flood"
     mark.touch()
     return lambda: mark.unlink(missing_ok=True)
 
 
 def restore_backup(world: World, dice: random.Random) -> Undo:
-    """Back the store up now; the undo sets it back to this moment, with everything stopped that has it open."""
+    """Back up the store now. The undo restores the backup while no process has the store open."""
     world.trigger.kill()
     world.db.backup()
     world.trigger.start()
@@ -222,7 +222,7 @@ def restore_backup(world: World, dice: random.Random) -> Undo:
     return restore
 
 
-#: name -> fault; all of them may hit any world at any time.
+#: name -> fault. Every fault may occur at any time, in each world that supports it.
 FAULTS: Mapping[str, Callable[[World, random.Random], Undo]] = {
     "kill rank": kill_rank, "kill supervisor": kill_supervisor, "kill trigger": kill_trigger,
     "host crash": crash_host, "reboot": reboot_host, "cut host": cut_host, "cut all": cut_all,
@@ -232,5 +232,5 @@ FAULTS: Mapping[str, Callable[[World, random.Random], Undo]] = {
     "database killed": kill_database, "host clock": set_clock, "leaked child": leak_child,
     "full disk": fill_disk, "log flood": flood_log, "backup restored": restore_backup, **ACTIONS,
 }  # fmt: skip
-#: The store has to be the right one, with no lock from outside, before anything else is undone in it.
+#: The store must be restored and unlocked before other faults are undone.
 UNDONE_FIRST = ("store locked", "backup restored")

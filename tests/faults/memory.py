@@ -1,15 +1,15 @@
-"""Peak memory of the processes that follow gangs."""
+"""Peak memory of follower processes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: A follower's process starts with about 150 MiB; what hosts send is bounded far below the rest.
+#: Limit per follower process. It starts with about 150 MiB; buffers for data from hosts are bounded far below the rest.
 MOST_MIB = 500
 
 
 def peak_mib(pid: int) -> float:
-    """Return the most memory that a process ever had resident, MiB; 0 when it is gone."""
+    """Return the peak resident memory of a process in MiB, 0 when it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -18,6 +18,6 @@ def peak_mib(pid: int) -> float:
 
 
 def grown(pids: list[int]) -> list[str]:
-    """Return the processes that have used more memory than a follower may."""
+    """Return a message for each process that has exceeded :data:`MOST_MIB`."""
     peaks = {pid: peak_mib(pid) for pid in pids}
     return [f"process {pid} used {peak:.0f} MiB" for pid, peak in peaks.items() if peak > MOST_MIB]

@@ -1,4 +1,4 @@
-"""The mutants: what is broken, where, and the test that notices."""
+"""Table of the mutants: the break, its place, and the test that detects it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CORE = "airflow_provider_dtrain/core"
 class Mutant:
     """One deliberate break.
 
-    :param name: what the broken code does wrong
+    :param name: wrong behaviour of the broken code
     :param path: file, relative to the repository
-    :param old: text that stands in the file exactly once
-    :param new: text that takes its place
-    :param test: pytest's name of the test that must fail
+    :param old: text that occurs in the file exactly once
+    :param new: replacement text
+    :param test: pytest node id of the test that must fail
     """
 
     name: str

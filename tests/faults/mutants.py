@@ -1,11 +1,11 @@
-"""Deliberate breaks of the protocol, the store and the supervisor, each with the fast test that notices it.
+"""Deliberate breaks of the protocol, the store and the supervisor, each with the fast test that detects it.
 
-    python -m tests.faults.mutants            # every mutant, a line each
-    python -m tests.faults.mutants token      # those whose name has the word
+    python -m tests.faults.mutants            # every mutant, one line each
+    python -m tests.faults.mutants token      # mutants whose name contains the word
 
-Each mutant is applied to a copy of the repository, and its test, which passes on the whole copy, must fail there.
-``test_mutants.py`` checks in every run that each break still fits the code, that its test exists, and that README.md
-lists it.
+Each mutant is applied to a copy of the repository. Its test passes on the unbroken copy and must fail on the broken
+one. ``test_mutants.py`` checks in every test run that each mutant still matches the code, that its test exists, and
+that README.md lists it.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ TIMEOUT_S = 300.0
 
 
 def broken_copy(mutant: Mutant, folder: Path) -> None:
-    """Break the copy of the repository in ``folder``, and mend what the mutant before it broke.
+    """Apply a mutant to the copy of the repository in ``folder``.
 
-    :raises ValueError: the line to break is not there exactly once
+    :raises ValueError: the text to replace does not occur exactly once
     """
     text = (ROOT / mutant.path).read_text()
     if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.path} has {text.count(mutant.old)} places with {mutant.old!r}, not 1.")
+        raise ValueError(f"{mutant.path} must have one place with {mutant.old!r}, got {text.count(mutant.old)}.")
     (folder / mutant.path).write_text(text.replace(mutant.old, mutant.new))
 
 
 def run_tests(tests: Sequence[str], folder: Path, *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
-    """Run tests on the copy of the repository in ``folder``, up to the first that fails."""
+    """Run tests on the copy of the repository in ``folder``, up to the first failure."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=folder, env=environment, timeout=timeout_s, capture_output=True, check=False)
 
 
 def check_whole(mutants: Sequence[Mutant], folder: Path) -> None:
-    """Do nothing when the tests of all mutants pass on the copy that is not broken.
+    """Check that the tests of all mutants pass on the unbroken copy.
 
-    :raises RuntimeError: one fails there, so it could not tell whether a mutant is noticed
+    :raises RuntimeError: a test fails there, so it could not detect its mutant
     """
     tests = list(dict.fromkeys(mutant.test for mutant in mutants))
     done = run_tests(tests, folder, timeout_s=TIMEOUT_S + 10 * len(tests))
     if done.returncode:
-        raise RuntimeError(f"Without any mutant the tests fail:\n{done.stdout.decode()[-2000:]}")
+        raise RuntimeError(f"The tests fail on the unbroken copy:\n{done.stdout.decode()[-2000:]}")
 
 
 def is_killed(mutant: Mutant, folder: Path) -> bool:
@@ -71,14 +71,14 @@ def is_killed(mutant: Mutant, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Run the mutants and return how many survived."""
+    """Run the mutants and return the number of survivors."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.mutants", description=__doc__)
-    parser.add_argument("word", nargs="?", default="", help="only mutants whose name has this word")
+    parser.add_argument("word", nargs="?", default="", help="only mutants whose name contains this word")
     word = parser.parse_args().word
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="dtrain-mutants-") as name:
         folder = Path(name)
-        # Some tests run the supervisor under another account.
+        # Some tests run the supervisor under another account, which must reach the copy.
         folder.chmod(0o755)
         for part in COPIED:
             source = ROOT / part

@@ -1,4 +1,4 @@
-"""Processes on the test hosts, read from /proc: nothing here believes the store, nor what a run says of itself."""
+"""Processes on the test hosts, read from /proc, independently of the store and of a run's own records."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import NamedTuple
 from tests.netns import NamespaceHost, NamespaceHosts
 
 EVERY_S = 0.25
-#: Run of a process that no look has seen begin: it has detached itself from everything that is known.
+#: Run of a process whose origin no scan has seen: it is detached from all known processes.
 UNKNOWN = "unknown"
-#: Roles of the supervisor file; they never become code of a user.
+#: Command line of a role of the supervisor. Such a process never runs a user's code.
 _ROLE = re.compile(rb"[^\0]*\0[^\0]*supervisor/[0-9a-f]{64}\.py\0")
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A process of a run, and the slot of the rank that it descends from."""
+    """A process of a run, with the slot of the rank from which it descends."""
 
     host: str
     slot: str
     run: str
-    #: Outside the host.
+    #: In the outer pid namespace.
     pid: int
     start_time: int
     is_rank: bool = False
@@ -38,7 +38,7 @@ class Holder:
 
 
 class Status(NamedTuple):
-    """A process by /proc/<pid>/stat."""
+    """Fields of /proc/<pid>/stat."""
 
     state: str
     parent: int
@@ -47,7 +47,7 @@ class Status(NamedTuple):
 
 
 def stat_of(pid: int) -> Status | None:
-    """Return what /proc says of a process; None when there is no such process."""
+    """Return the status of a process, None when it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:
@@ -56,7 +56,7 @@ def stat_of(pid: int) -> Status | None:
 
 
 def variables(pid: int) -> dict[str, str]:
-    """Return a process's environment as it was started with."""
+    """Return the initial environment of a process."""
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -66,13 +66,13 @@ def variables(pid: int) -> dict[str, str]:
 
 
 def lives(pid: int, start_time: int) -> bool:
-    """Return whether exactly this process still is there and no zombie."""
+    """Return whether exactly this process exists and is not a zombie."""
     found = stat_of(pid)
     return found is not None and found[0] not in "ZX" and found[2] == start_time
 
 
 def pids_of(hosts: Iterable[NamespaceHost]) -> dict[int, str]:
-    """Return every process of the hosts, their init processes left out, with the name of its host."""
+    """Return pid -> name of the host of every process of the hosts, without their init processes."""
     inside = {host.pid_namespace: host for host in hosts if host.pid_namespace}
     found = {}
     for name in os.listdir("/proc"):
@@ -87,22 +87,22 @@ def pids_of(hosts: Iterable[NamespaceHost]) -> dict[int, str]:
 
 
 class Census:
-    """Knows the processes of the hosts by their ancestors, as seen at each look, and by their namespace.
+    """Assigns the processes of the hosts to runs, by their ancestors in each scan and by their namespace.
 
-    A rank says at its start whose it is. What descends from it or from its supervisor, or is in its session, is of the
-    same run for as long as it lives, whatever becomes of its parents and its environment. A process that was never seen
-    below them, but is below the host's first process and below no sshd, is of an unknown run.
+    A rank's environment names its run. A process that descends from the rank or its supervisor, or is in its session,
+    belongs to the same run for its lifetime, even if its parents end or its environment changes. A process that was
+    never seen below them, but is below the host's init and below no sshd, belongs to an unknown run.
     """
 
     def __init__(self, hosts: Iterable[NamespaceHost]) -> None:
         self.hosts = hosts
-        #: Process -> the slots that it may use; of a supervisor and its reaper those of all its ranks.
+        #: Process -> the slots that it may use. ``_above`` has supervisors and reapers, with all their ranks' slots.
         self._known: dict[tuple[int, int], set[Holder]] = {}
         self._above: dict[tuple[int, int], set[Holder]] = {}
         self._lock = threading.Lock()
 
     def look(self) -> list[Holder]:
-        """Return every living process of a run, with each slot that it may use."""
+        """Scan once and return every living process of a run, with each slot that it may use."""
         with self._lock:
             found = {pid: (host, status) for pid, host in pids_of(self.hosts).items() if (status := stat_of(pid))}
             found = {pid: place for pid, place in found.items() if place[1].state not in "ZX"}
@@ -112,7 +112,7 @@ class Census:
                     del table[gone]
             inits = {host.init_pid for host in self.hosts if host.init_pid}
             new = [pid for pid in found if (pid, found[pid][1].start_time) not in self._known]
-            # Ranks first: they tell whose their supervisors are.
+            # Ranks first: they determine the runs of their supervisors.
             for pid in [pid for pid in new if not self._note_rank(pid, found)]:
                 if not _ROLE.match(_read(pid, "cmdline")):
                     self._note_other(pid, found, inits)
@@ -145,7 +145,7 @@ class Census:
 
 
 def ancestors(pid: int, found: dict[int, tuple[str, Status]]) -> list[int]:
-    """Return a process and everything above it on its host, its first process left out."""
+    """Return a process and its ancestors on its host, without the host's init."""
     above = [pid]
     while (parent := found[above[-1]][1].parent) in found and parent not in above:
         above.append(parent)
@@ -160,7 +160,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 class Checker:
-    """Looks several times a second whether two runs are in one slot."""
+    """Checks four times per second whether two runs use one slot."""
 
     def __init__(self, hosts: NamespaceHosts) -> None:
         self.census, self.violations, self.looks = Census(hosts), list[str](), 0
@@ -173,15 +173,15 @@ class Checker:
             try:
                 self.look()
             except Exception as error:
-                # Who does not look sees nothing wrong.
-                self.violations.append(f"the checker could not look at {time.time():.2f}: {error!r}")
+                # A check that fails would otherwise report no violation.
+                self.violations.append(f"the checker failed at {time.time():.2f}: {error!r}")
 
     def look(self) -> list[Holder]:
-        """Look once; return what holds slots."""
+        """Check once and return the processes that hold slots."""
         found, seen = self.census.look(), dict[tuple[str, str], Holder]()
         for one in found:
             other = seen.setdefault(one.place, one)
-            # A scan takes a moment: only what lives at one and the same time counts.
+            # A scan takes time: only processes that live at the same time count.
             if other.run != one.run and lives(other.pid, other.start_time) and lives(one.pid, one.start_time):
                 self.violations.append(f"slot {one.place} is held by {other.run} and {one.run} at {time.time():.2f}")
         self.looks += 1
@@ -192,6 +192,6 @@ class Checker:
         self._thread.join(timeout=10)
 
     def check(self) -> None:
-        """Do nothing when it has looked to the end."""
-        assert not self._thread.is_alive(), "the checker hangs: its last looks found nothing because there were none"
-        assert self.looks > 0, f"the checker never looked: {self.violations}"
+        """Assert that the checker ran until it was closed."""
+        assert not self._thread.is_alive(), "the checker hangs, so it has not checked the last part of the test"
+        assert self.looks > 0, f"the checker never completed a scan: {self.violations}"

@@ -1,4 +1,4 @@
-"""A real Airflow beside test hosts: its parts are killed and started again, people change its tasks."""
+"""A complete Airflow with test hosts: its components are killed and restarted, users change its tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.netns import NamespaceHosts
 from tests.netns.transport import ssh_to
 from tests.support.standalone import Standalone, wait_until
 
-#: Longer than Airflow needs to see that a worker has died (60 s here), on a machine with much else to do.
+#: Longer than Airflow needs on a busy machine to notice a dead worker (60 s here).
 ORPHAN_TIMEOUT_S = 400
 CONFIG = """
 name: faults
@@ -38,13 +38,13 @@ checkpoint_storage: {{type: shared_fs, host_path: {shared}}}
 
 
 class Stage:
-    """Airflow, hosts, and a checker that reads their processes."""
+    """Airflow, hosts, and a checker of the hosts' processes."""
 
     def __init__(self, airflow: Standalone, hosts: NamespaceHosts) -> None:
         self.airflow, self.hosts = airflow, hosts
         self.checker = Checker(hosts)
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
-        #: trial -> ranks and last step
+        #: Trial -> number of ranks and last step.
         self.goals: dict[int, tuple[int, int]] = {}
         self._asked: dict[str, tuple[int, int]] = {}
         self._expected: dict[int, tuple[str, ...]] = {}
@@ -58,9 +58,9 @@ class Stage:
 
     # -- trials --------------------------------------------------------------------------------
     def start(self, dag_id: str, slots: int = 4, until: int = 3000) -> str:
-        """Start a DAG run with one trial; return its run id.
+        """Start a DAG run with one trial and return its run id.
 
-        :param until: last step; each takes 0.1 s
+        :param until: last step; a step takes 0.1 s
         """
         config = CONFIG.format(slots=slots, until=until, shared=self.hosts.folder / "shared")
         run_id = self.airflow.trigger(dag_id, {"config": config})
@@ -70,7 +70,7 @@ class Stage:
     def trial_of(self, run_id: str, *, after: int = 0) -> TrialView:
         """Return the latest trial of a DAG run.
 
-        :param after: only a trial with a higher number counts
+        :param after: wait for a trial with a higher id
         """
 
         def known() -> TrialView | None:
@@ -98,20 +98,20 @@ class Stage:
         return self._expected.get(trial_id, ("completed",))
 
     def holders(self, trial_id: int | None = None) -> list[Holder]:
-        """Return what runs on the hosts, of one trial or of all."""
+        """Return the processes on the hosts, of one trial or of all."""
         return [one for one in self.checker.look() if trial_id is None or f"t{trial_id}." in one.run]
 
     def held(self) -> list[Any]:
         return [slot for slot in self.store.slots() if slot.allocation_id is not None]
 
     def running(self, trial_id: int) -> set[int]:
-        """Return the processes of the trial's ranks, once all of them have begun."""
+        """Return the pids of the trial's processes, once every rank has reported a step."""
         slots, _ = self.goals[trial_id]
         self.until(lambda: self.steps(trial_id) >= slots, f"{slots} ranks of trial {trial_id}")
         return {one.pid for one in self.holders(trial_id)}
 
     def steps(self, trial_id: int) -> int:
-        """Return how many ranks of the latest attempt have told of a step."""
+        """Return how many ranks of the latest attempt have reported a step."""
         events = self.store.events(self.trial(trial_id).attempt_id, kinds=("report",))
         return len({event.stream for event in events})
 
@@ -122,26 +122,30 @@ class Stage:
         return self.followed(trial_id, "triggerer")
 
     def followed(self, trial_id: int, by: str, *, after: int = 0) -> AttemptView:
-        """Return the attempt once somebody follows it under a higher watch.
+        """Return the attempt once a follower has it under a higher watch.
 
-        :param by: how the name of who follows begins
+        :param by: prefix of the follower's name
+        :param after: the watch must be higher than this
         """
 
         def there() -> AttemptView | None:
             view = self.attempt(trial_id)
             return view if view.watch > after and (view.watcher or "").startswith(by) else None
 
-        return self.until(there, f"a {by} that follows trial {trial_id}")
+        return self.until(there, f"{by} as follower of trial {trial_id}")
 
     def until(self, condition: Any, what: str, timeout_s: float = 300.0) -> Any:
-        """Return the first true value of a condition."""
+        """Return the first true value of a condition.
+
+        :raises TimeoutError: the condition stayed false; the message describes the stage
+        """
         try:
             return wait_until(condition, timeout_s=timeout_s, what=what)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe()}") from None
 
     def ends(self, run_id: str, state: str, dag_id: str = "deferred") -> None:
-        """Return when the DAG run has come to its end."""
+        """Wait until the DAG run has ended, and assert its state."""
         try:
             found = self.airflow.wait(dag_id, run_id, timeout_s=600)
         except TimeoutError as error:
@@ -149,14 +153,14 @@ class Stage:
         assert found == state, self.describe()
 
     def is_clean(self, ends: dict[int, str]) -> None:
-        """See that everything is over and that nothing went wrong.
+        """Wait until the trials have ended, and assert that there are no violations.
 
         :param ends: trial -> state in which it must have ended
         """
         assert self.left(ends) == [], self.describe()
 
     def left(self, ends: dict[int, str]) -> list[str]:
-        """Wait for the end of everything; return what went wrong.
+        """Wait until the trials have ended and every slot is free, and return the violations.
 
         :param ends: trial -> state in which it must have ended
         """
@@ -177,14 +181,14 @@ class Stage:
 
     # -- Airflow's processes -------------------------------------------------------------------
     def kill_part(self, name: str, *, alone: bool = False) -> None:
-        """End a part of Airflow by SIGKILL.
+        """Kill a component of Airflow with SIGKILL.
 
-        :param alone: what it started lives on
+        :param alone: leave its child processes alive
         """
         self._kill([self.part(name)] if alone else tree([self.part(name)]))
 
     def kill_worker(self, dag_id: str, run_id: str) -> None:
-        """End the process that runs a task, and those that look after it, by SIGKILL."""
+        """Kill the process that runs a task, and its parents up to the scheduler, with SIGKILL."""
         scheduler, title = self.part("scheduler"), f"airflow worker -- {self._task_id(dag_id, run_id)}"
         pid = next(int(entry.name) for entry in processes() if title in words(entry))
         chain = []
@@ -197,11 +201,11 @@ class Stage:
         self._kill(reversed(chain))
 
     def followers(self) -> list[int]:
-        """Return the processes of the triggerer, which follow gangs."""
+        """Return the pids of the triggerer, whose processes follow gangs."""
         return tree([self.part("triggerer")])
 
     def start_part(self, name: str) -> None:
-        """Start a part of Airflow that was killed."""
+        """Start a component of Airflow that was killed."""
         log = (self.airflow.home / f"{name}-again.log").open("ab")
         command = [sys.executable, "-m", "airflow", name]
         self.parts[name] = subprocess.Popen(
@@ -210,7 +214,10 @@ class Stage:
         )  # fmt: skip
 
     def restart_dead_parts(self) -> None:
-        """Start what has died, as a service manager does: Airflow 3.3's scheduler does when a DAG is deleted."""
+        """Restart dead components, as a service manager does.
+
+        The scheduler of Airflow 3.3 dies when a DAG is deleted.
+        """
         for name in ("scheduler", "triggerer", "api-server"):
             if not self._lives(name):
                 self.start_part(name)
@@ -227,7 +234,7 @@ class Stage:
         return str(self.airflow.task(dag_id, run_id, "train")["id"])
 
     def part(self, name: str) -> int:
-        """Return the first process of a part of Airflow."""
+        """Return the pid of the main process of a component of Airflow."""
         if name in self.parts:
             return self.parts[name].pid
         names = (f"airflow {name}", f"airflow {name.replace('-', '_')}")
@@ -235,7 +242,7 @@ class Stage:
             status = stat_of(int(entry.name))
             if status and status[1] == self.airflow.pid and any(one in words(entry) for one in names):
                 return int(entry.name)
-        raise AssertionError(f"no process of {name}")
+        raise AssertionError(f"{name} has no process")
 
     def _kill(self, pids: Iterable[int]) -> None:
         for pid in pids:
@@ -255,14 +262,14 @@ def processes() -> list[Path]:
 
 
 def words(entry: Path) -> str:
-    """Return a process's command line or title."""
+    """Return the command line or title of a process."""
     with contextlib.suppress(OSError):
         return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
 
 
 def tree(pids: list[int]) -> list[int]:
-    """Return the processes and all below them."""
+    """Return the processes and their descendants."""
     parents = {int(entry.name): status[1] for entry in processes() if (status := stat_of(int(entry.name)))}
     found = list(pids)
     for pid in found:
@@ -271,7 +278,7 @@ def tree(pids: list[int]) -> list[int]:
 
 
 class Registered(Protocol):
-    """What has hosts and a store."""
+    """An object with hosts and a hook."""
 
     @property
     def hosts(self) -> NamespaceHosts: ...
@@ -281,7 +288,7 @@ class Registered(Protocol):
 
 
 def register(stage: Registered) -> None:
-    """Register the hosts under their own names."""
+    """Register the hosts in the store under their own names."""
     for host in stage.hosts:
         address = HostAddress(
             name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
@@ -298,15 +305,16 @@ def register(stage: Registered) -> None:
 
 @contextlib.contextmanager
 def staged(kind: type[AnyStage], home: Path, dags: Path, **more: str) -> Iterator[AnyStage]:
-    """Give an Airflow with three registered hosts.
+    """Yield a stage of Airflow with three registered hosts.
 
-    :param more: further variables of its environment
+    :param kind: class of the stage
+    :param more: further environment variables of Airflow
     """
     with NamespaceHosts(count=3, slots=2) as hosts:
         variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
         variables |= {
             "AIRFLOW__DTRAIN__ORPHAN_TIMEOUT": str(ORPHAN_TIMEOUT_S),
-            # A scheduler looks for the tasks of a dead one each five minutes.
+            # By default a scheduler looks for the tasks of a dead scheduler every five minutes.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         }
         stage = kind(Standalone(home, dags, variables | more), hosts)

@@ -1,4 +1,4 @@
-"""Compares what task logs show of rank 0 with the log on its host: everything missing has to be marked."""
+"""Compares rank 0's lines in task logs with the log on its host: each missing line must be marked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: A numbered line of a rank, as its script writes it.
+#: A numbered line, as the rank's script writes it.
 NUMBERED = re.compile(rb"NUM (\S+) (\d+) .*?end\n")
 _SHOWN = re.compile(r"^\[rank 0\] NUM (\S+) (\d+) .*end$", re.MULTILINE)
 _MARK = re.compile(
@@ -17,11 +17,11 @@ _MARK = re.compile(
 
 @dataclass
 class Shown:
-    """What the files of a trial's task log have."""
+    """Numbered lines and marks in the files of a trial's task log."""
 
-    #: run -> number of a line -> how often it is there
+    #: Run -> number of a line -> how often it occurs.
     lines: dict[str, dict[int, int]] = field(default_factory=dict)
-    #: attempt -> ranges that are marked as left out
+    #: Attempt -> byte ranges that are marked as left out.
     marks: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
 
     @property
@@ -30,7 +30,7 @@ class Shown:
 
 
 def read(texts: Iterable[str], trial_id: int) -> Shown:
-    """Return what these texts of a task log have of a trial."""
+    """Return the numbered lines in the texts of a task log, and the marks of a trial."""
     shown = Shown()
     for text in texts:
         for run, number in _SHOWN.findall(text):
@@ -44,9 +44,9 @@ def read(texts: Iterable[str], trial_id: int) -> Shown:
 
 
 def lost(shown: Shown, logs: Mapping[int, tuple[str, bytes]]) -> list[str]:
-    """Return the lines that a task log misses without a mark.
+    """Return the lines that are missing in a task log without a mark.
 
-    :param logs: attempt -> its run and what the host has of rank 0's log
+    :param logs: attempt -> its run, and rank 0's log on the host
     """
     found = []
     for attempt, (run, log) in logs.items():
@@ -62,7 +62,7 @@ def lost(shown: Shown, logs: Mapping[int, tuple[str, bytes]]) -> list[str]:
 
 
 def host_logs(state: Path) -> dict[str, bytes]:
-    """Return run -> rank 0's log of every run below a host's folder."""
+    """Return run -> rank 0's log, for every run below a host's folder."""
     found = {}
     for path in state.rglob("log"):
         if path.parent.name == "rank0" or path.parent.name.endswith("rank0"):

@@ -1,4 +1,4 @@
-"""What happens to Airflow itself: its processes are killed, and people change tasks that wait or run."""
+"""Faults of Airflow itself: killed processes, and users who change waiting or running tasks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_scheduler_that_is_killed_while_a_worker_follows_fails_no_trial(stage:
     stage.kill_part("scheduler", alone=alone)
     stage.start_part("scheduler")
     stage.ends(run_id, "success", "in_worker")
-    assert stage.trial(trial).restarts == 0, "nobody's code was at fault"
+    assert stage.trial(trial).restarts == 0, "no restart counts as a failure of the user's code"
     stage.is_clean({trial: "completed"})
 
 

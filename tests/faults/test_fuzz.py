@@ -1,4 +1,4 @@
-"""A few fuzzed runs in every test run; the many are ``python -m bench.soak_faults`` and the marker ``soak``."""
+"""A few fuzz runs in every test run. ``python -m bench.soak_faults`` and the marker ``soak`` run many more."""
 
 from __future__ import annotations
 

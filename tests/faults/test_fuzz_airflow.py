@@ -1,4 +1,4 @@
-"""Fuzzed runs under a whole Airflow; the many are ``python -m bench.soak_faults --airflow``."""
+"""Fuzz runs with a complete Airflow. ``python -m bench.soak_faults --airflow`` runs many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a host itself: power, clocks, disks, files."""
+"""Faults of a host itself: power, clocks, disks, files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_flood_of_log_stops_nobody(world: World) -> None:
 
 def test_a_home_that_is_read_only_is_a_fault_of_the_host(world: World, dice: random.Random) -> None:
     for host in world.hosts:
-        # Nothing is there that could be used again.
+        # No installed file is left that could be reused.
         host.exec(["sh", "-c", "rm -rf ~/.dtrain"])
     world.trigger.restart()
     undo = inject.read_only_home(world, dice)
@@ -93,7 +93,7 @@ def test_a_home_that_is_read_only_is_a_fault_of_the_host(world: World, dice: ran
 def test_a_full_disk_ends_the_run_and_the_trial_goes_on(world: World) -> None:
     host, folder = world.hosts.host(0), "/var/tmp/dtrain-0"
     world.trigger.kill()
-    # Nothing runs, so nothing that a run needs disappears below it.
+    # No run is active, so the mount hides no file that a run needs.
     host.exec(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", folder])
     world.trigger.start()
     trial = world.submit(6, until=60)

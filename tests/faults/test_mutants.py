@@ -1,4 +1,4 @@
-"""Each mutant of the table fits the code of today, names a test that exists, and stands in README.md."""
+"""Each mutant of the table matches the current code, names an existing test, and is listed in README.md."""
 
 from __future__ import annotations
 

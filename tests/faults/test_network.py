@@ -1,4 +1,4 @@
-"""Hosts that cannot be reached for a while, and connections that break or hold back what they carry."""
+"""Hosts that are temporarily unreachable, and connections that break or delay data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_host_that_is_cut_off_ends_its_part_and_the_trial_goes_on_elsewhere(
     world.until(lambda: world.trial(trial).attempts >= 2, "the next attempt, with the host still away", 90)
     world.running(trial, 90, step=20, attempt=2)
     assert host.name not in {one.host for one in world.ranks(trial)}
-    assert host.name in {one.host for one in world.held()}, "nobody may get slots that were not confirmed"
+    assert host.name in {one.host for one in world.held()}, "unconfirmed slots stay held"
     host.heal()
     world.store.request_kill(trial, by="the test")
     world._expected[trial] = ("killed",)

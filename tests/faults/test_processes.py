@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped: ranks, supervisors, the process that carries all triggers."""
+"""Killed and stopped processes: ranks, supervisors, the trigger process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_without_a_trigger_process_the_hosts_end_the_ranks_and_the_next_one_goes
     world.store.request_kill(trial, by="the test")
     world._expected[trial] = ("killed",)
     all_is_well(world, trial)
-    assert world.trial(trial).restarts == 0, "nobody's code was at fault"
+    assert world.trial(trial).restarts == 0, "no restart counts as a failure of the user's code"
 
 
 def test_a_trigger_process_killed_between_grant_and_start_costs_nothing(world: World) -> None:
@@ -81,7 +81,7 @@ def test_a_process_stopped_past_every_deadline_goes_on_where_it_was(
     inject.wait(world.orphan_timeout_s + world.kill_grace_s + 2)
     undo()
     all_is_well(world, trial)
-    assert world.trial(trial).attempts == 1, "it was followed and renewed all the time"
+    assert world.trial(trial).attempts == 1, "the follower renewed it throughout"
 
 
 def test_a_trigger_process_stopped_past_every_deadline_finds_that_the_hosts_have_ended_the_ranks(world: World) -> None:
@@ -92,7 +92,7 @@ def test_a_trigger_process_stopped_past_every_deadline_finds_that_the_hosts_have
     world.trigger.signal(signal.SIGCONT)
     all_is_well(world, trial)
     assert starts(world, trial)[1] >= 10
-    assert world.trial(trial).restarts == 0, "nobody's code was at fault"
+    assert world.trial(trial).restarts == 0, "no restart counts as a failure of the user's code"
 
 
 def test_trials_that_fight_for_the_last_slots_never_share_one(world: World) -> None:

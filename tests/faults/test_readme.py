@@ -1,4 +1,4 @@
-"""The table of faults names tests that are there, and all of a file of which it names one."""
+"""The table of faults names existing tests, and every test of a file that it mentions."""
 
 from __future__ import annotations
 

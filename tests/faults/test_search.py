@@ -1,4 +1,4 @@
-"""A search whose Airflow is killed in the middle ends with the trials that were planned, each of them once."""
+"""A search whose Airflow is killed midway ends with its planned trials, each exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 HERE = Path(__file__).parent
 TRIAL = "experiment.trial"
-#: Eight trials on six slots; 60 numbers of 0.4 s each for one that nobody stops.
+#: Eight trials on six slots. A trial that the searcher does not stop runs 60 steps of 0.4 s.
 CONFIG = """
 entrypoint: python rungs.py 60 0.4
 model_dir: code
@@ -42,7 +42,7 @@ class SearchStage(Stage):
     """Airflow, hosts, and one search at a time."""
 
     def begin(self, dag_id: str = "searched") -> tuple[str, list[dict[str, Any]]]:
-        """Return the id of a DAG run and its plan, once the first trial has come to a rung."""
+        """Return the id of a DAG run and its plan, once the first trial has reached a rung."""
         run_id = self.airflow.trigger(dag_id, {"config": CONFIG})
         plan = self.until(lambda: self._plan(dag_id, run_id), f"the plan of {run_id}")
         self.until(lambda: self.store.rung_entries(plan[0]["search_id"]), f"a first report in {run_id}", 600)
@@ -56,12 +56,12 @@ class SearchStage(Stage):
         return sorted(self.store.list_trials(run_id=run_id, limit=None), key=lambda view: view.number)
 
     def ended_as_planned(self, run_id: str, plan: list[dict[str, Any]], dag_id: str = "searched") -> None:
-        """See that the search ended with the trials of its plan, each once, and that nothing is left."""
+        """Assert that the search ended with the trials of its plan, each once, and left no processes or slots."""
         self.ends(run_id, "success", dag_id)
         views = self.trials(run_id)
         assert [(view.number, view.hparams) for view in views] == [(one["number"], one["hparams"]) for one in plan]
         assert {view.state for view in views} <= {"completed", "stopped"}, self.describe()
-        assert [view.restarts for view in views] == [0] * len(plan), "nobody's code was at fault"
+        assert [view.restarts for view in views] == [0] * len(plan), "no restart counts as a failure of the user's code"
         entries = self.store.rung_entries(plan[0]["search_id"])
         assert set(Counter((one.trial_id, one.rung) for one in entries).values()) == {1}
         assert {one.trial_id for one in entries} == {view.trial_id for view in views}
@@ -73,7 +73,7 @@ class SearchStage(Stage):
         assert self.checker.violations == []
 
     def _task_id(self, dag_id: str, run_id: str) -> str:
-        """Return the id of a mapped instance that a worker runs now."""
+        """Return the id of a mapped task instance that a worker is running."""
         for view in self.trials(run_id):
             found = self.airflow.task(dag_id, run_id, TRIAL, view.key.map_index)
             if found["state"] == "running":

@@ -1,4 +1,4 @@
-"""What happens to the store: killed, locked, off by an hour, set back to a backup."""
+"""Faults of the store: killed, locked, clock off by an hour, restored from a backup."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_clock_of_the_store_that_steps_ends_nothing(world: World, off_s: int) 
 
 @pytest.fixture
 def patient(request: pytest.FixtureRequest, new_world: Callable[..., World]) -> World:
-    """A world whose hosts leave it to the store for long whether a run may go on."""
+    """A world with a long orphan timeout: hosts do not end a run before the store has decided."""
     return new_world(request.param, orphan_timeout_s=600.0)
 
 
@@ -77,7 +77,7 @@ def test_a_backup_from_before_a_submission_gives_nobody_the_run_of_another_trial
     world.db.restore()
     world.reopen()
     again = world.submit(2, until=5)
-    assert again == forgotten, "its number was given out again"
+    assert again == forgotten, "the restored store reuses its id"
     other = world.submit(6, until=5)
     world.trigger.start()
     all_is_well(world, again, other)

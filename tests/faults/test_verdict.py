@@ -1,4 +1,4 @@
-"""The verdict itself: what is wrong is found, and what is well is not blamed."""
+"""The verdict itself: it reports violations, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = {"rank0.events": ["resumed", "report", "result"], "supervisor.events": [
 
 
 class Files:
-    """One host, and a store that has all that the host's files have."""
+    """One host, and a store with every event of the host's files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "var-tmp" / "dtrain-0" / "machine" / "runs" / "0123abcd-t1.1.7"
@@ -128,11 +128,11 @@ def test_a_checker_that_cannot_look_is_a_violation_and_goes_on() -> None:
     finally:
         checker.close()
     assert "no hosts" in checker.violations[0]
-    with pytest.raises(AssertionError, match="never looked"):
+    with pytest.raises(AssertionError, match="never completed a scan"):
         checker.check()
 
 
-#: A host's first process and a supervisor: each inherits what is left below it.
+#: A host's init and a supervisor: each adopts the orphans below it.
 FIRST = """
 import ctypes, os, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
@@ -144,7 +144,7 @@ else:
 while True:
     os.wait()
 """
-#: A rank, which leaves a process that has nothing of its run.
+#: A rank that leaves a detached process.
 RANK = """
 import os, subprocess, sys, time
 leak = "import os, time\\nif os.fork(): os._exit(0)\\nprint(os.getpid(), flush=True)\\ntime.sleep(600)"
@@ -175,7 +175,7 @@ def test_a_process_without_environment_is_known_by_the_run_that_it_descends_from
         os.kill(rank, signal.SIGKILL)
         wait_until(lambda: not {rank, supervisor} & {one.pid for one in census.look()}, timeout_s=20, what="the end")
         assert {one.run for one in census.look() if one.pid in mine} == {"t1.1.7"}
-        assert [one.run for one in Census([host]).look() if one.pid in mine] == [UNKNOWN], "seen too late, but seen"
+        assert [one.run for one in Census([host]).look() if one.pid in mine] == [UNKNOWN], "a late scan sees it"
     finally:
         for pid in (leaked, rank, supervisor, first.pid):
             with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""What a triggerer does, in a process that tests may kill, stop and start again.
+"""Stand-in for a triggerer, in a process that tests may kill, stop and restart.
 
-As a program it imports everything once and reads commands: each ``start`` forks a trigger process and
-answers with its pid. A trigger process carries every trial that has not ended with the provider's own
-trigger, and starts the next attempt of what a host has failed, as Airflow's retries do.
+As a program it imports everything once and reads commands: each line forks a trigger process, whose pid is the answer.
+A trigger process follows every trial that has not ended, with the provider's own trigger, and starts the next attempt
+of a trial that failed because of its host, as Airflow's retries do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.support.turns import Turns
 
-#: Deadlines that nobody configures, short for tests: name -> seconds, wherever the provider has it.
+#: Short values for deadlines that are not configurable: name of the constant in any module -> seconds.
 SHORT: dict[str, float] = {
     "SILENCE_S": 8.0, "RECONNECT_MOST_S": 2.0, "STOP_MARGIN_S": 8.0, "FENCE_AGAIN_S": 2.0, "EVERY_S": 2.0,
     "SILENT_AFTER": 12.0, "UNTAKEN_AFTER": 8.0, "EXCLUDED_FOR": 5.0, "EARLIEST_EVENT_S": 0.0, "LEASE_TTL": 10.0,
@@ -34,7 +34,7 @@ log = logging.getLogger("trigger")
 
 
 def shorten_deadlines() -> None:
-    """Set every module's own copy of a deadline."""
+    """Set each deadline in :data:`SHORT` in every loaded module."""
     for name, module in list(sys.modules.items()):
         if name.startswith("airflow_provider_dtrain."):
             for constant in SHORT.keys() & vars(module).keys():
@@ -51,9 +51,9 @@ def import_all() -> None:
 
 
 class Trigger:
-    """Carries all trials of the store.
+    """Follows all trials of the store.
 
-    :param clock_file: holds how many seconds the store's clock is off
+    :param clock_file: holds the offset of the store's clock in seconds
     """
 
     def __init__(self, clock_file: Path) -> None:
@@ -80,7 +80,7 @@ class Trigger:
             try:
                 trials = await in_thread(store.list_trials, limit=None)
             except Exception as error:
-                log.warning("the store does not answer: %s", error)
+                log.warning("The store does not answer: %s", error)
                 trials = []
             for trial in trials:
                 running = self.carried.get(trial.trial_id)
@@ -89,7 +89,7 @@ class Trigger:
             await asyncio.sleep(LOOK_S)
 
     def note(self, turns: Turns) -> None:
-        """Write down how long the loop was away from its sockets."""
+        """Write the longest turns of the event loop to a file."""
         found = {"wall_s": turns.longest_s, "cpu_s": turns.longest_cpu_s}
         (self.folder / f"turns-{os.getpid()}.json").write_text(json.dumps(found))
 
@@ -102,7 +102,7 @@ class Trigger:
             try:
                 store = await in_thread(Store.open, url, clock=self.now)
             except Exception as error:
-                log.warning("the store cannot be opened: %s", error)
+                log.warning("The store cannot be opened: %s", error)
                 await asyncio.sleep(0.5)
                 continue
             self.dtrain._shared().stores[url] = store
@@ -118,12 +118,12 @@ class Trigger:
         return trial.state == "errored" and (trial.failure or {}).get("kind") in ("infra", "platform")
 
     def has_fired(self, trial_id: int) -> bool:
-        """Return whether Airflow has got a trial's event: else it starts the trigger again."""
+        """Return whether Airflow has received a trial's event. Until then it restarts the trigger."""
         path = self.folder / "fired"
         return path.exists() and str(trial_id) in path.read_text().split()
 
     def trigger(self, kind: type[Any], trial_id: int) -> Any:
-        """Return a trigger with a task log of its own, as Airflow's have for each try in each triggerer."""
+        """Return a trigger with its own task log, one per try and triggerer as in Airflow."""
         (self.folder / "task-logs").mkdir(exist_ok=True)
         name = f"trial-{trial_id}.{os.getpid()}.{self.tries[trial_id]}.log"
         path = self.folder / "task-logs" / name
@@ -135,7 +135,7 @@ class Trigger:
         return trigger
 
     async def carry(self, trial_id: int) -> None:
-        """Be the task of a trial: start, defer, end, once."""
+        """Act as one try of a trial's task: start, defer, end."""
         from airflow_provider_dtrain.engine.submission import revive
         from airflow_provider_dtrain.engine.threads import in_thread
         from airflow_provider_dtrain.store.records import Ticket
@@ -163,7 +163,7 @@ class Trigger:
 
 
 def become(log_file: str, clock_file: str) -> None:
-    # A test run that dies takes this process along.
+    # This process is killed when its parent dies.
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
     fd = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Actions of users while gangs run: each action returns what takes it back."""
+"""User actions while gangs run. Each function returns a function that reverts the action."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Undo = Callable[[], object]
 
 
 def nothing() -> None:
-    """Take nothing back."""
+    """Revert nothing."""
 
 
 def _live_trial(world: World, dice: random.Random) -> int | None:
-    """Return a submitted trial that has not ended; None when there is none or the store is away."""
+    """Return a submitted trial that has not ended, None if there is none or the store does not answer."""
     with contextlib.suppress(StoreUnavailableError):
         found = [one for one in world.goals if world.trial(one).state in LIVE]
         return dice.choice(found) if found else None
@@ -27,13 +27,13 @@ def _live_trial(world: World, dice: random.Random) -> int | None:
 
 
 def _ask(call: Callable[[], object]) -> None:
-    """Do what a command does; an answer with an error is an answer."""
+    """Call the store as a CLI command does, and ignore errors of the provider."""
     with contextlib.suppress(DtrainError):
         call()
 
 
 def kill_trial(world: World, dice: random.Random) -> Undo:
-    """Kill a trial, as ``airflow dtrain trial kill`` does; a trial that is done first completes."""
+    """Kill a trial, as ``airflow dtrain trial kill`` does. It may complete before the kill."""
     trial = _live_trial(world, dice)
     if trial is not None:
         world.may_end(trial, "killed")
@@ -42,7 +42,7 @@ def kill_trial(world: World, dice: random.Random) -> Undo:
 
 
 def stop_trial(world: World, dice: random.Random) -> Undo:
-    """Ask a trial to end with what it has."""
+    """Request that a trial stops with its current result."""
     trial = _live_trial(world, dice)
     if trial is not None:
         world.may_end(trial, "stopped")
@@ -51,7 +51,7 @@ def stop_trial(world: World, dice: random.Random) -> Undo:
 
 
 def pause_trial(world: World, dice: random.Random) -> Undo:
-    """Pause a trial; it goes on when it is activated."""
+    """Pause a trial until it is activated."""
     trial = _live_trial(world, dice)
     if trial is None:
         return nothing
@@ -60,7 +60,7 @@ def pause_trial(world: World, dice: random.Random) -> Undo:
 
 
 def change_priority(world: World, dice: random.Random) -> Undo:
-    """Give a trial the first or the last place."""
+    """Set the highest or the lowest priority for a trial."""
     trial, priority = _live_trial(world, dice), dice.choice([1, 99])
     if trial is not None:
         _ask(lambda: world.store.set_priority(trial, priority, USER))
@@ -68,21 +68,21 @@ def change_priority(world: World, dice: random.Random) -> Undo:
 
 
 def drain_host(world: World, dice: random.Random) -> Undo:
-    """Grant nothing more on a host until it is enabled."""
+    """Drain a host: it gets no further grants until it is enabled."""
     name = dice.choice([host.name for host in world.hosts])
     _ask(lambda: world.store.set_host_state(name, "draining", "drained by the tests", by=USER))
     return lambda: world.until(lambda: _enabled(world, name), f"host {name} to be enabled")
 
 
 def _enabled(world: World, name: str) -> bool:
-    """Enable a host that is drained; return True when it is none that a user holds back."""
+    """Enable a drained host, and return whether it is neither draining nor drained."""
     if world.store.get_host(name).state in ("draining", "drained"):
         world.store.set_host_state(name, "ready", by=USER)
     return world.store.get_host(name).state not in ("draining", "drained")
 
 
 def disable_slot(world: World, dice: random.Random) -> Undo:
-    """Switch one slot off; what runs on it goes on."""
+    """Disable one slot. A rank that runs on it continues."""
     name, index = dice.choice([host.name for host in world.hosts]), dice.randrange(world.slots)
     _ask(lambda: world.store.set_slot_enabled(name, index, False, by=USER))
     enable = lambda: (world.store.set_slot_enabled(name, index, True, by=USER), True)[1]  # noqa: E731

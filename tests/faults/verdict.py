@@ -1,4 +1,4 @@
-"""What must hold after any fault; each function returns what does not."""
+"""Invariants that hold after any fault. Each function returns its violations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.faults.event_files import lost_tails
 from tests.faults.memory import grown
 from tests.faults.world import World
 
-#: A trigger may deliver the log for 10 s after the end of its trial.
+#: Longest wait for the rest of a log. A trigger may deliver it until 10 s after the end of its trial.
 LOG_PATIENCE_S = 60.0
-#: Above the 50 ms that are meant: a full pass of the garbage collector, which takes up to 0.2 s, is no violation. The
-#: longest turn of three trigger processes in fault runs was 0.09 s.
+#: Above the goal of 50 ms: a full garbage collection, which takes up to 0.2 s, is no violation. The longest turn of
+#: three trigger processes in fault runs was 0.09 s.
 LOOP_CPU_S = 0.5
 
 
 def violations(world: World, trials: list[int], *, gaps: bool = False) -> list[str]:
-    """Return everything that is wrong after a world has settled.
+    """Return all violations after a world has settled.
 
-    :param gaps: a host has lost the end of files in a crash
+    :param gaps: a host has lost the end of files in a crash, so events may be missing
     """
     found = [*world.checker.violations, *witnesses(world)]
     for trial_id in trials:
@@ -35,14 +35,14 @@ def violations(world: World, trials: list[int], *, gaps: bool = False) -> list[s
     found += long_turns(world)
     if not gaps:
         found += wrong_events(world) + lost_tails(world)
-    found += [f"slot {one.host}:{one.index} is held by trial {one.trial_id} for ever" for one in world.held()]
+    found += [f"slot {one.host}:{one.index} is never released by trial {one.trial_id}" for one in world.held()]
     found += [f"process {one.pid} of {one.run} is left on {one.host}" for one in world.holders()]
     found += [f"host {one.name} is {one.state}" for one in world.store.list_hosts() if one.state != "ready"]
     return found + grown(world.followers())
 
 
 def lost_lines(world: World, trial_id: int) -> list[str]:
-    """Return lines of rank 0 that are on a host and neither in the task log nor named there as missing."""
+    """Return lines of rank 0 on a host that the task log neither contains nor marks as left out."""
     if not hasattr(world, "task_log"):
         return []
     logs = {run: log for host in world.hosts for run, log in task_logs.host_logs(host.folder).items()}
@@ -57,14 +57,14 @@ def lost_lines(world: World, trial_id: int) -> list[str]:
 
 
 def long_turns(world: World) -> list[str]:
-    """Return trigger processes whose event loop computed for too long between two looks at its sockets."""
+    """Return turns of event loops that used too much CPU time between two polls of their sockets."""
     if not hasattr(world, "turns"):
         return []
     return [f"an event loop computed for {cpu_s:.2f} s" for _, cpu_s in world.turns() if cpu_s > LOOP_CPU_S]
 
 
 def witnesses(world: World) -> list[str]:
-    """Return slots that a rank found in use by another run: the kernel of the host says so, no store."""
+    """Return slots that a rank found in use by another run, according to the locks of the host's kernel."""
     found = []
     for host in world.hosts:
         path = host.folder / "var-tmp" / "witness" / "violations"
@@ -85,11 +85,11 @@ def wrong_end(world: World, trial_id: int) -> list[str]:
         reached[event.stream] = event.body["step"]
     if len(reached) == slots and set(reached.values()) == {until}:
         return []
-    return [f"trial {trial_id} completed, and its ranks came to {reached}, not all {slots} to {until}"]
+    return [f"trial {trial_id} completed, but its ranks reached {reached} instead of {until} on all {slots}"]
 
 
 def wrong_start(world: World, trial_id: int) -> list[str]:
-    """Return attempts that did not go on from a checkpoint of the trial, or not from the latest one known."""
+    """Return attempts that did not resume from the latest known checkpoint of the trial."""
     found = []
     with world.store._engine.connect() as connection:
         numbers = {row.id: row.number for row in connection.execute(sa.select(attempts.c.id, attempts.c.number))}
@@ -101,9 +101,9 @@ def wrong_start(world: World, trial_id: int) -> list[str]:
         number, step = numbers[start.attempt_id], start.body["step"]
         before = [row for row in saved if numbers[row.attempt_id] < number]
         if step and step not in {row.step for row in before}:
-            found.append(f"attempt {number} of trial {trial_id} began at step {step}, where no checkpoint is")
+            found.append(f"attempt {number} of trial {trial_id} began at step {step}, which has no checkpoint")
         shared = [row for row in before if row.path.startswith("/") and row.removed_at is None]
-        # A host that was lost may have told of its last ones only after the next attempt had begun.
+        # A lost host may have reported its last checkpoints only after the next attempt started.
         known = [row.step for row in shared if numbers[row.attempt_id] == number - 1 and came_before(row, start, world)]
         if known and step < max(known):
             found.append(f"attempt {number} of trial {trial_id} began at step {step}, although {max(known)} was saved")
@@ -111,20 +111,23 @@ def wrong_start(world: World, trial_id: int) -> list[str]:
 
 
 def came_before(row: Any, start: Any, world: World) -> bool:
-    """Return whether a checkpoint was in the store before the plan of a later attempt was made."""
+    """Return whether a checkpoint was in the store before a later attempt was planned."""
     view = world.store.attempt(start.attempt_id)
     return view.created_at is not None and row.at.timestamp() < view.created_at.timestamp() - 1.0
 
 
 def wrong_events(world: World) -> list[str]:
-    """Return lost and repeated events: each file's numbers are 1, 2, 3 ..., each rank's steps have no gap."""
+    """Return lost and repeated events.
+
+    The events of each file are numbered 1, 2, 3 ..., and the steps of each rank have no gap.
+    """
     found = []
     files: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     steps: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     with world.store._engine.connect() as connection:
         for row in connection.execute(sa.select(events).order_by(events.c.id)):
             key = (row.attempt_id, row.token, row.host, row.stream)
-            if row.seq is not None:  # what a full disk tore is a gap, and has no number
+            if row.seq is not None:  # a gap torn by a full disk has no number
                 files[key].append(row.seq)
             if row.kind in ("resumed", "report"):
                 steps[key].append(row.body["step"])
@@ -142,13 +145,13 @@ def wrong_events(world: World) -> list[str]:
 
 
 def shown(numbers: list[int]) -> str:
-    """Return where numbers do not grow by one."""
+    """Return the places where numbers do not increase by one, as JSON."""
     bad = [(one, after) for one, after in zip(numbers, numbers[1:], strict=False) if after != one + 1]
     return json.dumps({"first": numbers[:1], "breaks": bad[:5], "last": numbers[-1:]})
 
 
 def unreleased(world: World) -> int:
-    """Return how many slots the store thinks are held."""
+    """Return the number of slots that are held according to the store."""
     with world.store._engine.connect() as connection:
         query = sa.select(sa.func.count()).select_from(allocation_slots)
         return int(connection.scalar(query.where(allocation_slots.c.released_at.is_(None))) or 0)

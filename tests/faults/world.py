@@ -1,4 +1,4 @@
-"""Hosts, a store, a trigger process, and trials: everything a fault can hit."""
+"""Hosts, a store, a trigger process and trials: the targets of faults."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from tests.support.standalone import wait_until
 ROOT = Path(__file__).parents[2]
 POOL = "gang"
 OVER = ("completed", "errored", "killed", "stopped")
-#: A machine that does five things at once needs so many times longer.
+#: Factor of all time-outs, for a machine that runs several jobs at once.
 PATIENCE = float(os.environ.get("DTRAIN_TEST_PATIENCE", "3"))
 
-#: Sessions of sshd see a wall clock that a file sets. Debian's faketime is no help: under it Python's sleep fails.
+#: sshd sessions see a wall clock that a file sets. Debian's faketime is not usable: Python's sleep fails with it.
 CLOCK = "SetEnv LD_PRELOAD={folder}/clock.so CLOCK_WHEN={folder}/clock"
 
 
@@ -44,7 +44,7 @@ def can_set_clocks() -> bool:
 
 
 def build_clock(folder: Path) -> None:
-    """Make the library that shifts the wall clock of one host."""
+    """Compile the library that shifts the wall clock of one host."""
     source = Path(__file__).parent / "clock.c"
     command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(folder / "clock.so"), str(source)]
     subprocess.run(command, check=True, timeout=60)
@@ -52,7 +52,7 @@ def build_clock(folder: Path) -> None:
 
 
 class TriggerProcess:
-    """The process that carries all trials; at most one lives."""
+    """The process that follows all trials. At most one is alive."""
 
     def __init__(self, environment: dict[str, str], folder: Path) -> None:
         self.log, self.clock = folder / "trigger.log", folder / "clock"
@@ -102,9 +102,9 @@ class World:
     """Three hosts of two slots, one store, one trigger process.
 
     :param database: ``sqlite`` or ``postgresql``
-    :param orphan_timeout_s: after how long a run that nobody renews ends itself
-    :param clocks: hosts whose wall clock can be set
-    :param disk_mib: size of the disk that holds a host's state; None = that of this machine
+    :param orphan_timeout_s: time after which a run that is not renewed ends itself
+    :param clocks: the wall clocks of the hosts can be set
+    :param disk_mib: size of the disk that holds a host's state; None: this machine's disk
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class World:
         self.shared.mkdir(mode=0o755)
         self.numbers = 0
         self._expected: dict[int, tuple[str, ...]] = {}
-        #: trial -> ranks and last step
+        #: Trial -> number of ranks and last step.
         self.goals: dict[int, tuple[int, int]] = {}
         self.options = dataclasses.replace(
             settings(), sql_alchemy_conn=self.db.url, checkpoint_dir=self.folder / "checkpoints",
@@ -167,7 +167,7 @@ class World:
         return self.hook.store
 
     def reopen(self) -> None:
-        """Forget connections to a database that was exchanged."""
+        """Drop the connections to a database that was replaced."""
         from airflow_provider_dtrain.hooks import dtrain
 
         self.store.close()
@@ -179,11 +179,10 @@ class World:
         self, slots: int = 2, *, until: int = 40, pause_s: float = 0.1, save_every: int = 5, words: str = "",
         shared: bool = True, ends: tuple[str, ...] = ("completed",), **more: Any,
     ) -> int:  # fmt: skip
-        """Submit a trial; return its id.
+        """Submit a trial and return its id.
 
-        :param shared: checkpoints go to a folder that all hosts have; else into the run's own folder, which only
-            one host has
-        :param ends: states in which it may end
+        :param shared: checkpoints go to a folder that all hosts share, else to the run's own folder on its one host
+        :param ends: states in which the trial may end
         """
         self.numbers += 1
         document = {
@@ -205,14 +204,14 @@ class World:
         return self._expected.get(trial_id, ("completed",))
 
     def may_end(self, trial_id: int, state: str) -> None:
-        """Let a trial end in one more state."""
+        """Allow a further end state of a trial."""
         self._expected[trial_id] = (*self.expected(trial_id), state)
 
     def trial(self, trial_id: int) -> TrialView:
         return self.store.trial(trial_id)
 
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-        """Return the first true value of a condition; a store that is away for a moment has none."""
+        """Return the first true value of a condition, which counts as false while the store is unavailable."""
 
         def asked() -> Any:
             from airflow_provider_dtrain.errors import StoreUnavailableError
@@ -229,7 +228,10 @@ class World:
     def running(
         self, trial_id: int, timeout_s: float = 60.0, *, step: int = 1, attempt: int = 1, or_over: bool = False
     ) -> None:
-        """Return when the trial has come to a step, in this attempt or a later one, or is over if that will do."""
+        """Wait until the trial has reached a step, in this attempt or a later one.
+
+        :param or_over: a completed trial counts, too
+        """
 
         def there() -> bool:
             view = self.trial(trial_id)
@@ -243,7 +245,7 @@ class World:
         self.until(there, f"step {step} of trial {trial_id}", timeout_s)
 
     def ended(self, trial_id: int, timeout_s: float = 90.0) -> TrialView:
-        """Return the trial when it has come to the end that Airflow would see."""
+        """Return the trial once it has ended and Airflow would not retry it."""
 
         def over() -> TrialView | None:
             view = self.trial(trial_id)
@@ -252,17 +254,17 @@ class World:
         return self.until(over, f"the end of trial {trial_id}", timeout_s)
 
     def tried_again(self, view: TrialView) -> bool:
-        """Return whether Airflow would try the trial again: a host has failed it, and no test expects that."""
+        """Return whether Airflow would retry the trial: it failed because of a host, and no test expects that."""
         failed = view.state == "errored" and (view.failure or {}).get("kind") in ("infra", "platform")
         return failed and "errored" not in self.expected(view.trial_id)
 
     def holders(self, trial_id: int | None = None) -> list[Holder]:
-        """Return what runs on the hosts, of one trial or of all."""
+        """Return the processes on the hosts, of one trial or of all."""
         found = self.checker.census.look()
         return [one for one in found if trial_id is None or f"t{trial_id}." in one.run]
 
     def ranks(self, trial_id: int | None = None) -> list[Holder]:
-        """Return the ranks' own processes, without what they have started."""
+        """Return the ranks' own processes, without their child processes."""
         return [one for one in self.holders(trial_id) if one.is_rank]
 
     def supervisors(self, trial_id: int | None = None) -> list[int]:
@@ -282,7 +284,7 @@ class World:
         return [path.read_text(errors="replace") for path in paths]
 
     def turns(self) -> list[tuple[float, float]]:
-        """Return wall clock and CPU of the longest turn of each trigger process's event loop."""
+        """Return wall-clock and CPU seconds of the longest turns of each trigger process's event loop."""
         found = []
         for path in self.folder.glob("turns-*.json"):
             with contextlib.suppress(ValueError):
@@ -292,7 +294,7 @@ class World:
 
     # -- the end -------------------------------------------------------------------------------
     def heal(self) -> None:
-        """Undo every fault that lasts."""
+        """Undo every lasting fault."""
         for host in self.hosts:
             host.heal()
             if not host.is_up:
@@ -304,7 +306,10 @@ class World:
             self.trigger.start()
 
     def settle(self, trials: list[int]) -> float:
-        """Wait for the trials and then for all slots; return the seconds until a gang got every slot."""
+        """Wait until the trials have ended and all slots are free.
+
+        :return: seconds from the end of the trials until a gang held every slot
+        """
         for trial_id in trials:
             self.ended(trial_id)
         begun = time.monotonic()

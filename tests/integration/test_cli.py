@@ -1,4 +1,4 @@
-"""``airflow dtrain ...`` as people type it: help, usage, documents, templates, the store."""
+"""``airflow dtrain ...`` commands: help, usage, documents, templates, the store."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_arguments_that_make_no_sense_are_usage_errors(world: World, arguments: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("hosts", "drain", "nobody"), "There is no host 'nobody'"),
+        (("hosts", "drain", "absent"), "There is no host 'absent'"),
         (("pools", "describe", "nothing"), "There is no pool 'nothing'"),
         (("trial", "describe", "77"), "There is no trial 77"),
         (("trial", "logs", "77"), "There is no trial 77"),
@@ -240,7 +240,7 @@ def test_a_pipe_in_place_of_a_file_and_a_file_with_jinja_are_refused_with_the_re
     done = world("config", "validate", str(tmp_path / "pipe.yaml"))
     assert (done.code, "named pipe (FIFO)" in done.err) == (1, True)
     done = world("config", "validate", world.file("jinja.yaml", "hyperparameters:\n  lr: {{ params.lr }}\n"))
-    assert (done.code, "holds Jinja, which Airflow fills in" in done.err) == (1, True)
+    assert (done.code, "contains Jinja, which Airflow renders" in done.err) == (1, True)
 
 
 def test_the_effective_configuration_shows_origins_and_no_secret(world: World) -> None:

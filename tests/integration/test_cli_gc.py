@@ -38,7 +38,7 @@ def gangs(world: World) -> Iterator[Gangs]:
 
 
 def grow_old(world: World, gangs: Gangs, ticket: Ticket) -> Path:
-    """Let a trial have ended 40 days ago; return its folder on the host."""
+    """Set the end of a trial to 40 days ago, and return its folder on the host."""
     with gangs.hook.store._engine.begin() as connection:
         for table, key in ((trials, ticket.trial_id), (attempts, ticket.attempt_id)):
             connection.execute(table.update().where(table.c.id == key).values(ended_at=OLD))

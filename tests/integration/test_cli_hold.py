@@ -48,7 +48,7 @@ def on_host(gangs: Gangs, run: str) -> dict[str, Any]:
 
 
 def left_alone(gangs: Gangs, what: str) -> tuple[Ticket, str]:
-    """Return a trial whose ranks run and whom nobody follows any more."""
+    """Return the ticket and run of a trial whose ranks run and whose follower has left."""
     ticket = gangs.submit(what, 1)
     thread = gangs.carry(ticket)
     until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
@@ -98,7 +98,7 @@ def test_a_host_that_cannot_be_told_is_named(world: World, gangs: Gangs) -> None
     gangs.hook.store.update_host_facts("local", {}, python=str(python))
     done = world("hold", "--for", "5m")
     assert done.code == 1
-    assert "Not told: local" in done.err
+    assert "Not notified: local" in done.err
     assert world.rows("hold", "--show")["until"]
     world("hold", "--end")
 

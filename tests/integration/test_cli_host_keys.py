@@ -1,4 +1,4 @@
-"""Connections that ask for host keys to go unchecked, through the commands."""
+"""Connections that disable the check of host keys, in the commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.cli_world import World
 
 pytest_plugins = ["tests.netns.plugin", "tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.netns]
-WORDS = "connection 'unchecked' says no_host_key_check: true"
+WORDS = "connection 'unchecked' sets no_host_key_check: true"
 
 
 def test_a_connection_that_skips_the_check_is_reported_and_the_key_is_pinned(

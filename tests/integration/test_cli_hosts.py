@@ -99,7 +99,7 @@ def test_a_host_behind_ssh_is_registered_with_a_key_that_somebody_accepted(
     add_twin = ("hosts", "add", "twin", *add[3:])
     twin = world(*add_twin, "--accept-host-key", right)
     assert twin.code == 1
-    assert "is the machine that is registered as 'gpu-01'" in twin.err
+    assert "is the same machine as host 'gpu-01'" in twin.err
 
 
 def test_a_person_at_a_terminal_is_asked_about_the_key(

@@ -1,4 +1,4 @@
-"""What people see of the queue and change in it: ``trial pause|activate|set``, ``experiment set``, ``explain``."""
+"""Commands for the queue: ``trial pause|activate|set``, ``experiment set``, ``explain``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def submitted(
 
 
 def run(store: Store, ticket: Ticket) -> int:
-    """Let a trial run; return its follower's watch."""
+    """Bring a trial to ``running`` and return its follower's watch."""
     watch = store.watch(ticket.attempt_id, watcher="test")
     store.schedule("lab")
     assert store.take_up(ticket.attempt_id, watch) is not None
@@ -62,7 +62,7 @@ def run(store: Store, ticket: Ticket) -> int:
 
 
 def heard(store: Store, *tickets: Ticket, ago: timedelta = timedelta(days=-1)) -> None:
-    """Let the followers of trials have been heard then; by default none falls silent during a test."""
+    """Set the time of the followers' last renewals. By default no follower becomes silent during a test."""
     from airflow_provider_dtrain.store.tables import allocations, attempts
 
     then = datetime.now(UTC) - ago
@@ -92,7 +92,7 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     first, second = submitted(store, "p1", 4), submitted(store, "p2", 4)
     store.schedule("lab")
     paused = str(second.trial_id)
-    assert "is paused; it keeps its place" in world("trial", "pause", paused).err
+    assert "is paused. It keeps its place" in world("trial", "pause", paused).err
     found = {row["trial"]: row for row in world.rows("task", "list")}
     assert (found[first.trial_id]["paused"], found[second.trial_id]["paused"]) == (False, True)
     assert found[first.trial_id]["position"] is None, "it has its slots"
@@ -102,10 +102,10 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     heard(store, second, ago=SILENT)
     reason = world("explain", paused, "-o", "json").json["reason"]
     assert "trial activate" in reason
-    assert "Nobody follows it since" in reason
+    assert "Not followed since" in reason
     heard(store, second)
     assert world.rows("trial", "describe", paused)["paused"] is True
-    assert "goes on" in world("trial", "activate", paused).err
+    assert "is resumed" in world("trial", "activate", paused).err
     assert "is not paused" in world("trial", "activate", paused).err
     assert ("pause requested", f"trial {paused}") in audit(store)
     ended(store, first, second)
@@ -127,7 +127,7 @@ def test_a_better_priority_moves_a_gang_and_the_place_of_the_last_pass_is_shown(
     assert ("priority set", f"trial {last}") in audit(store)
     ended(store, *tickets)
     refused = world("trial", "set", last, "--priority", "9")
-    assert (refused.code, "waits for nothing" in refused.err) == (1, True)
+    assert (refused.code, "has ended" in refused.err) == (1, True)
 
 
 def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store: Store) -> None:
@@ -138,7 +138,7 @@ def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store
     why = world("explain", str(ticket.trial_id), "-o", "json").json
     assert (why["priority"], why["weight"], why["max_slots"]) == (3, 2.5, 8)
     narrow = world("experiment", "set", experiment, "--max-slots", "2")
-    assert f"trials that ask for more than 2 slots can never start: {ticket.trial_id}" in narrow.err
+    assert f"trials that request more than 2 slots can never start: {ticket.trial_id}" in narrow.err
     assert world.rows("experiment", "set", experiment, "--max-slots", "0")["max_slots"] == 0
     assert world("explain", str(ticket.trial_id), "-o", "json").json["max_slots"] is None
     ended(store, ticket)
@@ -205,16 +205,16 @@ def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, st
         for ticket in (runs, waits):
             row = rows[ticket.trial_id]
             assert row["unfollowed_since"] is not None
-            assert "Nobody follows it since" in row["reason"]
+            assert "Not followed since" in row["reason"]
         assert f"trial kill {runs.trial_id}" in rows[runs.trial_id]["reason"]
-        assert "passed over" in rows[waits.trial_id]["reason"]
+        assert "skipped until" in rows[waits.trial_id]["reason"]
     assert rows[waits.trial_id]["position"] is None
     assert "not followed" in world("task", "list").out
     for command in (("explain",), ("trial", "describe")):
         found = world(*command, str(waits.trial_id), "-o", "json").json
         assert found["unfollowed_since"] is not None
         assert (found["position"], found["expected"]) == (None, None)
-        assert "Nobody follows it since" in world(*command, str(runs.trial_id)).out
+        assert "Not followed since" in world(*command, str(runs.trial_id)).out
     ended(store, runs, waits)
 
 
@@ -224,15 +224,15 @@ def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, s
     store.set_pool("lab", min_run_s=0.0, by="test")
     high = submitted(store, "c2", 4, 1)
     store.schedule("lab")
-    why = f"Told to stop: d.c1 (trial {low.trial_id})"
+    why = f"Stopping: d.c1 (trial {low.trial_id})"
     reason = world("explain", str(high.trial_id), "-o", "json").json["reason"]
     assert why in reason
-    assert "Nobody follows" not in reason
+    assert "no follower" not in reason
     heard(store, low, ago=SILENT)
     rows = {row["trial"]: row for row in world.rows("task", "list")}
     for reason in (world("explain", str(high.trial_id), "-o", "json").json["reason"], rows[high.trial_id]["reason"]):
         assert why in reason
-        assert f"Nobody follows trial {low.trial_id} since" in reason
+        assert f"Trial {low.trial_id} has had no follower since" in reason
     ended(store, low, high)
 
 
@@ -241,7 +241,7 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
     watch = run(store, ticket)
     number = str(ticket.trial_id)
     refused = world("trial", "pause", number)
-    assert (refused.code, "it finds the files that it has written" in refused.err, "--yes" in refused.err) == (
+    assert (refused.code, "it resumes with the files that it has written" in refused.err, "--yes" in refused.err) == (
         2,
         True,
         True,
@@ -252,8 +252,8 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
     done = world("trial", "pause", number)
     assert (done.code, "from the checkpoint of step 7" in done.err) == (0, True)
     assert store.wishes(ticket.attempt_id).pause_by is not None
-    store.set_stopping(ticket.attempt_id, watch, "paused by somebody")
-    assert "still stops. Once it has" in world("trial", "activate", number).err
+    store.set_stopping(ticket.attempt_id, watch, "paused by ann")
+    assert "is still stopping. Then" in world("trial", "activate", number).err
     ended(store, ticket)
 
 
@@ -261,8 +261,8 @@ def test_a_pause_that_loses_work_is_made_when_that_is_agreed(world: World, store
     ticket = submitted(store, "l2", 2)
     run(store, ticket)
     done = world("trial", "pause", str(ticket.trial_id), "-y")
-    assert (done.code, "it finds the files that it has written" in done.err) == (0, True)
-    assert "is taken back: it runs on" in world("trial", "activate", str(ticket.trial_id)).err
+    assert (done.code, "it resumes with the files that it has written" in done.err) == (0, True)
+    assert "is cancelled: it keeps running" in world("trial", "activate", str(ticket.trial_id)).err
     ended(store, ticket)
 
 
@@ -272,7 +272,7 @@ def test_a_kill_says_where_the_trial_is(world: World, store: Store) -> None:
     world("trial", "pause", str(second.trial_id))
     told = {ticket.trial_id: world("trial", "kill", str(ticket.trial_id), "-y").err for ticket in (first, second)}
     assert "stopped on every host" in told[first.trial_id]
-    assert "holds no slots; the process that waits for it ends it" in told[second.trial_id]
+    assert "holds no slots. The process that waits for it ends it" in told[second.trial_id]
     ended(store, first, second)
 
 
@@ -326,9 +326,9 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
 
 @pytest.mark.parametrize(("command", "code", "words"), [
     (("explain", "gang:9999"), 1, "No gang 9999 waits or holds slots"),
-    (("explain", "gang:x"), 2, "is no gang"),
+    (("explain", "gang:x"), 2, "must be gang:ID"),
     (("task", "set", "gang:9999", "--priority", "3"), 1, "No gang 9999 waits or holds slots"),
-    (("task", "set", "7", "--priority", "3"), 2, "is no gang"),
+    (("task", "set", "7", "--priority", "3"), 2, "must be gang:ID"),
     (("task", "set", "gang:7"), 2, "Nothing to set"),
 ])  # fmt: skip
 def test_a_wrong_gang_is_named(world: World, command: tuple[str, ...], code: int, words: str) -> None:
@@ -349,10 +349,10 @@ def test_a_configuration_is_explained_as_a_scheduling_pass_would_decide_it(world
     store.schedule("lab")
     kept = world("explain", request(world, 2, 70), "-o", "json")
     assert (kept.code, kept.json["fits_now"], kept.json["waiting_ahead"]) == (3, False, 1)
-    assert "2 slots kept for requests that others were told to stop for" in kept.json["reason"]
+    assert "2 slots claimed by requests for which other gangs stop" in kept.json["reason"]
     assert kept.json["expected"].startswith("not known")
     assert "fits_now" not in world("explain", str(claimer.trial_id), "-o", "json").json
-    store.request_pause(claimer.trial_id, by="somebody")
+    store.request_pause(claimer.trial_id, by="ann")
     free = world("explain", request(world, 2, 70), "-o", "json")
     assert (free.code, free.json["hosts"], free.json["waiting_ahead"]) == (0, "a:2-3", 0)
     assert store.attempt(running.attempt_id).watch == watch, "nothing was changed"

@@ -1,4 +1,4 @@
-"""Checkpoints end to end on this machine: restarts, buckets, warm starts, removal; no scheduler."""
+"""Checkpoints end to end on this machine, without a scheduler: restarts, buckets, warm starts, removal."""
 
 from __future__ import annotations
 

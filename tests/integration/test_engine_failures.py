@@ -1,4 +1,4 @@
-"""What follows from a failure: restarts, log policies, refused hyperparameters. Real ranks on this machine."""
+"""Consequences of failures: restarts, log policies, rejected hyperparameters. Real ranks on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def config(way: str, *, rank: int = 0, slots: int = 2, **more: Any) -> dict[str,
 
 
 def second(engine: Engine, state_dir: Path) -> None:
-    """Register this machine once more, with slots and locks of its own."""
+    """Register this machine a second time, with separate slots and locks."""
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folders = {"state_dir": str(state_dir), "lock_dir": new_lock_dir(state_dir)}
     record = engine.hook.store.get_host("local")
@@ -72,7 +72,7 @@ async def test_a_policy_cancels_retries_for_a_line_of_another_rank_far_from_its_
     assert outcome.failure is not None
     assert (outcome.failure.error, outcome.failure.kind) == ("LogPolicyError", "user")
     first, *rest = outcome.failure.message.splitlines()
-    assert first == ("Log policy 'cheese' (cancel_retries) fits a line of rank 1 on 'local': we are out of cheese")
+    assert first == ("Log policy 'cheese' (cancel_retries) matches a line of rank 1 on 'local': we are out of cheese")
     assert "ValueError: cannot go on" in "\n".join(rest)
     assert (trial.attempts, trial.restarts) == (1, 0)
     assert held(engine) == []
@@ -84,7 +84,7 @@ async def test_a_policy_excludes_the_host_and_the_failure_is_not_counted(engine:
     assert outcome.state == "errored", "there is no other host"
     assert outcome.failure is not None
     assert (outcome.failure.error, outcome.failure.kind, outcome.failure.host) == ("HostError", "infra", "local")
-    assert "Log policy 'cheese' (exclude_host) fits a line of rank 1" in outcome.failure.message
+    assert "Log policy 'cheese' (exclude_host) matches a line of rank 1" in outcome.failure.message
     assert (trial.attempts, trial.restarts) == (1, 0)
 
 
@@ -112,7 +112,7 @@ async def test_a_pattern_that_never_ends_and_one_without_an_action_are_warnings(
     slow = {"name": "slow", "pattern": "(x+x+)+y", "action": "cancel_retries"}
     told = {"name": "told", "pattern": "^cannot go|ValueError: cannot"}
     outcome, _ = await carry(engine, config("say " + "x" * 80, max_restarts=0, log_policies=[slow, told]))
-    assert any("'told' (no action) fits a line of rank 0" in words for words in warnings(caplog))
+    assert any("'told' (no action) matches a line of rank 0" in words for words in warnings(caplog))
     assert any("'slow' took too long on the logs of host 'local'" in words for words in warnings(caplog))
     assert outcome.failure is not None
     assert outcome.failure.error == "RankFailedError"
@@ -213,7 +213,7 @@ async def test_a_trial_goes_on_on_another_host_after_a_policy_excluded_the_first
     assert (trial.attempts, trial.restarts) == (2, 0), "the failure was the host's: max_restarts is 0"
     assert set(first.placement) | set(last.placement) == {"local", "other"}
     assert first.failure is not None
-    assert "(exclude_host) fits a line of rank 1" in first.failure["message"]
+    assert "(exclude_host) matches a line of rank 1" in first.failure["message"]
     assert first.failure["host"] in first.placement
     assert held(engine) == []
     (said,) = [words for words in warnings(caplog) if "is left out of this trial from now on" in words]

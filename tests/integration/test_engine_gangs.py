@@ -49,7 +49,7 @@ def on_gang(engine: Engine, gang: GangView, arguments: str, *, task: str = "trai
 
 
 async def carry(engine: Engine, ticket: Ticket) -> Outcome:
-    """Carry a trial beside others."""
+    """Follow a trial to its end and return its outcome. Several trials may be followed concurrently."""
     runtime = await take_over(engine.hook, ticket.trial_id, LOG, watcher="test")
     outcome = await asyncio.wait_for(AttemptRunner(runtime).run(), 120)
     assert outcome is not None

@@ -1,4 +1,4 @@
-"""Hosts that do not answer, slots that others use, leases that a person holds. Real ranks on this machine."""
+"""Silent hosts, slots used by other processes, and leases held by a user. Real ranks on this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hosts_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cable:
-    """What connects this process to host ``local``; pulled, no channel opens and none that is open is used."""
+    """Connection of this process to host ``local``. When it is out, no channel is opened or used."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_out, real = False, DtrainHook.link
@@ -126,10 +126,10 @@ async def test_a_trial_goes_elsewhere_when_others_can_serve_it(engine: Engine, c
 async def test_a_held_lease_keeps_a_trial_from_going_elsewhere(
     engine: Engine, cable: Cable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its old host may keep the run alive for as long as the hold lasts, however long it is silent."""
+    """The old host may keep the run alive for the duration of the hold, even while it is silent."""
     cut_while_it_prepares(monkeypatch, cable)
     store = engine.hook.store
-    store.set_hold(store._now() + timedelta(hours=1), by="somebody")
+    store.set_hold(store._now() + timedelta(hours=1), by="ann")
     ticket = engine.submit(config("library", 1))
     carrying = asyncio.ensure_future(engine.carry(ticket))
 
@@ -139,10 +139,10 @@ async def test_a_held_lease_keeps_a_trial_from_going_elsewhere(
     await until(lambda: looks() >= 2, carrying)
     second(engine, tmp_path / "other")
     store.set_host_state("other", "ready")
-    # Each look is half a second after the last one: without the hold it would be over long ago.
+    # The polls are half a second apart: without the hold the wait would have ended long ago.
     await until(lambda: looks() >= 8, carrying)
     assert store.trial(ticket.trial_id).attempts == 1
-    store.end_hold(by="somebody")
+    store.end_hold(by="ann")
     store.leases_shortened()
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
@@ -157,14 +157,14 @@ async def test_recovery_gives_a_silent_host_up_as_a_follower_does_but_not_while_
 ) -> None:
     _, view = await dead_follower(engine, config("library", 100_000))
     cable.is_out, store = True, engine.hook.store
-    store.set_hold(store._now() + timedelta(hours=1), by="somebody")
+    store.set_hold(store._now() + timedelta(hours=1), by="ann")
     a_minute_passes(engine)
     look = _one_process(engine)
     for _ in range(3):
         await look()
         await asyncio.sleep(0.5)
     assert store.attempt(view.attempt_id).ended_at is None, "the host may keep it alive"
-    store.end_hold(by="somebody")
+    store.end_hold(by="ann")
     store.leases_shortened()
     await look()
     ended = store.attempt(view.attempt_id)
@@ -180,7 +180,7 @@ async def test_recovery_gives_a_silent_host_up_as_a_follower_does_but_not_while_
 
 
 def _one_process(engine: Engine) -> Any:
-    """Return what one process does that looks again and again: it remembers what it has seen."""
+    """Return the recovery of one process, which keeps its observations between calls."""
     from airflow_provider_dtrain.engine.recovery import Look
 
     return Look(engine.hook).run
@@ -203,12 +203,12 @@ async def test_a_host_that_answers_a_probe_is_ready_again(engine: Engine, state:
 
 
 async def test_a_host_that_a_person_took_out_is_not_brought_back(engine: Engine) -> None:
-    engine.hook.store.set_host_state("local", "disabled", "repair", by="somebody")
+    engine.hook.store.set_host_state("local", "disabled", "repair", by="ann")
     await recover(engine.hook)
     assert engine.hook.store.get_host("local").state == "disabled"
 
 
-# -- slots that others use ---------------------------------------------------------------------
+# -- slots in use elsewhere ---------------------------------------------------------------------
 @pytest.fixture
 def stranger(engine: Engine, tmp_path: Path) -> Iterator[Any]:
     """Another account's lock on slot 0 of the host, or without root another program's of this account."""

@@ -1,4 +1,4 @@
-"""The engine on this machine: real store, real supervisor, real ranks; no scheduler."""
+"""The engine on this machine, with a real store, supervisor and ranks, without a scheduler."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def config(arguments: str, *, slots: int = 2, **more: Any) -> dict[str, Any]:
 
 
 class Engine:
-    """What an operator does, without Airflow around it."""
+    """The work of an operator, without Airflow."""
 
     def __init__(self, hook: DtrainHook) -> None:
         self.hook, self.runs = hook, 0
@@ -179,12 +179,12 @@ async def test_a_kill_by_command_reaches_the_follower(engine: Engine) -> None:
     while len(processes("sleep 322")) < 4:
         assert not carrying.done(), carrying.result()
         await asyncio.sleep(0.05)
-    engine.hook.store.request_kill(ticket.trial_id, by="somebody")
+    engine.hook.store.request_kill(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, 20)
     assert outcome is not None
     assert outcome.state == "killed"
     assert outcome.failure is not None
-    assert outcome.failure.message == "The trial was killed by somebody."
+    assert outcome.failure.message == "The trial was killed by ann."
 
 
 async def test_another_process_takes_over_and_no_event_is_lost_or_repeated(
@@ -298,7 +298,7 @@ async def test_slots_of_an_ended_gang_are_freed_once_its_host_answers_again(
         outcome = await asyncio.wait_for(carrying, 30)
     assert outcome is not None
     assert outcome.state == "killed"
-    assert len(held(engine)) == 2, "nobody may get slots that were not confirmed"
+    assert len(held(engine)) == 2, "unconfirmed slots stay held"
     assert await recover(engine.hook) == ["local"]
     assert processes("sleep 323") == []
     assert held(engine) == []

@@ -1,4 +1,4 @@
-"""A plain script goes on from what it wrote, with real ranks and a real supervisor; no scheduler."""
+"""A plain script resumes from its own files, with real ranks and a real supervisor, without a scheduler."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_script_finds_its_snapshot_after_a_failure(
     ticket = engine.submit(script("5 3 raise link edit"))
     await completed(engine, ticket)
     assert starts(caplog) == ["0, seen []", "3, seen ['1:0', '1:1', '1:2']"]
-    assert "from what its program has written: " in caplog.text
+    assert "from the outputs of its program: " in caplog.text
     found = newest(engine, ticket)
     names = {"work/snapshot.pt", "work/edited.py", "checkpoints/seen.txt", *(f"work/plots/{n}.txt" for n in range(5))}
     assert set(found.manifest.files) == names
@@ -99,7 +99,7 @@ async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
         names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
         assert names == set(rows) - {"checkpoints/seen.txt"}
         assert (target / "work" / "snapshot.pt").read_text().startswith("3 ")
-        # A file that is there is never replaced.
+        # An existing file is never replaced.
         (target / "work" / "snapshot.pt").write_text("mine")
         with pytest.raises(SystemExit):
             await asyncio.to_thread(cli.download, wanted)
@@ -140,7 +140,7 @@ async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_l
     assert starts(caplog)[1].startswith("3, seen")
     hosts = [set(one.plan["plans"]) for one in engine.hook.store.trial_attempts(ticket.trial_id) if one.plan]
     assert sorted(map(sorted, hosts)) == [["local"], ["other"]]
-    assert re.search(r"What rank 0 wrote on host '\w+' since the last copy \(of attempt 1, 20", caplog.text)
+    assert re.search(r"Outputs that rank 0 wrote on host '\w+' since the last copy \(of attempt 1, 20", caplog.text)
 
 
 async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(

@@ -1,4 +1,4 @@
-"""Input that ranks and hosts must not send: the trial ends as it should, its slots come free, others go on."""
+"""Invalid input from ranks and hosts: the trial ends as specified, its slots are freed, other trials continue."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def config(way: str, last: int = 60, *, pause_s: float = 0.1, **more: Any) -> di
 
 
 async def running(engine: Engine, ticket: Ticket, carrying: asyncio.Future[Any], *, number: int = 1) -> int:
-    """Wait until the trial's attempt of this number has said that it computes; return its id."""
+    """Wait until the trial's attempt of this number runs and has saved a checkpoint, and return its id."""
 
     async def wait() -> int:
         while True:
@@ -60,7 +60,7 @@ async def until(condition: Any, carrying: asyncio.Future[Any]) -> None:
 
 
 def preempt(engine: Engine, ticket: Ticket) -> None:
-    """What a scheduling pass does to the gang of a less urgent trial."""
+    """Preempt a trial's gang, as a scheduling pass does."""
     store = engine.hook.store
     allocation_id = store.attempt(store.trial(ticket.trial_id).attempt_id).allocation_id
     values = {"preempted_at": store._now(), "preempted_for": None}
@@ -113,7 +113,7 @@ async def test_a_preempted_gang_writes_a_checkpoint_and_goes_on_from_it(
     (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
     assert started == [0, stopped], "the second attempt began where the first one stopped"
     assert numbers(caplog, "done at") == [60]
-    assert "has to go: preempted for" in caplog.text
+    assert "must release its slots: preempted for" in caplog.text
     measured = cost(engine, second.allocation_id)
     assert measured is not None
     assert measured > 0
@@ -150,7 +150,7 @@ async def test_ranks_without_the_library_leave_first_and_the_others_still_write_
     assert (trial.attempts, trial.restarts) == (2, 0)
     (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
     assert started == [0, stopped], "rank 0 was not hurried by the end of rank 1"
-    assert "While it was asked to stop" not in caplog.text, "nobody has failed"
+    assert "While it was asked to stop" not in caplog.text, "no rank has failed"
 
 
 @pytest.mark.parametrize("way", ["deaf", "stubborn"])
@@ -190,7 +190,7 @@ async def test_a_paused_trial_holds_nothing_until_it_is_activated(
     store, ticket = engine.hook.store, engine.submit(config("library"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
-    store.request_pause(ticket.trial_id, by="somebody")
+    store.request_pause(ticket.trial_id, by="ann")
     await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
     assert held(engine) == []
     other = engine.submit(config("library", 1))
@@ -199,7 +199,7 @@ async def test_a_paused_trial_holds_nothing_until_it_is_activated(
     assert outcome is not None
     assert outcome.state == "completed", "its slots are free for others"
     assert store.trial(ticket.trial_id).state == "paused"
-    assert store.activate(ticket.trial_id, by="somebody")
+    assert store.activate(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
@@ -211,9 +211,9 @@ async def test_a_trial_can_be_killed_while_it_is_paused(engine: Engine) -> None:
     store, ticket = engine.hook.store, engine.submit(config("library", 100_000))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
-    store.request_pause(ticket.trial_id, by="somebody")
+    store.request_pause(ticket.trial_id, by="ann")
     await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
-    store.request_kill(ticket.trial_id, by="somebody")
+    store.request_kill(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "killed"
@@ -246,7 +246,7 @@ async def test_max_runtime_ends_the_run_with_an_error_of_its_own(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, by_host: bool
 ) -> None:
     if by_host:
-        # As when the control side is away at that moment: the supervisor keeps the time as well.
+        # As if the control side were down at that time: the supervisor enforces the limit, too.
         monkeypatch.setattr("airflow_provider_dtrain.engine.following.max_runtime_over", lambda _: None)
     ticket = engine.submit(config("library", 100_000, max_runtime=4, max_restarts=3))
     outcome = await asyncio.wait_for(engine.carry(ticket), DEADLINE_S)
@@ -262,7 +262,7 @@ async def test_max_runtime_ends_the_run_with_an_error_of_its_own(
 
 
 async def test_a_more_urgent_trial_runs_first_and_the_other_one_goes_on(engine: Engine) -> None:
-    """The whole way: the pass chooses the victim, the victim goes, the claimant runs, the victim goes on."""
+    """The whole sequence: the pass chooses the victim, the victim stops, the claimant runs, the victim resumes."""
     store = engine.hook.store
     store.set_pool("local", preemption="priority", min_run_s=0.0)
     low = engine.submit(config("library", 300, resources={"slots_per_trial": 2, "priority": 50}))

@@ -28,7 +28,7 @@ FOLLOWER_POINTS = ["before the answer", "after the answer"]
 
 
 async def after(engine: Engine, rival: float, **more: Any) -> Search:
-    """Return a search in which a trial of this quality has run; the next one has 0.5."""
+    """Return a search in which a trial of this quality has completed."""
     search = Search(engine, search_config(**more))
     outcome, ticket = await search.run(0, rival)
     assert (outcome.state, outcome.failure) == ("completed", None)
@@ -59,7 +59,7 @@ async def test_a_rank_that_dies_around_a_stop_is_not_started_again_once_the_stop
     outcome, ticket = await search.run(1, 0.5)
     assert (outcome.state, outcome.failure) == ("stopped", None)
     trial = search.hook.store.trial(ticket.trial_id)
-    # A question that never left the process is asked anew by the next one; any other has its answer.
+    # A question that never left the process is asked again by the next attempt. Any other one has its answer.
     again = int(point == "before the question")
     assert (trial.state, trial.attempts, trial.restarts) == ("stopped", 1 + again, again)
     assert search.told(ticket) == [(0, "stop")]
@@ -108,7 +108,7 @@ async def test_a_follower_that_dies_around_the_answer_is_replaced_by_one_that_gi
 async def test_ranks_without_a_control_side_train_on_and_their_questions_are_answered_by_recovery(
     engine: Engine,
 ) -> None:
-    """They come to their end; whoever looks then finds the questions on the host, and the first says stop."""
+    """The ranks finish. The next follower finds their questions on the host, and the first answer is ``stop``."""
     search = await after(engine, 0.9, decision_timeout=1)
     ticket = search.submit(1, 0.5)
     await dies_at(engine.hook, ticket, "before the answer")

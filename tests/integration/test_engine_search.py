@@ -1,4 +1,4 @@
-"""Trials of a search as an engine carries them: what they draw, keep and end with. Real ranks, no torch."""
+"""Trials of a search in the engine: their draws, checkpoints and results. Real ranks, no torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def endless(**more: Any) -> dict[str, Any]:
 
 
 async def beyond_rung_0(search: Search, ticket: Ticket) -> asyncio.Future[Any]:
-    """Carry a trial until it has its first answer and has gone on."""
+    """Follow a trial until it has its first decision and has continued."""
     carrying = asyncio.ensure_future(search.carry(ticket))
     store = search.hook.store
 
@@ -63,10 +63,10 @@ async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
     if way == "preempted":
         preempt(engine, ticket)
     else:
-        store.request_pause(ticket.trial_id, by="somebody")
+        store.request_pause(ticket.trial_id, by="ann")
         await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
         assert store.rung_entries(search.search_id) == before
-        store.activate(ticket.trial_id, by="somebody")
+        store.activate(ticket.trial_id, by="ann")
     await until(lambda: len(re.findall(r"\[rank 0\] from \d+ with", caplog.text)) == 2, carrying)
     await until(lambda: store.attempt(store.trial(ticket.trial_id).attempt_id).state == "running", carrying)
     questions = lambda: [e for e in store.events(store.trial(ticket.trial_id).attempt_id) if e.kind == "rung"]  # noqa: E731
@@ -74,7 +74,7 @@ async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
     assert [event.body["rung"] for event in questions()] == [0], "it asks again, and the answer is the stored one"
     assert store.rung_entries(search.search_id) == before
     assert store.trial(ticket.trial_id).restarts == 0
-    store.request_kill(ticket.trial_id, by="somebody")
+    store.request_kill(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome.state == "killed"
     entries = [entry for entry in store.rung_entries(search.search_id) if not entry.is_error]
@@ -82,7 +82,7 @@ async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
 
 
 async def test_a_trial_that_is_stopped_while_it_is_preempted_ends_there(engine: Engine) -> None:
-    """It has its decision and a wish to give way at the same time: nothing is launched for it any more."""
+    """The decision and a preemption request arrive at the same time: the trial is not launched again."""
     search, store = Search(engine, search_config()), engine.hook.store
     await search.run(0, 0.9)
     ticket = search.submit(1, 0.5)
@@ -106,7 +106,7 @@ async def test_a_program_that_ignores_the_stop_is_ended_after_preemption_timeout
     await search.run(0, 0.9)
     outcome, _ = await search.run(1, 0.5)
     assert (outcome.state, outcome.failure) == ("stopped", None)
-    assert "its ranks go on after preemption_timeout" in caplog.text
+    assert "its ranks still run after preemption_timeout" in caplog.text
     assert held(engine) == []
 
 
@@ -178,7 +178,7 @@ async def test_a_point_of_a_grid_that_is_refused_fails(engine: Engine) -> None:
 
 
 async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(engine: Engine) -> None:
-    """The script saves before it refuses; what it saved may fit no other model."""
+    """The script saves before it rejects. Its checkpoint may not fit the next model."""
     draws = [[sample(SPACE, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(2)] for n in range(4)]
     number = next(n for n, (first, second) in enumerate(draws) if first < second)
     search = Search(engine, random_config(100_000, variables={"REFUSES": repr(draws[number][1])}))
@@ -192,7 +192,7 @@ async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(en
     assert load_job(store, view, engine.hook.settings).checkpoint_source is None
     same = load_job(store, dataclasses.replace(view, draw=0), engine.hook.settings)
     assert same.checkpoint_source is not None, "with the same hyperparameters it would go on from there"
-    store.request_kill(ticket.trial_id, by="somebody")
+    store.request_kill(ticket.trial_id, by="ann")
     await asyncio.wait_for(carrying, DEADLINE_S)
 
 
@@ -210,7 +210,7 @@ async def test_a_slot_of_optuna_draws_when_it_starts_from_what_has_ended_by_then
     assert outcome.result["metric"] == trial.hparams["quality"]
 
 
-# -- a stop by a person --------------------------------------------------------------------------
+# -- stops by a user --------------------------------------------------------------------------
 async def test_a_trial_that_a_person_stops_writes_a_checkpoint_and_ends_as_stopped(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,7 +218,7 @@ async def test_a_trial_that_a_person_stops_writes_a_checkpoint_and_ends_as_stopp
     search, store = Search(engine, endless()), engine.hook.store
     ticket = search.submit(0, 0.5)
     carrying = await beyond_rung_0(search, ticket)
-    store.request_stop("somebody", trial_id=ticket.trial_id)
+    store.request_stop("ann", trial_id=ticket.trial_id)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert (outcome.state, outcome.failure) == ("stopped", None)
     assert (outcome.result["rung"], outcome.result["metric"]) == (0, 0.5)
@@ -234,12 +234,12 @@ async def test_a_waiting_trial_that_a_person_stops_ends_at_once(engine: Engine) 
     carrying = await beyond_rung_0(search, first)
     waiting = asyncio.ensure_future(search.carry(second))
     await until(lambda: store.attempt(second.attempt_id).reason, waiting)
-    store.request_stop("somebody", trial_id=second.trial_id)
+    store.request_stop("ann", trial_id=second.trial_id)
     outcome = await asyncio.wait_for(waiting, DEADLINE_S)
     assert (outcome.state, outcome.failure) == ("stopped", None)
     assert store.attempt(second.attempt_id).started_at is None
     assert not carrying.done()
-    store.request_stop("somebody", trial_id=first.trial_id)
+    store.request_stop("ann", trial_id=first.trial_id)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome.state == "stopped"
     assert held(engine) == []
@@ -253,7 +253,7 @@ async def test_a_command_stops_a_trial_that_nobody_follows(engine: Engine) -> No
     await asyncio.gather(carrying, return_exceptions=True)
     assert not await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
     a_minute_passes(engine)
-    store.request_stop("somebody", trial_id=ticket.trial_id)
+    store.request_stop("ann", trial_id=ticket.trial_id)
     assert await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id)
     assert store.trial(ticket.trial_id).state == "stopped"
     assert held(engine) == []
@@ -261,7 +261,7 @@ async def test_a_command_stops_a_trial_that_nobody_follows(engine: Engine) -> No
 
 # -- parts ---------------------------------------------------------------------------------------
 def test_the_watchdog_names_nobody_while_rank_0_waits_for_the_searcher() -> None:
-    """As long as the place is a declared wait; at any other one the same gang has a culprit."""
+    """This holds only for a declared wait. At any other place the same gang has a culprit."""
     same = {"host": "a", "steps": 4, "started": True, "silent_s": 0.5, "still_s": 25.0, "idle_s": 25.0}
     others = [RankReport(rank=rank, phase="exchange", what="an exchange of metrics", **same) for rank in (1, 2)]
     waits = RankReport(rank=0, phase="wait", what="the searcher's decision", **same)

@@ -1,4 +1,4 @@
-"""Two processes that follow one gang: who was replaced touches nothing, and a kill needs no store. Real ranks."""
+"""Two followers of one gang: the replaced one changes nothing, and a kill needs no store. Real ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def replaced(engine: Engine) -> AsyncIterator[Replaced]:
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
     assert engine.runtime is not None
-    # The first one is no more heard of: a stopped process, or one beyond a broken network.
+    # The first follower is silent: a stopped process, or one behind a broken network.
     carrying.cancel()
     await asyncio.gather(carrying, return_exceptions=True)
     log = TaskLog(logging.getLogger("new"), 10**6)
@@ -124,7 +124,7 @@ async def without_store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Asyn
     kind, is_away = type(engine.hook.store), True
 
     def away(method: Any) -> Any:
-        # Not taken back: whoever waits for the store goes on with the method that it was given.
+        # Not reverted: a caller that waits for the store keeps the method that it received.
         def call(*arguments: Any, **named: Any) -> Any:
             if is_away:
                 raise StoreUnavailableError("gone")

@@ -1,4 +1,4 @@
-"""Airflow ends the task that follows a trial: what it lost goes on when it runs the task again. No torch."""
+"""Airflow ends the task that follows a trial: a retry of the task resumes the trial. No torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 
 async def killed(engine: Engine, *, by: str | None = None) -> tuple[Ticket, Outcome]:
-    """Start a trial and kill it as ``on_kill`` does, or as a person does."""
+    """Start a trial and kill it, as ``on_kill`` or a user does."""
     ticket = engine.submit(config("library", 25), run_id="task")
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
@@ -47,12 +47,12 @@ async def test_a_task_that_airflow_lost_and_runs_again_goes_on_with_its_trial(en
     assert outcome_again is not None
     assert outcome_again.state == "completed"
     trial = engine.hook.store.trial(ticket.trial_id)
-    assert (trial.attempts, trial.restarts) == (2, 0), "nobody's code was at fault"
+    assert (trial.attempts, trial.restarts) == (2, 0), "no restart counts as a failure of the user's code"
     assert held(engine) == []
 
 
 async def test_a_trial_that_a_person_killed_stays_ended_when_its_task_runs_again(engine: Engine) -> None:
-    ticket, _ = await killed(engine, by="somebody")
+    ticket, _ = await killed(engine, by="ann")
     again = engine.submit(config("library", 25), run_id="task")
     outcome = await engine.carry(again)
     assert outcome is not None
@@ -62,7 +62,7 @@ async def test_a_trial_that_a_person_killed_stays_ended_when_its_task_runs_again
     assert engine.hook.store.trial(ticket.trial_id).attempts == 1
 
 
-@pytest.mark.parametrize("by", [None, "somebody"])
+@pytest.mark.parametrize("by", [None, "ann"])
 async def test_a_time_out_that_killed_a_trial_is_final(engine: Engine, by: str | None) -> None:
     from airflow_provider_dtrain.engine.attempt import AttemptRunner
 

@@ -24,7 +24,7 @@ def liar(*arguments: str, **more: Any) -> dict[str, Any]:
 
 
 def victim(folder: Path) -> Path:
-    """Make a folder that looks like a checkpoint, so that nothing but its place protects it."""
+    """Create a folder that looks like a checkpoint, so that only its place protects it."""
     folder.mkdir(parents=True)
     (folder / "metadata.json").write_text(json.dumps({"format": 1, "step": 1, "files": {}}))
     return folder
@@ -85,3 +85,15 @@ async def test_a_copy_is_limited_by_what_comes_and_not_by_what_was_reported(
     names = {path.name for path in (tmp_path / "checkpoints" / "experiment-1" / "trial-1").iterdir()}
     assert names == {path.name for _, path in copies.values()}
     assert "checkpoint_copy_limit is 1000000" in caplog.text
+
+
+async def test_metadata_that_no_parser_takes_costs_the_copy_and_nothing_else(
+    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:  # fmt: skip
+    ticket = engine.submit(liar("checkpoints/step-1=deep", "checkpoints/step-2=10", checkpoint_policy="all"))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed"
+    copied = {one.step for one in engine.hook.store.checkpoints(ticket.trial_id) if one.copy_url is not None}
+    assert copied == {2}
+    assert "Checkpoint of step 1 was not copied" in caplog.text

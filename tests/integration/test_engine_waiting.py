@@ -1,4 +1,4 @@
-"""Whoever waits in the queue hears at once what people want of the trial."""
+"""A trial that waits in the queue reacts to control requests at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.test_engine_local import Engine, config, engine  # noqa: 
 
 
 def holding(engine: Engine) -> Ticket:  # noqa: F811
-    """Return a trial that holds every slot; nothing of it runs."""
+    """Return a trial that holds every slot, without a process."""
     store, ticket = engine.hook.store, engine.submit(config("facts"))
     watch = store.watch(ticket.attempt_id, watcher="test")
     store.schedule("local")
@@ -46,7 +46,7 @@ async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wish
     try:
         async with asyncio.timeout(120):
             assert "Position 1. 2 of 2 slots missing, held by dag.train (trial 1)." in await reason_of(engine, waiting)
-            engine.hook.store.request_kill(waiting.trial_id, "somebody")
+            engine.hook.store.request_kill(waiting.trial_id, "ann")
             outcome = await running
     finally:
         running.cancel()
@@ -58,16 +58,16 @@ async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     holding(engine)
     waiting = engine.submit(config("facts"))
-    engine.hook.store.request_pause(waiting.trial_id, "somebody")
+    engine.hook.store.request_pause(waiting.trial_id, "ann")
     log = TaskLog(logging.getLogger("engine"), 10**6)
     runner = AttemptRunner(await take_over(engine.hook, waiting.trial_id, log, watcher="test"))
     running = asyncio.ensure_future(runner.run())
     try:
         async with asyncio.timeout(120):
-            while "paused by somebody" not in caplog.text:
+            while "paused by ann" not in caplog.text:
                 await asyncio.sleep(0.05)
-            engine.hook.store.request_kill(waiting.trial_id, "somebody")
+            engine.hook.store.request_kill(waiting.trial_id, "ann")
             await running
     finally:
         running.cancel()
-    assert caplog.text.count("go on with") == 1
+    assert caplog.text.count("resume with") == 1

@@ -41,7 +41,7 @@ class Lines(logging.Handler):
         return [line for line in self.lines if words in line]
 
     async def wait(self, words: str, carrying: asyncio.Future[Outcome]) -> str:
-        """Return the first line with these words; fail at once when the trial ends before."""
+        """Return the first line with these words, and fail at once if the trial ends earlier."""
         async with asyncio.timeout(DEADLINE_S):
             while not self.having(words):
                 assert not carrying.done(), (carrying, self.lines)
@@ -103,7 +103,7 @@ async def test_a_stopped_rank_is_named_and_training_goes_on_with_it(
         assert "(stopped by a signal, in " in said
         assert f"pid {pid})" in said
         os.kill(pid, signal.SIGCONT)
-        await lines.wait("Rank 1 on local goes on after ", carrying)
+        await lines.wait("Rank 1 on local resumed after ", carrying)
         (tmp_path / "enough").touch()
         outcome: Outcome = await carrying
     assert outcome.state == "completed"

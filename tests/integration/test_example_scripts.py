@@ -20,7 +20,7 @@ DAGS = ROOT / "dags"
 
 
 def config_of(folder: str, name: str, **overrides: Any) -> Any:
-    """Return the effective configuration of an example; ``__`` in the name of an override is a dot."""
+    """Return the effective configuration of an example. ``__`` in the name of an override stands for a dot."""
     read = [yaml.safe_load((DAGS / folder / file).read_text()) for file in ("template.yaml", name)]
     changes = {path.replace("__", "."): value for path, value in overrides.items()}
     return assemble(read[0], with_overrides(read[1], changes)).config

@@ -29,7 +29,7 @@ ANY_HOMES = pytest.mark.parametrize("pool", ["gpus", "nfs"])
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three hosts with homes of their own, and two that share one home."""
+    """A cluster of three hosts with separate homes, and two hosts with a shared home."""
     home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
     for folder in (ROOT / "dags", ROOT / "tests" / "jobs"):
         shutil.copytree(folder, dags, dirs_exist_ok=True)
@@ -174,7 +174,7 @@ def test_an_unreachable_host_is_left_out_and_the_trial_goes_on_elsewhere(cluster
     finally:
         host.heal()
         cluster.cli("hosts", "probe", name)
-    # Somebody who waits for a host that is away gets it when it is back.
+    # A trial that waits for an unreachable host gets it when the host is back.
     assert cluster.airflow.wait("job", run_id, timeout_s=150) == "success"
 
 
@@ -192,7 +192,7 @@ def test_a_wrong_host_key_is_named(cluster: Cluster) -> None:
         assert state == "failed"
         log = cluster.airflow.log("job_in_worker", run_id, "train")
         assert f"Host '{name}'" in log
-        assert "shows another key than before" in log
+        assert "presents another key than before" in log
     finally:
         for file, content in kept.items():
             (host.folder / file).write_bytes(content)

@@ -1,4 +1,4 @@
-"""A host that is gone for good: what a plain script wrote there is on the host that the trial goes on with."""
+"""A permanently lost host: the files of a plain script are on the host on which the trial resumes."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ async def test_a_script_finds_its_snapshot_on_another_host_after_its_own_has_cra
     assert starts(caplog)[1] == "3, seen ['1:0', '1:1', '1:2']"
     after = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
     assert set(after.plan["plans"] if after.plan else ()) not in ({used}, set())
-    assert f"What rank 0 wrote on host '{used}' since the last copy (of attempt 1" in caplog.text
+    assert f"Outputs that rank 0 wrote on host '{used}' since the last copy (of attempt 1" in caplog.text

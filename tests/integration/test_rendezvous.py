@@ -1,4 +1,4 @@
-"""Which addresses the ranks of real gangs listen on: on this machine, and on two hosts."""
+"""Listening addresses of the ranks of real gangs, on this machine and on two hosts."""
 
 from __future__ import annotations
 

@@ -178,8 +178,8 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
     shutil.copytree(ROOT / "tests" / "jobs" / "code", tmp_path / "code")
     (tmp_path / "good.yaml").write_text("name: by-hand" + grid(0.3))
     (tmp_path / "bad.yaml").write_text(grid(0.3).replace("count: 3", ""))
-    early = world.commands.run("dtrain", "experiment", "create", str(tmp_path / "good.yaml"), "--dag", "nobody")
-    assert (early.code, "no DAG nobody" in early.err) == (3, True)
+    early = world.commands.run("dtrain", "experiment", "create", str(tmp_path / "good.yaml"), "--dag", "absent")
+    assert (early.code, "no DAG absent" in early.err) == (3, True)
     world.cli("init")
     world.until(lambda: world.commands.run("dags", "details", "dtrain_experiment").code == 0, "the DAG", 180)
     bad = world.commands.run("dtrain", "e", "create", str(tmp_path / "bad.yaml"))
@@ -188,7 +188,7 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
     assert (other.code, "not made by experiment_dag()" in other.err) == (2, True)
     (tmp_path / "large.yaml").write_text(grid(0.3).replace("slots_per_trial: 1", "slots_per_trial: 64"))
     large = world.commands.run("dtrain", "e", "create", str(tmp_path / "large.yaml"))
-    assert (large.code, "64 slots can never be had" in large.err) == (1, True)
+    assert (large.code, "64 slots can never be granted" in large.err) == (1, True)
     assert world.runs("dtrain_experiment") == []
     followed = world.cli("experiment", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
     assert (followed.json["name"], followed.json["best"], followed.json["state"]) == ("by-hand", 0.3, "completed")
@@ -260,7 +260,7 @@ def _named_while_it_waits(world: World, run_id: str) -> dict[str, Any] | None:
 
 
 def _running(world: World, run_id: str) -> tuple[int, int] | None:
-    """Return both experiments of a DAG run when all their trials are there and one of each runs."""
+    """Return both experiments of a DAG run once one trial of each runs and two are queued."""
     views = {one.name: one for one in world.store.list_experiments(dag_id="job_searches", run_id=run_id)}
     there = len(views) == 2 and all(one.trials == {"running": 1, "queued": 2} for one in views.values())
     return (views["first"].experiment_id, views["second"].experiment_id) if there else None
@@ -271,7 +271,7 @@ def _states(world: World, experiment_id: int) -> dict[str, int]:
 
 
 def _most_at_once(store: Store, experiment_id: int) -> int:
-    """Return how many trials of an experiment ran at one time."""
+    """Return the largest number of concurrent trials of an experiment."""
     spans = []
     for trial in store.list_trials(experiment_id=experiment_id, limit=None):
         granted_at = store.attempt(trial.attempt_id).granted_at
@@ -283,6 +283,6 @@ def _most_at_once(store: Store, experiment_id: int) -> int:
 
 
 def _logs(world: World, run_id: str) -> str:
-    """Return what became of the trials of a DAG run."""
+    """Return number, state and failure of the trials of a DAG run, as JSON."""
     views = [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id]
     return json.dumps([(one.number, one.state, one.failure) for one in views], default=str, indent=1)

@@ -38,7 +38,7 @@ def config(searcher: dict[str, Any] | None = None, *, says: str = "score", **hyp
 
 
 class Events(dict[AssetAlias, Any]):
-    """What Airflow gives to a task for the events of its outlets."""
+    """Stand-in for the mapping that Airflow passes to a task for the events of its outlets."""
 
     def __init__(self) -> None:
         super().__init__()

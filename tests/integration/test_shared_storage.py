@@ -1,4 +1,4 @@
-"""Checkpoint storage that the hosts of a gang must share is written on each and read on the others before the start."""
+"""Preflight check of shared checkpoint storage: each host of a gang writes a file that every other host reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_gang_starts_only_where_all_its_hosts_share_the_checkpoint_stora
     assert outcome is not None
     assert outcome.state == "completed", outcome
     assert not list(shared.glob(".dtrain-check-*"))
-    # Each host has a /tmp of its own.
+    # Each host has its own /tmp.
     outcome = await engine.carry(engine.submit(on_both("/tmp/apart")))  # noqa: S108
     assert outcome is not None
     assert outcome.failure is not None

@@ -101,7 +101,7 @@ LINEAR = """
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
 def linear(request, tmp_path_factory):
-    """What each rank said about the linear model; its own configuration aggregates 4 batches."""
+    """Output of each rank for the linear model, whose configuration aggregates 4 batches."""
     folder = tmp_path_factory.mktemp("linear")
     config = {"optimizations": {"aggregation_frequency": 4}, "data": {"xs": XS, "ys": YS, "cases": CASES}}
     context = {"hparams": {"global_batch_size": GLOBAL}, "config": config}

@@ -27,7 +27,7 @@ DEADLINE_S = 120
 
 @dataclass
 class Rank:
-    """What one rank left behind."""
+    """Results of one rank: exit code, output and folder."""
 
     exit_code: int
     output: str
@@ -299,6 +299,6 @@ def test_torchrun_runs_the_same_script(tmp_path):
         timeout=DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    # Both ranks share torchrun's output, where lines can mix: each has a file of its own.
+    # Both ranks share torchrun's output, where lines can mix, so each rank writes its own file.
     assert {path.name: path.read_text() for path in tmp_path.glob("*.txt")} == {"0.txt": "of 2: 3", "1.txt": "of 2: 3"}
-    assert "effective global batch is 6" in done.stderr
+    assert "effective global batch size is 6" in done.stderr

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 RUNGS = [2, 4, 8]
 SEARCHER = {"name": "async_halving", "metric": "accuracy", "smaller_is_better": False, "max_length": {"batches": 8}}
 
-#: Trains to batch 8, validates each batch, and says what it was told and when it was asked to stop.
+#: Trains to batch 8, validates each batch, and prints each decision and stop request.
 LOOP = """
     import os, pathlib, sys, time
     {before}
@@ -39,7 +39,7 @@ LOOP = """
             {after}
         print("left at", step, ctx.stop_requested, flush=True)
 """
-#: Each rank is on a host of its own, with a run folder of its own.
+#: Each rank is on a separate host, with its own run folder.
 HOSTS = """
     own = pathlib.Path(f"host{os.environ['RANK']}")
     own.mkdir(exist_ok=True)
@@ -201,7 +201,7 @@ def test_nonsense_in_the_answer_is_no_answer(tmp_path):
 
 
 def test_while_rank_0_waits_its_page_says_so_and_a_pause_ends_the_wait(tmp_path):
-    """The watchdog alarms nobody about a place of kind ``wait``."""
+    """The watchdog raises no alarm about a place of kind ``wait``."""
     run, seen = tmp_path / "run", []
     over = threading.Event()
 

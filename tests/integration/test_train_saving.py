@@ -1,4 +1,4 @@
-"""Saves that are killed, refused or damaged; resumed runs against unbroken ones."""
+"""Killed, refused and damaged saves, and resumed runs compared with uninterrupted ones."""
 
 from __future__ import annotations
 

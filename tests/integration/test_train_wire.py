@@ -1,4 +1,4 @@
-"""What ranks exchange: bytes on the wire, once per group, in buckets, compressed."""
+"""Data exchanged between ranks: bytes on the wire, once per group, in buckets, compressed."""
 
 from __future__ import annotations
 
@@ -130,6 +130,6 @@ def test_tuning_tries_several_bucket_sizes_and_changes_no_bit(wire):
 
 def test_compression_goes_on_while_buckets_are_tuned(wire):
     (found, _), _ = wire
-    # A rebuild of the buckets sends their layout as well.
+    # A rebuild of the buckets also sends their layout.
     assert all(size < 0.6 * WHOLE for size in found["tuned_fp16"]["bytes"])
     assert len(set(found["tuned_fp16"]["layouts"])) > 1

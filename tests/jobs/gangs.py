@@ -1,4 +1,4 @@
-"""DAGs of the integration tests: gangs that are held for several tasks, and functions that run as ranks."""
+"""DAGs of the integration tests: gangs held for several tasks, and functions that run as ranks."""
 
 from __future__ import annotations
 

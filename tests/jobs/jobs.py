@@ -1,4 +1,4 @@
-"""DAGs of the integration tests: the configuration comes with the DAG run."""
+"""DAGs of the integration tests. The DAG run's conf holds the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DAGs of the tests of searches: the configuration comes with the DAG run."""
+"""DAGs of the search tests. The DAG run's conf holds the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real hosts on one machine: network namespaces with an sshd each. Root is needed.
+"""Test hosts on one machine: network namespaces with one sshd each. They require root.
 
 As a fixture: ``pytest_plugins = ["tests.netns.plugin"]``. In a script: ``with NamespaceHosts(count=3)
 as hosts``. By hand: ``python -m tests.netns up --count 3``.

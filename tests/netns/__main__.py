@@ -1,4 +1,4 @@
-"""Test hosts by hand: ``up`` keeps them until Ctrl-C, ``clean`` removes what dead runs left."""
+"""Test hosts by hand: ``up`` runs them until Ctrl-C, ``clean`` removes the leftovers of dead runs."""
 
 from __future__ import annotations
 

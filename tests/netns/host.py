@@ -1,4 +1,4 @@
-"""One test host: namespaces of its own for network, processes, mounts and name, with an sshd inside."""
+"""One test host: its own namespaces for network, processes, mounts and host name, with an sshd inside."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.netns.network import Network, command, ip
 
 _START_TIMEOUT_S = 20.0
 
-#: The interpreter that runs the tests and the code under test, wherever somebody keeps them.
+#: Folders of the interpreter that runs the tests and of the code under test; either may lie below /tmp.
 _VISIBLE = sorted({sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[2])})
 
-# Folder of this host, its name, sshd, then what must stay visible although it lies below /tmp or /var/tmp.
-# /run is fresh, so sshd finds its folder empty.
+# Arguments: folder of this host, its name, sshd, then the paths that must stay visible although they lie below /tmp
+# or /var/tmp. /run is a fresh tmpfs, so sshd finds its folder empty.
 _INIT = """set -e
 dir="$1" sshd="$3"
 hostname "$2"
@@ -68,7 +68,7 @@ MaxSessions {max_sessions}
 
 
 class NamespaceHost:
-    """A host that tests can reach by SSH, crash, cut off and look into."""
+    """A host that tests can reach by SSH, crash, disconnect and inspect."""
 
     user = "root"
     port = 22
@@ -85,7 +85,7 @@ class NamespaceHost:
     def prepare(
         self, *, authorized: str, max_startups: str, max_sessions: int, sshd_extra: str, disk_mib: int | None
     ) -> None:
-        """Write everything that the host finds at its first boot."""
+        """Create the files and folders of the host before its first boot."""
         for name in ("tmp", "var-tmp"):
             (self.folder / name).mkdir(parents=True)
         if disk_mib:
@@ -105,7 +105,7 @@ class NamespaceHost:
 
     @property
     def host_key(self) -> str:
-        """Type and key, as the ``host_key`` extra of a connection holds them."""
+        """Key type and key, in the form of the ``host_key`` extra of a connection."""
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
 
     def airflow_conn(self, *, host_key: bool = True, **extra: object) -> str:
@@ -117,7 +117,10 @@ class NamespaceHost:
         return json.dumps({**document, "extra": {**known, **extra}})
 
     def boot(self) -> None:
-        """Start the host with a boot id of its own and an empty /tmp; wait for it with :meth:`await_sshd`."""
+        """Start the host with a new boot id and an empty /tmp.
+
+        Call :meth:`await_sshd` to wait until it is up.
+        """
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         _empty(self.folder / "tmp")
         sshd = shutil.which("sshd", path=f"{os.defpath}:/usr/sbin:/sbin") or "sshd"
@@ -130,7 +133,10 @@ class NamespaceHost:
             )  # fmt: skip
 
     def await_sshd(self) -> None:
-        """Return once sshd greets."""
+        """Wait until sshd answers.
+
+        :raises RuntimeError: the host ended, or sshd did not answer within 20 s
+        """
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._greets():
             dead = self._process is None or self._process.poll() is not None
@@ -151,35 +157,35 @@ class NamespaceHost:
 
     @property
     def is_up(self) -> bool:
-        """Whether the host runs."""
+        """True while the host is running."""
         return self._process is not None and self._process.poll() is None
 
     def crash(self) -> None:
         """End every process of the host at once, as a power cut does."""
         if self._process is None:
             return
-        # The namespace's init becomes a zombie only after the kernel has ended all others in it, and
-        # unshare, its parent, ends after that.
+        # The namespace's init becomes a zombie only after the kernel has killed every other process in it.
+        # Its parent, unshare, ends after that.
         _kill(self._init_pid or self._process.pid)
         self._process.wait(timeout=20)
         self._process, self._init_pid = None, 0
 
     def reboot(self) -> None:
-        """Crash and come back with another boot id."""
+        """Crash the host and boot it with a new boot id."""
         self.crash()
         self.boot()
         self.await_sshd()
 
     def partition(self) -> None:
-        """Pull the network cable."""
+        """Disconnect the host from the network."""
         ip("link", "set", self._network.link(self._index), "down")
 
     def heal(self) -> None:
-        """Plug the network cable in again."""
+        """Reconnect the host to the network."""
         ip("link", "set", self._network.link(self._index), "up")
 
     def throttle(self, rate: str) -> None:
-        """Limit what reaches the host, e.g. ``10mbit``; an empty rate lifts the limit."""
+        """Limit the bandwidth towards the host, e.g. to ``10mbit``. An empty rate removes the limit."""
         device = self._network.link(self._index)
         command("tc", "qdisc", "del", "dev", device, "root", check=False)
         if rate:
@@ -188,16 +194,16 @@ class NamespaceHost:
 
     @property
     def init_pid(self) -> int:
-        """The host's first process by its number outside; 0 while the host is down."""
+        """Pid of the host's init in the outer namespace, 0 while the host is down."""
         return self._init_pid
 
     @property
     def pid_namespace(self) -> str:
-        """What all processes of the host share; empty while the host is down."""
+        """Pid namespace of the host's processes, empty while the host is down."""
         return _pid_namespace(self._init_pid) if self._init_pid else ""
 
     def pids(self) -> list[int]:
-        """Return every process in the host but its init, by its number outside."""
+        """Return every process of the host except its init, by its pid in the outer namespace."""
         inside = self.pid_namespace
         found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return [pid for pid in found if pid != self._init_pid and inside and _pid_namespace(pid) == inside]
@@ -227,7 +233,7 @@ def _pid_namespace(pid: int) -> str:
 
 
 def _passwd(home: Path) -> str:
-    """Return this machine's accounts with root at home in the host's own folder."""
+    """Return this machine's /etc/passwd with root's home in the host's own folder."""
     lines = Path("/etc/passwd").read_text().splitlines()
     others = [line for line in lines if not line.startswith("root:")]
     return "\n".join([f"root:x:0:0:root:{home}:/bin/bash", *others]) + "\n"
@@ -242,12 +248,12 @@ def _empty(folder: Path) -> None:
 
 
 def new_tag() -> str:
-    """Return a prefix for the names of one set, short enough for names of links."""
+    """Return a random prefix for the names of one set, short enough for names of network links."""
     return f"dt{secrets.token_hex(3)}"
 
 
 def unmount_disks(folder: Path) -> None:
-    """Take the disks of a set of hosts away, whatever still uses them."""
+    """Unmount the disks of a set of hosts lazily, even while processes use them."""
     for disk in folder.glob("host*/var-tmp"):
         if disk.is_mount():
             command("umount", "-l", str(disk), check=False)

@@ -1,4 +1,4 @@
-"""Sets of test hosts: made, cleaned up, and cleaned up after runs that died."""
+"""Sets of test hosts: creation, removal, and removal of the leftovers of dead runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import IO, Any
 from tests.netns.host import NamespaceHost, new_tag, unmount_disks
 from tests.netns.network import Network, command, tear_down
 
-#: Outside /tmp and /var/tmp, of which each host has its own.
+#: Outside /tmp and /var/tmp, because each host has its own.
 BASE = Path("/var/lib/dtrain-test-hosts")
 
 
 def missing() -> str | None:
-    """Return why test hosts cannot run here, None when they can."""
+    """Return the reason why test hosts cannot run on this machine, None when they can."""
     if os.geteuid() != 0:
         return "test hosts need root"
     path = f"{os.defpath}:/usr/sbin:/sbin"
@@ -27,12 +27,12 @@ def missing() -> str | None:
     if lacking:
         return f"test hosts need {', '.join(lacking)} (packages iproute2, util-linux, openssh-server)"
     if not Path("/etc/machine-id").is_file():
-        return "test hosts need /etc/machine-id to mount theirs over"
+        return "test hosts need /etc/machine-id as a mount point for their own"
     return None
 
 
 class NamespaceHosts:
-    """Test hosts ``ns-0``, ``ns-1`` ... on a network of their own; a context manager.
+    """Test hosts ``ns-0``, ``ns-1`` ... on a separate network. Usable as a context manager.
 
     :param count: number of hosts
     :param slots: CPU slots that tests should register per host
@@ -40,7 +40,7 @@ class NamespaceHosts:
     :param max_startups: sshd's MaxStartups
     :param max_sessions: sshd's MaxSessions
     :param sshd_extra: more lines for sshd_config
-    :param disk_mib: size of each host's /var/tmp, on a disk of its own; None = a folder of this machine
+    :param disk_mib: size of each host's /var/tmp, a tmpfs of its own; None: a folder of this machine
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class NamespaceHosts:
         return NamespaceHost(network, index, f"ns-{index}", folder, home, self.private_key)
 
     def host(self, index: int) -> NamespaceHost:
-        """Return a host by its number."""
+        """Return a host by its index."""
         return self._hosts[index]
 
     def __iter__(self) -> Iterator[NamespaceHost]:
@@ -100,7 +100,7 @@ class NamespaceHosts:
         return self.count
 
     def close(self) -> None:
-        """End the hosts and remove everything that belonged to them; repeatable."""
+        """Stop the hosts and remove everything that belongs to them. Safe to call repeatedly."""
         for host in getattr(self, "_hosts", []):
             host.crash()
         tear_down(self.tag)
@@ -108,7 +108,7 @@ class NamespaceHosts:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._owner.close()
         with contextlib.suppress(OSError):
-            # The lock file goes last, and only when no other set is there.
+            # The lock file is removed last, and only when no other set exists.
             if not [entry for entry in BASE.iterdir() if entry.is_dir()]:
                 shutil.rmtree(BASE)
 
@@ -120,7 +120,7 @@ class NamespaceHosts:
 
 
 def _claim(folder: Path) -> IO[str]:
-    """Make the folder of a set and lock it for as long as this process lives."""
+    """Create the folder of a set and lock its owner file for the lifetime of this process."""
     with _one_at_a_time():
         folder.mkdir(parents=True)
         folder.chmod(0o755)
@@ -138,7 +138,10 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def remove_stale() -> list[str]:
-    """Remove the sets whose owner is dead; return their tags. Sets of living owners are not touched."""
+    """Remove the sets whose owner process is dead, and return their tags.
+
+    A living owner holds a lock on its set.
+    """
     removed = []
     for folder in BASE.glob("dt*"):
         with contextlib.suppress(OSError), (folder / "owner").open("r+") as owner:
@@ -152,7 +155,7 @@ def remove_stale() -> list[str]:
 
 
 def _end_leftovers(folder: Path) -> None:
-    """End the processes whose command line names the folder: the hosts' init processes and their parents."""
+    """Kill the processes whose command line names the folder: the hosts' init processes and their parents."""
     mark = f"{folder}/".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -1,4 +1,4 @@
-"""One private network per set of test hosts: a bridge in the root namespace, nothing routed beyond it."""
+"""One private network per set of test hosts: a bridge in the root namespace, without routes beyond it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def ip(*args: str) -> str:
 
 
 def command(*argv: str, check: bool = True) -> str:
-    """Run a program and return its output; what it complains about becomes the exception."""
+    """Run a program and return its output.
+
+    :raises RuntimeError: the program failed; the message has its errors
+    """
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     if check and done.returncode != 0:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
@@ -30,25 +33,25 @@ def batch(lines: list[str], *options: str) -> None:
 
 
 def free_network(first: int) -> ipaddress.IPv4Network:
-    """Return a private /16 that no route or address of this machine touches.
+    """Return a private /16 that overlaps no route or address of this machine.
 
-    :param first: where to begin looking, so that two sets seldom meet
+    :param first: start of the search, so that two sets rarely collide
     """
     taken = [ipaddress.IPv4Network(route["dst"], strict=False) for route in _routes() if route["dst"] != "default"]
     for step in range(180):
         candidate = ipaddress.IPv4Network(f"10.{64 + (first + step) % 180}.0.0/16")
         if not any(candidate.overlaps(one) for one in taken):
             return candidate
-    raise RuntimeError("no free private network among 10.64.0.0 to 10.243.0.0")
+    raise RuntimeError("no private network is free between 10.64.0.0 and 10.243.0.0")
 
 
 def _routes() -> list[dict[str, str]]:
-    # Addresses appear in the table `local`.
+    # Addresses appear in the routing table `local`.
     return json.loads(ip("-json", "-4", "route", "show", "table", "all"))
 
 
 class Network:
-    """The bridge of one set of hosts and the namespaces plugged into it."""
+    """The bridge of one set of hosts and the namespaces connected to it."""
 
     def __init__(self, tag: str, count: int) -> None:
         self.tag, self.count = tag, count
@@ -60,20 +63,20 @@ class Network:
         return f"{self.tag}-{index}"
 
     def link(self, index: int) -> str:
-        """Return the end of a host's cable that is plugged into the bridge."""
+        """Return the name of the veth end of a host that is attached to the bridge."""
         return f"{self.tag}v{index}"
 
     def address(self, index: int) -> str:
         return str(self.net[256 + index + 1])
 
     def up(self, names: list[str]) -> None:
-        """Make bridge and namespaces; name files come first, for whatever a namespace starts."""
+        """Create bridge and namespaces. Files for name resolution are written first."""
         hosts = "127.0.0.1 localhost\n" + "".join(f"{self.address(i)} {name}\n" for i, name in enumerate(names))
         for i in range(self.count):
             etc = Path("/etc/netns") / self.namespace(i)
             etc.mkdir(parents=True)
             (etc / "hosts").write_text(hosts)
-            # Without it every look-up of an address waits for a name server that is not there.
+            # Without this file every address lookup waits for a name server that does not exist.
             (etc / "resolv.conf").write_text("")
         batch(
             [
@@ -96,7 +99,7 @@ class Network:
 
 
 def tear_down(tag: str) -> None:
-    """Remove every namespace, link and file that carries the tag; missing ones are fine."""
+    """Remove every namespace, link and file with the tag. Missing ones are ignored."""
     for namespace in Path("/run/netns").glob(f"{tag}-*"):
         command("ip", "netns", "del", namespace.name, check=False)
     for link in json.loads(ip("-json", "link", "show") or "[]"):

@@ -11,7 +11,7 @@ from tests.netns.hosts import NamespaceHosts, missing
 
 @pytest.fixture(scope="module")
 def namespace_hosts() -> Iterator[Callable[..., NamespaceHosts]]:
-    """Make sets of hosts, as ``NamespaceHosts(...)`` does; all are gone after the module."""
+    """Factory of sets of hosts, with the arguments of ``NamespaceHosts``. All are removed after the module."""
     reason = missing()
     if reason:
         pytest.skip(reason)
@@ -28,5 +28,5 @@ def namespace_hosts() -> Iterator[Callable[..., NamespaceHosts]]:
 
 @pytest.fixture(scope="module")
 def hosts(namespace_hosts: Callable[..., NamespaceHosts]) -> NamespaceHosts:
-    """Three hosts with two slots and a home directory each."""
+    """Three hosts, each with two slots and its own home directory."""
     return namespace_hosts(count=3, slots=2, shared_home=False)

@@ -1,4 +1,4 @@
-"""From a test host to a transport, as a trigger makes it from a connection that it has fetched."""
+"""Transports to test hosts, created as a trigger creates them from a fetched connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.netns.host import NamespaceHost
 
 
 def connection(host: NamespaceHost, **extra: Any) -> SimpleNamespace:
-    """Return an Airflow connection to a host; extras that are None are left out."""
+    """Return an Airflow connection to a host, without extras that are None."""
     document = json.loads(host.airflow_conn(**extra))
     extra_dejson = {key: value for key, value in document["extra"].items() if value is not None}
     return SimpleNamespace(
@@ -23,6 +23,6 @@ def connection(host: NamespaceHost, **extra: Any) -> SimpleNamespace:
 def ssh_to(
     host: NamespaceHost, *, host_key: str | None = None, extra: dict[str, Any] | None = None, **options: Any
 ) -> SSHTransport:
-    """Return a transport to a host that has not connected yet."""
+    """Return a transport to a host, not connected yet."""
     fetched = connection(host, **(extra or {}))
     return SSHTransport(host.name, lambda: hook_from_connection(fetched), host_key=host_key, **options)

@@ -1,4 +1,4 @@
-"""The rules of the queue written down once more, as slowly and plainly as possible: every request is looked at."""
+"""A second, naive implementation of the queue's rules, which examines every request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def subsets(items):
 
 
 class NaiveQueue:
-    """One pass; of claims and reservations only those that it makes itself."""
+    """One pass, without claims and reservations of earlier passes."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class NaiveQueue:
     def look_at(self, request):
         if request.request_id in self.claims:
             return False
-        # A process without slots is in nobody's way.
+        # A request without slots ignores reservations.
         banned = request.excluded_hosts | (self.closed(request) if request.slots else frozenset())
         placement = self.find(request, banned)
         if placement is not None:
@@ -162,7 +162,10 @@ class NaiveQueue:
         return [(i, of, p.slots[name]) for i, of, p in running + started if p.slots.get(name)]
 
     def victims(self, request, banned):
-        """Brute force over hosts and subsets: slots ended, gangs ended, seconds run, then the stable hash."""
+        """Return the cheapest victims and their claim, by brute force over hosts and subsets.
+
+        The cost is: slots ended, gangs ended, seconds run, then the stable hash of the host.
+        """
         if self.options.preemption == "off" or not request.slots:
             return None
         offers = []
@@ -236,7 +239,7 @@ class NaiveQueue:
         return tuple(sorted(row[3] for row in best))
 
     def in_the_way(self, name, request, wanted):
-        """Slots that never come by themselves or by force, and the seconds that their gangs held them."""
+        """Return the number of slots that will not come free, and the seconds that their gangs have held them."""
         missing = wanted - len(self.free[name])
         stay = [(of, indices) for i, of, indices in self.gangs_on(name) if not self.is_coming(i, of, request)]
         coming = sum(len(indices) for i, of, indices in self.gangs_on(name) if self.is_coming(i, of, request))

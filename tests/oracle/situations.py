@@ -41,7 +41,7 @@ def situations(draw, *, sizes=(4,), single_host=None, most_hosts=5, preemption=(
         Host(name, size, frozenset(range(size)) - frozenset(free[name]), draw(state)) for name, size in names.items()
     ]
     wanted = st.sampled_from([0, 1, 1, 2, 3, 4] if single_host else [0, 1, 1, 2, 3, 4, 8, 8, 12])
-    # A cap belongs to the group or crowd: two requests of one never differ in it.
+    # A cap belongs to a group or crowd: all its requests have the same cap.
     caps = draw(st.fixed_dictionaries({"": st.none(), "a": CAPS, "b": CAPS}))
     most = draw(st.fixed_dictionaries({"": st.none(), "s": MOST_GANGS, "t": MOST_GANGS, "u": MOST_GANGS}))
     number = draw(st.integers(0, 9))

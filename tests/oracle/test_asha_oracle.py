@@ -1,14 +1,15 @@
-"""Decisions beside Syne Tune's ASHA: the same curves, reported in the same order.
+"""Comparison with Syne Tune's ASHA on the same curves, reported in the same order.
 
-Syne Tune is installed without what it asks for (xgboost, and with it NVIDIA's libraries): ASHA needs none of that.
+Syne Tune is installed without its dependencies (xgboost, and with it NVIDIA's libraries), which ASHA does not use.
 
-Its rule (0.16) lets a trial go on if at most n / d entries of its rung are strictly better, n counting it; ours if
-fewer than max(1, n // d) are, the earlier of equals first. So both agree but in two places:
+Syne Tune's rule (0.16) continues a trial if at most n / d entries of its rung are strictly better, where n includes the
+trial. Our rule continues it if fewer than max(1, n // d) are better, where an earlier equal entry counts as better.
+The rules differ in two cases:
 
-- the entry with exactly n // d better ones goes on there when n >= d, and stops here;
-- equals all go on there, and here only the earliest of them.
+- the entry with exactly n // d better ones continues in Syne Tune when n >= d, and stops here;
+- equal entries all continue in Syne Tune, and only the earliest one continues here.
 
-A report that reaches several rungs is entered there in the highest alone, and here in each until one stops it.
+A report that reaches several rungs is entered by Syne Tune only in the highest one, here in each until one stops it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ pytest.importorskip("syne_tune.optimizer.schedulers.asha", reason="syne-tune is 
 
 
 class Theirs:
-    """One bracket of Syne Tune, told the reports of numbered trials."""
+    """One bracket of Syne Tune, with numbered trials."""
 
     def __init__(self, num_rungs: int, divisor: int) -> None:
         from syne_tune.config_space import uniform
@@ -52,7 +53,7 @@ class Theirs:
 
 
 def curves(count: int, length: int, seed: int) -> list[list[float]]:
-    """Return power laws that cross, with noise: loss of each trial after each unit."""
+    """Return the loss of each trial after each unit: power laws that cross, with noise."""
     chance = random.Random(seed)
     made = []
     for _ in range(count):
@@ -70,7 +71,7 @@ def test_decisions_are_those_of_syne_tune_but_for_one_place_in_a_rung(divisor: i
     losses, running, at = curves(60, length, seed), list(range(60)), dict.fromkeys(range(60), 0)
     agreed = 0
     while running:
-        # A few trials run at a time; which of them reports next is by chance.
+        # Eight trials run at a time; the next one to report is drawn at random.
         trial = chance.choice(running[:8])
         at[trial] += 1
         loss = losses[trial][at[trial] - 1]

@@ -1,4 +1,4 @@
-"""The pass over lanes against one that looks at every request in turn."""
+"""The pass over lanes, compared with a pass that examines every request in turn."""
 
 from __future__ import annotations
 

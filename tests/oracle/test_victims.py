@@ -1,4 +1,4 @@
-"""The gangs that are ended against every legal set of gangs."""
+"""The preempted gangs, compared with every legal set of gangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def subsets(items):
 
 
 def without(hosts, gangs):
-    """Return the hosts as they are once these gangs are gone."""
+    """Return the hosts as they are after these gangs have ended."""
     gone = {(name, index) for gang in gangs for name, indices in gang.placement.slots.items() for index in indices}
     return [
         Host(h.name, h.slots, frozenset(i for i in h.held if (h.name, i) not in gone), h.state, h.disabled, h.blocked)
@@ -40,7 +40,7 @@ def old_gang(number, slots, **fields):
 
 @st.composite
 def full_hosts(draw):
-    """Hosts of up to 10 slots, held by gangs of any size of which some reach over two hosts."""
+    """Full hosts of up to 10 slots, and the gangs of up to 5 slots that hold them."""
     hosts, gangs = [], []
     for number in range(draw(st.integers(1, 3))):
         slots = draw(st.integers(1, 10))
@@ -90,7 +90,7 @@ def test_the_cheapest_cover_is_that_of_brute_force(items, need):
 @settings(max_examples=200, deadline=None)
 @given(situations(sizes=(4, 4, 2), preemption=("slices", "priority")))
 def test_no_victim_could_be_left_out(found):
-    """Judged by itself: one request on an otherwise empty queue."""
+    """Each request is alone in the queue."""
     for request in found.requests[:3]:
         decision = run_pass(found.hosts, [request], found.options, found.running)
         gone = [gang for gang in found.running if gang.request_id in dict(decision.preemptions)]
@@ -101,7 +101,7 @@ def test_no_victim_could_be_left_out(found):
 
 
 def test_a_gang_on_two_hosts_is_paid_for_once():
-    """Three slots per host for the one gang on a and b, four for each of those on c and d."""
+    """One gang holds three slots on each of a and b. Two other gangs hold four slots on c and on d."""
     both = old_gang(0, {"a": (0, 1, 2), "b": (0, 1, 2)})
     others = [old_gang(1, {"c": (0, 1, 2, 3)}), old_gang(2, {"d": (0, 1, 2, 3)})]
     hosts = [Host(name, 8, frozenset(range(3 if name in "ab" else 4))) for name in "abcd"]
@@ -111,7 +111,7 @@ def test_a_gang_on_two_hosts_is_paid_for_once():
 
 
 def test_a_victim_that_a_wider_one_makes_needless_is_dropped():
-    """b is emptied first for one slot; ending the gang on a and c frees two hosts at once, then b is not needed."""
+    """The gang on b is chosen first. The gang on a and c frees two hosts at once, so b is no longer needed."""
     small = old_gang(0, {"b": (0, 1, 2)})
     wide = old_gang(1, {"a": (0, 1, 2, 3), "c": (0, 1, 2, 3)})
     hosts = [Host("a", 4, frozenset(range(4))), Host("b", 4, frozenset(range(3))), Host("c", 4, frozenset(range(4)))]

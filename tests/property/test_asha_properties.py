@@ -1,4 +1,4 @@
-"""Whatever arrives in whatever order: rungs lose nothing, count nothing twice, and let the right share go on."""
+"""With reports in any order, rungs lose no entry, count none twice, and continue the right share of trials."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_only_the_share_goes_on_that_was_allowed_at_each_moment(divisor: int, me
 
 @given(st.integers(2, 5), st.lists(st.integers(-999, 999), min_size=1, max_size=80, unique=True))
 def test_no_more_than_the_share_goes_on_when_the_best_come_last_or_first(divisor: int, metrics: list[int]) -> None:
-    """Best first is the order in which least go on: exactly the share of the best; others let more through."""
+    """With the best first the fewest trials continue: exactly the share of the best. Other orders continue more."""
     best_first = Rungs(2, divisor, divisor)
     answers = [best_first.report(trial, 1, float(metric)) for trial, metric in enumerate(sorted(metrics))]
     assert 1 <= answers.count("continue") <= math.ceil(len(metrics) / divisor)
@@ -104,7 +104,7 @@ def test_no_more_than_the_share_goes_on_when_the_best_come_last_or_first(divisor
 
 
 class Searches(RuleBasedStateMachine):
-    """Trials of one bracket report, fail, end by themselves and are cleared, beside a model that sorts anew."""
+    """Trials of one bracket report, fail, end and are cleared, compared with a model that sorts from scratch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Every interleaving of two requests on two hosts: nothing runs where the store gave a slot back, and all ends.
+"""Model check of the protocol: every interleaving of two requests on two hosts.
 
-The model is small, the rules in it are the real ones: ``run_pass`` decides the grants and the table of
-``lifecycle`` each change of state. Messages may come late: a follower that is stale, or whose watch was
-taken, still starts and fences on the hosts, as a network allows.
+No process runs in a slot that the store has released, and every request can end. The model is small, but uses the real
+rules: ``run_pass`` decides the grants, and the table of ``lifecycle`` allows each change of state. Messages may arrive
+late: a stale follower still starts and fences runs on the hosts, as a real network allows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_dtrain.core.queueing import run_pass
 from airflow_provider_dtrain.core.resources import GangRequest, Host, PoolOptions
 
 NAMES = ("h0", "h1")
-#: A larger model is not looked at as a whole any more.
+#: The exhaustive search fails beyond this number of states.
 MOST_STATES = 400_000
 Run = tuple[int, int]
 
@@ -39,11 +39,11 @@ class Row(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """A process that follows a row; it may know less than the store."""
+    """A process that follows a row. Its view may be older than the store."""
 
     row: int
     watch: int
-    #: The grant as it knows it.
+    #: The grant in its view.
     token: int = 0
     places: tuple[int, ...] = ()
     #: Hosts that answered ``clear``.
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
     process: Run | None = None
     highest: int = 0
-    #: Runs that never start (again) here.
+    #: Runs that must not start here.
     buried: frozenset[Run] = frozenset()
 
 
@@ -72,17 +72,17 @@ class State(NamedTuple):
     backup: Store | None = None
     takeovers: int = 1
     crashes: int = 1
-    #: None = the store was set back to the backup.
+    #: None: the backup was restored.
     backups: int | None = 0
 
 
 class Violation(Exception):
-    """The protocol let happen what must not."""
+    """The protocol has violated an invariant."""
 
 
 @functools.cache
 def grants(waiting: tuple[tuple[int, int], ...], held: frozenset[int]) -> dict[int, tuple[int, ...]]:
-    """Return row -> hosts as the real pass decides it."""
+    """Return row -> hosts, as decided by the real scheduling pass."""
     machines = [Host(name, 1, held=frozenset({0}) if i in held else frozenset()) for i, name in enumerate(NAMES)]
     requests = [GangRequest(str(row), slots, sequence=row) for row, slots in waiting]
     decision = run_pass(machines, requests, PoolOptions())
@@ -90,14 +90,14 @@ def grants(waiting: tuple[tuple[int, int], ...], held: frozenset[int]) -> dict[i
 
 
 class Model:
-    """What may happen next, from any state.
+    """Transitions of the protocol's model.
 
     :param sizes: slots of each request
-    :param asks: False frees slots by a clock, without the host's answer
-    :param buries: False forgets on the hosts what was fenced
-    :param rows: allocations in all; more than two: a trial may wait again
-    :param tokens: after so many grants all are taken up
-    :param budget: what else may happen, and how often
+    :param asks: False: slots are freed by a clock, without the host's answer
+    :param buries: False: hosts forget the fenced runs
+    :param rows: largest number of allocations; with more than two, a trial may wait again
+    :param tokens: after this number of grants, all are taken up
+    :param budget: largest number of other events, by name
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Model:
             yield "again", self.again(state, one, row)
 
     def again(self, state: State, one: Follower, row: Row) -> State:
-        """Let the trial wait for another gang; the old one stays held until its hosts have answered."""
+        """Let the trial wait for another gang. The old one stays held until its hosts have answered."""
         rows, watches = (*state.store.rows, Row(row.request)), (*state.store.watches, 1)
         new = Follower(len(rows) - 1, 1)
         store = state.store._replace(rows=rows, watches=watches)
@@ -190,14 +190,14 @@ class Model:
 
     # -- the hosts -----------------------------------------------------------------------------
     def start(self, state: State, one: Follower, place: int) -> Iterator[tuple[str, State]]:
-        """A start reaches a host, maybe late; the host decides."""
+        """Deliver a start to a host, possibly late. The host decides."""
         run, host = (state.store.rows[one.row].request, one.token), state.places[place]
         if run in host.buried or host.process == run:
             return
         if one.token < host.highest:
             return
         if host.process is not None:
-            # Its lock refuses. Without a restored backup nobody may ever get so far.
+            # The slot's lock refuses the run. This state must be unreachable without a restored backup.
             if state.backups is not None:
                 raise Violation(f"{run} was to start on {place}, where {host.process} lives")
             return
@@ -207,7 +207,7 @@ class Model:
         run, host = (state.store.rows[one.row].request, one.token), state.places[place]
         buried = host.buried | {run} if self.buries else host.buried
         process = None if host.process == run else host.process
-        # A host that has seen a later grant refuses, and has nothing of the run.
+        # A host that has seen a later grant refuses the fence, and has nothing of the run.
         highest = max(host.highest, one.token) if self.buries else host.highest
         after = self.at(state, place, host._replace(process=process, buried=buried, highest=highest))
         return swap(after, one, one._replace(clear=one.clear | {place}))
@@ -215,7 +215,7 @@ class Model:
     def host_moves(self, state: State, place: int) -> Iterator[tuple[str, State]]:
         host = state.places[place]
         if host.process is not None:
-            # The ranks end, or the supervisor ends them because nobody renewed the run.
+            # The ranks end, or the supervisor ends them because the run was not renewed.
             gone = host._replace(process=None, buried=host.buried | {host.process})
             yield "gone", self.at(state, place, gone)
         if state.backups is None and host.highest > state.store.counter:
@@ -228,7 +228,7 @@ class Model:
 
 
 def moved(row: Row, new: str) -> Row:
-    """Return the row in its next state; the table of transitions must allow it."""
+    """Return the row in its next state, which the table of transitions must allow."""
     lifecycle.check("allocation", row.state, new)
     return row._replace(state=new)
 
@@ -244,7 +244,7 @@ def swap(state: State, old: Follower, new: Follower) -> State:
 
 
 def check(state: State) -> None:
-    """Raise when something lives in a slot that the store has given back."""
+    """Raise Violation when a process lives in a slot that the store has released."""
     if state.backups is None:
         return
     for row in state.store.rows:
@@ -254,7 +254,7 @@ def check(state: State) -> None:
 
 
 def explore(model: Model) -> dict[State, list[tuple[str, State]]]:
-    """Return every state that can be reached, with what follows."""
+    """Return every reachable state with its successors."""
     found: dict[State, list[tuple[str, State]]] = {}
     waiting = [model.first]
     seen = {model.first}
@@ -275,7 +275,7 @@ def explore(model: Model) -> dict[State, list[tuple[str, State]]]:
 
 
 def cannot_become_free(found: dict[State, list[tuple[str, State]]]) -> list[State]:
-    """Return states from which no way leads to a store without holders on hosts without processes."""
+    """Return the states from which no path leads to a store without holders and hosts without processes."""
     before: dict[State, list[State]] = defaultdict(list)
     for state, following in found.items():
         for _, after in following:
@@ -287,7 +287,7 @@ def cannot_become_free(found: dict[State, list[tuple[str, State]]]) -> list[Stat
             if state not in reached:
                 reached.add(state)
                 good.append(state)
-    # Somebody can always look: a crash of the last follower is answered by the next one that comes.
+    # Without takeovers left, a crash of the last follower is final; in reality another follower always takes over.
     return [state for state in found if state not in reached and state.takeovers]
 
 

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.documents import load_yaml, plain_scalar
 from airflow_provider_dtrain.core.merge import RESET, Override, join_path, merge_config, merge_with_origins
 from airflow_provider_dtrain.errors import ConfigError
 
-#: Names with rules of their own beside plain ones, so that each rule meets each shape.
+#: Names with special rules and plain names, so that each rule is combined with each shape.
 KEYS = st.sampled_from(
     [
         "a",
@@ -61,7 +61,7 @@ def documents(*extra: st.SearchStrategy[Any], tags: bool = False) -> st.SearchSt
 
 
 def plain_leaves(value: Any, path: str = "", *, space: bool = False) -> set[str]:
-    """Return the paths of the leaves, told apart without the code under test."""
+    """Return the paths of the leaves, computed without the code under test."""
     if space and path != "hyperparameters" and (not isinstance(value, dict) or "type" in value):
         return {path}
     if isinstance(value, dict) and value:

@@ -1,4 +1,4 @@
-"""What holds of every decision of the queue, whatever the pool; and of the live form of it over time."""
+"""Invariants of every decision of the queue in any pool, and of the live scheduler over time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_oldest_that_waited_max_wait_is_interrupted_by_nobody_of_its_priorit
 @FEW
 @given(situations(sizes=(4,), preemption=("slices",)))
 def test_the_oldest_that_waited_max_wait_starts_claims_or_keeps_hosts(found):
-    """So nobody of its priority passes it; unless a better priority keeps the hosts, or none is usable."""
+    """No request of the same priority overtakes it, unless a better priority keeps the hosts or no host is usable."""
     options = replace(found.options, max_wait_s=36 * HOUR)
     everything = [replace(request, priority=42, max_slots=None, max_gangs=None) for request in found.requests]
     running = [replace(gang, priority=42) for gang in found.running]
@@ -136,11 +136,11 @@ def test_the_oldest_that_waited_max_wait_starts_claims_or_keeps_hosts(found):
     assert oldest.request_id in has
 
 
-# The live form
+# The live scheduler
 
 
 def snapshot(state: Scheduler, requests: dict[str, GangRequest]) -> Situation:
-    """Return the state as the arguments of a pass at this moment."""
+    """Return the scheduler's state as the arguments of a pass at this time."""
     now, gangs = state.now, list(state.gangs.by_id.values())
     held: dict[str, set[int]] = {name: set() for name in state.board.hosts}
     for gang in gangs:
@@ -169,7 +169,7 @@ def snapshot(state: Scheduler, requests: dict[str, GangRequest]) -> Situation:
 
 @st.composite
 def scripts(draw):
-    """Return requests and what happens between two passes: (seconds, ends, arrivals) with indexes to choose by."""
+    """Return requests and the events between two passes: (seconds, ends, arrivals), with indexes for choices."""
     steps = st.tuples(
         st.sampled_from([60, 600, 1800, 7200, 20_000, 90_000]), st.integers(0, 3), st.integers(0, 3), st.integers(0, 99)
     )

@@ -1,4 +1,4 @@
-"""Whatever trials report, in whatever order, with crashes between: the store decides by the rule, and only once."""
+"""State machine of a search: with any order of reports and crashes, the store decides by the rule, and only once."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.contract.search_world import Search
 from tests.contract.store_world import host
 from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
 
-#: Bracket -> rungs of it; all end at the same length.
+#: Bracket -> its rungs; all end at the same length.
 BRACKETS = {0: 3, 1: 2}
 LENGTH, DIVISOR = 4, 2
 FAILURE = {"error": "UserError", "kind": "user", "message": "ValueError: no"}
 ANY = st.integers(0, 10**6)
 SOMETIMES = st.sampled_from([False, False, False, True])
 METRICS = st.sampled_from([1.0, 2.0, 2.0, 3.0, 5.0, -1.0, float("nan"), float("inf"), None])
-#: What the run did, so that a run that did nothing cannot pass.
+#: Events that occurred, so that a run without events cannot pass.
 SEEN: Counter[str] = Counter()
 
 
 class Model(Rungs):
-    """The rule, for trials that may report after all once they have failed."""
+    """Model of the rule, with trials that may still report after they have failed."""
 
     def __init__(self, num_rungs: int, smaller_is_better: bool) -> None:
         super().__init__(num_rungs, LENGTH, DIVISOR, smaller_is_better)
@@ -64,7 +64,7 @@ class Model(Rungs):
 
 
 class SearchMachine(RuleBasedStateMachine):
-    """Trials of one search with their followers, some stale, some dying in the middle of a transaction."""
+    """Trials of one search with their followers, some of which are stale or crash inside a transaction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class SearchMachine(RuleBasedStateMachine):
         self.newest: dict[int, Ticket] = {}
         self.tickets: list[Ticket] = []
         self.cleared: set[int] = set()
-        #: Numbers of the trials that Airflow may try again.
+        #: Numbers of the trials that Airflow may retry.
         self.errored: set[int] = set()
         self.bracket_of: dict[int, int] = {}
 
@@ -121,7 +121,7 @@ class SearchMachine(RuleBasedStateMachine):
             self.crashing = False
             SEEN["crash"] += 1
             assert self.search.entries() == before
-            # Whoever takes over reads the same bytes again.
+            # The follower that takes over reads the same bytes again.
             self.search.follow(ticket.attempt_id)
             self.search.commit(ticket, *events)
         finally:

@@ -1,4 +1,4 @@
-"""Whatever callers do, in whatever order, with crashes between: no slot is ever given out twice."""
+"""State machine of the store: with any order of calls and crashes, no slot is ever granted twice."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ANY = st.integers(0, 10**6)
 SOMETIMES = st.sampled_from([False, False, False, True])
 STATES = st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
 WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt", "yield_gang")
-#: What the run did, so that a run that did nothing cannot pass.
+#: Events that occurred, so that a run without events cannot pass.
 SEEN: Counter[str] = Counter()
 STEPS = 40
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Several callers, some of them stale, some of them dying in the middle of a transaction."""
+    """Several callers, some of which are stale or crash inside a transaction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,16 +42,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = Store.open(f"sqlite:///{self.folder}/s.db", clock=lambda: self.now)
         self.crashing = False
         sa.event.listen(self.store._engine, "commit", self._maybe_crash)
-        #: attempt -> every watch ever given out; the last one is current
+        #: Attempt -> every issued watch; the last one is current.
         self.watches: dict[int, list[int]] = {}
         self.trials = itertools.count()
         self.last_token = 0
-        #: (host, slot) -> (attempt, token) of the process that really runs there
+        #: (host, slot) -> (attempt, token) of the process that runs there.
         self.processes: dict[tuple[str, int], tuple[int, int]] = {}
         self.token_of: dict[int, int] = {}
-        #: (attempt, its stream's offset) of the checkpoints that were told
+        #: Attempt -> offset of its stream after the reported checkpoints.
         self.told: dict[int, int] = {}
-        #: allocation -> who looks after it, and until when
+        #: Allocation -> the recoverer that has claimed it, and the end of the claim.
         self.claims: dict[int, tuple[str, datetime]] = {}
 
     def teardown(self) -> None:
@@ -63,7 +63,7 @@ class StoreMachine(RuleBasedStateMachine):
             raise Crash
 
     def call(self, method: str, *arguments: object, crashes: bool = False, **named: object) -> object:
-        """Call the store; a call that crashes must leave everything as it was."""
+        """Call the store. A call that crashes must change nothing."""
         before = self.dump() if crashes else None
         self.crashing = crashes
         try:
@@ -182,7 +182,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         view = self.store.attempt(picked[0])
         for host in view.held_hosts[: 1 if partly else None]:
-            # Like the host: everything of the attempt's run ends before it answers clear.
+            # As on a host: every process of the attempt's run ends before the host answers ``clear``.
             ended = [place for place, (run, _) in self.processes.items() if run == picked[0] and place[0] == host]
             for place in ended:
                 del self.processes[place]
@@ -226,7 +226,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(which=ANY, slots=st.sampled_from([2, 4, 8]))
     def an_urgent_one_comes(self, which: int, slots: int) -> None:
-        """Somebody who may be interrupted runs, and somebody with a better priority waits for it."""
+        """A preemptible trial runs, and a trial with a better priority waits for its slots."""
         for _ in range(3):
             self.wait_and_take_up(which)
         for attempt, watches in list(self.watches.items()):
@@ -253,7 +253,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, wished=st.booleans(), partly=st.booleans())
     def give_way(self, which: int, stale: bool, crashes: bool, wished: bool, partly: bool) -> None:
-        """Yield as the follower does: because a person or the queue wishes it, or in a race with the wish's end."""
+        """Yield as a follower does: on request of a user or the queue, or in a race with the end of that request."""
         picked = self.pick(which, stale, {"starting", "running", "stopping"})
         if picked is None:
             return
@@ -278,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
         allocation = views[which % len(views)].allocation_id
         holder, until = self.claims.get(allocation, ("", self.now))
         got = self.store.claim_recovery(allocation, by, for_s)
-        assert got is (holder in ("", by) or until <= self.now), "one recoverer at a time, and never nobody for ever"
+        assert got is (holder in ("", by) or until <= self.now), "one recoverer at a time, and no claim lasts forever"
         self.note(f"claim {got}")
         if got:
             self.claims[allocation] = by, self.now + timedelta(seconds=for_s)
@@ -291,9 +291,9 @@ class StoreMachine(RuleBasedStateMachine):
     def a_host_is_removed_and_comes_back(self, host: str, force: bool, crashes: bool) -> None:
         if self.call("remove_host", host, force=force, crashes=crashes) is None:
             return
-        # Who forces it vouches for that.
+        # The caller of a forced removal guarantees that no process is left.
         for place in [place for place in self.processes if place[0] == host]:
-            assert force, "a host was removed while somebody used it"
+            assert force, "a host in use was removed without force"
             del self.processes[place]
         slots = tuple(SlotRecord(index=i) for i in range(SIZES[host]))
         self.store.add_host(HostRecord(name=host, pool="p", slot_type="cpu", slots=slots))
@@ -313,7 +313,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (row.ended_at is None) is goes_on, row
 
     def change(self, picked: tuple[int, int], method: str, *arguments: object, **named: object) -> object:
-        """Write as a follower; one that is not current changes nothing."""
+        """Write as a follower. A stale follower must change nothing."""
         attempt, watch = picked
         is_stale = watch != self.watches[attempt][-1]
         before = self.dump() if is_stale else None

@@ -42,7 +42,7 @@ from airflow_provider_dtrain.hosts.wire import (
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 RANK, SUPERVISOR = Source(0, frozenset({0, 1})), Source(None, frozenset({0, 1}))
 
-#: Texts that parsers stumble over, beside arbitrary ones.
+#: Arbitrary texts, and texts that parsers may fail on.
 TEXTS = st.sampled_from(["\ud800", "\x00", "\x1b[31m", "\u202e", "..", "a://b", "x" * 5000]) | st.text(max_size=20)
 NUMBERS = st.integers() | st.floats() | st.sampled_from([10**30, 2**63, -1, 1e308, True, False])
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -188,7 +188,7 @@ def test_the_reason_of_a_failed_command(output: bytes, errors: bytes) -> None:
 
 
 def archive(members: list[tuple[str, bytes, bytes, int]]) -> bytes:
-    """Return an archive whose headers say what they like."""
+    """Return an archive with arbitrary headers."""
     target = io.BytesIO()
     for name, kind, content, size in members:
         info = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""Folders and numbers for processes of ordinary accounts, which no entry in /etc/passwd needs to name."""
+"""Folders and user ids for processes of ordinary accounts without an entry in /etc/passwd."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-#: An interpreter that every account may run; the one of the tests may lie below root's home.
+#: An interpreter that every account may run; that of the tests may lie below root's home.
 PYTHON = "/usr/bin/python3"
 
 
 def need_accounts() -> None:
-    """Skip a test that cannot run processes of two accounts here."""
+    """Skip the test unless it can run processes of other accounts."""
     if os.geteuid() != 0:
         pytest.skip("processes of other accounts need root")
     if not os.path.exists(PYTHON):
@@ -24,14 +24,14 @@ def need_accounts() -> None:
 
 
 def uids() -> tuple[int, int]:
-    """Return two accounts that no other process of this machine has."""
+    """Return two user ids that no other process of this machine has."""
     own = 200_000 + 2 * os.getpid()
     return own, own + 1
 
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """Make a folder that every account can reach, as those of pytest are not."""
+    """Create a folder that every account can reach, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="dtrain-accounts-", dir="/var/tmp"))
     folder.chmod(0o755)
     try:

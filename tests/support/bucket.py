@@ -1,4 +1,4 @@
-"""A real S3 server on 127.0.0.1: moto's, in a process of its own."""
+"""S3 server on 127.0.0.1: moto's server in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "wJalrXUtnFEMI-example"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket and how to reach it."""
+    """A bucket and its endpoint."""
 
     endpoint_url: str
 
@@ -47,14 +47,14 @@ def s3_server() -> Iterator[Bucket]:
         "from moto.server import ThreadedMotoServer as S\n"
         "s = S(ip_address='127.0.0.1', port=0); s.start()\n"
         "print('port', s.get_host_and_port()[1], flush=True)\n"
-        "import sys; sys.stdin.read()\n"  # It ends with us.
+        "import sys; sys.stdin.read()\n"  # Ends with this process.
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True,
     )  # fmt: skip
     try:
-        # The server says a line of its own first.
+        # The server prints a line of its own first.
         found = next(filter(None, (re.match(r"port (\d+)", line) for line in process.stdout or ())), None)
         assert found, "moto's server did not start"
         bucket = Bucket(f"http://127.0.0.1:{found[1]}")

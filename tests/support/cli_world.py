@@ -1,4 +1,7 @@
-"""A home of Airflow, an empty store, and commands in it: ``pytest_plugins = ["tests.support.cli_world"]``."""
+"""Airflow home with an empty store, and CLI commands in it.
+
+Use it with ``pytest_plugins = ["tests.support.cli_world"]``.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ AIRFLOW = (sys.executable, "-m", "airflow")
 
 
 class World:
-    """A home of Airflow with its metadata database, an empty store, and commands in it.
+    """Airflow home with a metadata database and an empty store, and CLI commands in it.
 
-    :param migrated: an AIRFLOW_HOME whose database is copied; None makes one
+    :param migrated: AIRFLOW_HOME whose database is copied; None: create and migrate one
     """
 
     def __init__(self, folder: Path, migrated: Path | None = None) -> None:

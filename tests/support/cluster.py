@@ -1,4 +1,4 @@
-"""Airflow and test hosts for the tests under a real scheduler."""
+"""Airflow and test hosts for tests with a real scheduler."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ model_dir: code
 max_restarts: 0
 resources: {{slots_per_trial: {slots}, pool: {pool}}}
 """
-#: A run that waits for others which share two cores with much else.
+#: Time-out of a DAG run that waits for other runs on a machine with two busy cores.
 RUN_TIMEOUT_S = 900.0
 
 
 def ranks(slots: int, arguments: str, *, pool: str = "gpus", script: str = "ranks.py", **more: Any) -> dict[str, Any]:
-    """Return the DAG run's conf for ranks without torch."""
+    """Return the conf of a DAG run of ranks without torch."""
     text = RANKS.format(script=script, slots=slots, arguments=arguments, pool=pool)
     return {"config": text + "".join(f"{name}: {json.dumps(value)}\n" for name, value in more.items())}
 
@@ -39,7 +39,7 @@ def fingerprint(host: NamespaceHost) -> str:
 class Cluster:
     """Airflow, hosts, and the CLI.
 
-    :param pools: name of a pool -> its hosts, which are registered as ``<pool>-0``, ``<pool>-1`` ...
+    :param pools: pool -> its hosts, which are registered as ``<pool>-0``, ``<pool>-1`` ...
     """
 
     def __init__(self, home: Path, dags: Path, pools: dict[str, NamespaceHosts]) -> None:
@@ -70,7 +70,7 @@ class Cluster:
         return done
 
     def rows(self, *arguments: str) -> list[dict[str, Any]]:
-        """Return what a command lists."""
+        """Return the rows that a command lists."""
         return list(self.cli(*arguments, "-o", "json").json)
 
     def run(self, dag_id: str, conf: dict[str, Any], *, timeout_s: float = RUN_TIMEOUT_S) -> tuple[str, str]:
@@ -79,7 +79,7 @@ class Cluster:
         return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s), run_id
 
     def processes(self, pattern: str) -> list[str]:
-        """Return the command lines of all hosts' processes that match."""
+        """Return the command lines of the hosts' processes that match a regular expression."""
         found = []
         for name, host in self.names.items():
             for pid in host.pids():
@@ -96,14 +96,14 @@ class Cluster:
         return [int(trial["trial"]) for trial in self.rows("trial", "list") if trial["dag_run"] == run_id]
 
     def watcher(self, run_id: str) -> str:
-        """Return who follows the trial of a DAG run."""
+        """Return the name of the follower of the trial of a DAG run."""
         described = self.cli("trial", "describe", str(self.trials(run_id)[0]), "-o", "json").json
         return str(described["watcher"])
 
     def taken(self) -> list[dict[str, Any]]:
-        """Return the slots that a trial or a held gang has."""
+        """Return the slots that a trial or a held gang occupies."""
         return [slot for slot in self.rows("slots", "list") if slot["state"] == "held" or slot.get("trial")]
 
     def waiting(self) -> list[dict[str, Any]]:
-        """Return the gangs that wait in the queue."""
+        """Return the tasks whose gangs wait in the queue."""
         return [task for task in self.rows("task", "list") if task["state"].startswith("waiting")]

@@ -23,7 +23,7 @@ POINT = os.environ["FOLLOWER_FAULT"]
 
 
 class Dying(Runtime):
-    """A follower's runtime that ends the process around the command ``decide``."""
+    """Runtime of a follower that ends the process before or after the command ``decide``."""
 
     async def call(self, host: str, command: str, /, **arguments: Any) -> dict[str, Any]:
         if command == "decide" and POINT == "before the answer":

@@ -9,7 +9,7 @@ from airflow_provider_dtrain.engine import attempt, recovery, restarting, runtim
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let engines look at wishes, at what nobody cares for, and at hosts several times a second."""
+    """Shorten the engine's periods for control requests, background recovery and retries to fractions of a second."""
     monkeypatch.setattr(runtime, "WISH_CHECK_S", 0.2)
     monkeypatch.setattr(waiting, "PAUSED_LOOK_S", 0.2)
     monkeypatch.setattr(stopping, "TELL_AGAIN_S", 0.5)

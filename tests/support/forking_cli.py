@@ -1,7 +1,7 @@
-"""``airflow ...`` many times for the price of one start: Airflow is imported once, each command is a fork.
+"""Many ``airflow`` commands for the cost of one start: Airflow is imported once, and each command is a fork.
 
-As a program it reads one JSON array per line (the arguments, then the paths of input, output and
-errors), runs Airflow's own ``main`` in a fork, and answers with the exit status.
+As a program it reads one JSON array per line (the arguments, then the paths of standard input, output and error), runs
+Airflow's own ``main`` in a fork, and prints the exit status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended."""
+    """Result of a finished command."""
 
     code: int
     out: str
@@ -27,14 +27,14 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """What it printed, which must be JSON and nothing else."""
+        """Standard output, parsed as JSON."""
         return json.loads(self.out)
 
 
 class ForkingCli:
-    """Commands with one environment.
+    """Runs commands with one environment.
 
-    :param folder: for the files that stand for standard input, output and errors
+    :param folder: for the files that replace standard input, output and error
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
@@ -52,11 +52,11 @@ class ForkingCli:
         self._server.stdin.write(json.dumps([list(arguments), *map(str, paths)]) + "\n")
         self._server.stdin.flush()
         answer = self._server.stdout.readline()
-        assert answer, "the server of commands has ended"
+        assert answer, "the command server has ended"
         return Done(int(answer), paths[1].read_text(errors="replace"), paths[2].read_text(errors="replace"))
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         assert self._server.stdin
         self._server.stdin.close()
         self._server.wait(timeout=180)

@@ -1,4 +1,7 @@
-"""Gangs that really run on this machine, in the store of a world: ``pytest_plugins = ["tests.support.gangs"]``."""
+"""Gangs that run as real processes on this machine, in the store of a world.
+
+Use it with ``pytest_plugins = ["tests.support.gangs"]``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ JOBS = ROOT / "tests" / "jobs"
 
 
 class Gangs:
-    """Trials as a task would run them, on host ``local`` of the same store."""
+    """Trials on host ``local``, run as a task would run them."""
 
     def __init__(self, world: World, **options: Any) -> None:
         home = Path(world.environment["AIRFLOW_HOME"])
@@ -58,7 +61,7 @@ class Gangs:
         return thread
 
     def leave(self, ticket: Ticket) -> None:
-        """Let the follower hand over to nobody."""
+        """Let the follower hand the trial over, without a successor."""
         loop, runtime = self.followers[ticket.trial_id]
         loop.call_soon_threadsafe(runtime.hand_over)
 

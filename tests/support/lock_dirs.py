@@ -1,4 +1,4 @@
-"""Folders for the locks that all accounts of a machine share, so that tests that run at once are machines apart."""
+"""Folders for slot locks, one per test: tests that run in parallel must not share the machine's own folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def new_lock_dir(folder: Path) -> str:
-    """Return the value of ``lock_dir`` for one host; only root can make such a folder."""
+    """Return the value of ``lock_dir`` for one host, ``none`` unless root: only root can create such a folder."""
     if os.geteuid() != 0:
         return "none"
     path = folder / "lock"

@@ -1,4 +1,4 @@
-"""Stands for Airflow's parent process: reads log records from a real socket when it is told to."""
+"""Stand-in for Airflow's parent process: reads log records from a socket on command."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_provider_dtrain.engine.log_channel import LogChannel
 
 
 class LogReader:
-    """One end of a socket; ``logger`` writes one line of JSON-like text per record to the other one."""
+    """One end of a socket. ``logger`` writes each record as NUL-terminated text to the other end."""
 
     def __init__(self) -> None:
         self.theirs, self.ours = socket.socketpair()
         self.records: list[str] = []
-        #: Requests to which it has answered.
+        #: Number of answered requests.
         self.answers = 0
         self._reads, self._ends = threading.Event(), threading.Event()
-        #: The parent has one thread: it answers when it has dealt with what it has read.
+        #: The parent has one thread: it answers after it has processed the data that it read.
         self._busy = threading.Lock()
         self._handler = _ToSocket(self.ours)
         self.logger = logging.Logger("task", logging.INFO)
@@ -29,11 +29,11 @@ class LogReader:
         self._thread.start()
 
     def go_on(self) -> None:
-        """Read from now on."""
+        """Start or resume reading."""
         self._reads.set()
 
     def stop(self) -> None:
-        """Read nothing from now on, as a stopped process."""
+        """Stop reading, as a stopped process does."""
         self._reads.clear()
 
     def close(self) -> None:

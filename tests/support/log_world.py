@@ -1,4 +1,4 @@
-"""A follower's runtime without hosts and store, with a reader in Airflow's place: for tests of the task log."""
+"""Runtime of a follower for tests of the task log: without hosts and store, with a reader in Airflow's place."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ DEADLINE_S = 30.0
 
 
 class Book:
-    """What a store gets."""
+    """Store of log offsets: records the committed ones and the closed logs."""
 
     def __init__(self) -> None:
         self.positions: list[int] = []
         #: Attempts whose logs are closed.
         self.closed: list[int] = []
-        #: What ``open_logs`` answers.
+        #: Logs that ``open_logs`` returns unless closed.
         self.open: list[Any] = []
 
     def commit_log(self, *place: Any, closed: bool) -> None:
@@ -40,7 +40,7 @@ class Book:
 
 
 class World:
-    """One follower's runtime, with a reader in Airflow's place."""
+    """Runtime of one follower, with a reader in Airflow's place."""
 
     def __init__(self, reader: LogReader, *, rate: int = 10**9, records_per_s: float = 1000.0) -> None:
         self.reader, self.store = reader, Book()
@@ -48,9 +48,9 @@ class World:
         self.settings = SimpleNamespace(task_log_records_per_s=records_per_s)
         self.sender = LogSender(records_per_s, reader.channel)
 
-        #: run -> what its host has of the log, or the error of a host that does not answer.
+        #: run -> log on its host, or the error of a host that does not answer.
         self.logs_of: dict[str, bytes | Exception] = {}
-        #: run -> what ``log_limit`` has freed of it.
+        #: run -> range of the log (start, end) that ``log_limit`` has freed.
         self.freed: dict[str, tuple[int, int]] = {}
 
     async def call(self, host: str, command: str, *, run: str, stream: str, offset: int, length: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def reader() -> Iterator[LogReader]:
-    """Read nothing before it is told to."""
+    """A reader that reads nothing before ``go_on``."""
     reader = LogReader()
     yield reader
     reader.close()
@@ -86,7 +86,7 @@ def reader() -> Iterator[LogReader]:
 
 @pytest.fixture
 def world(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> World:
-    """One runtime whose sender writes to the reader."""
+    """A runtime whose sender writes to the reader."""
     world = World(reader)
     monkeypatch.setattr(rank_log, "log_sender", lambda records_per_s: world.sender)
     monkeypatch.setattr(rank_log, "COMMIT_EVERY_S", 0.0)

@@ -1,4 +1,4 @@
-"""What the state machines of the store share: an empty store, and histories until enough has happened."""
+"""Helpers of the store's state machines: an empty store, and runs until every needed event has occurred."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from airflow_provider_dtrain.store.repository import migrate
 
-#: Memory, where there is some: what is tested is the order of things, not the disk.
+#: A memory file system if available: the tests are about the order of operations, not the disk.
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-#: Histories of each machine; None: its own number. ``python -m bench.soak_steps`` takes many more.
+#: Histories per machine; None: the machine's own number. ``python -m bench.soak_steps`` sets a much larger number.
 EXAMPLES = int(os.environ["DTRAIN_MACHINE_EXAMPLES"]) if "DTRAIN_MACHINE_EXAMPLES" in os.environ else None
 
 
@@ -27,7 +27,7 @@ class Crash(Exception):
 
 @functools.cache
 def empty_store() -> str:
-    """Return the path of a migrated store, made once."""
+    """Return the path of a migrated store, created once per process."""
     folder = tempfile.mkdtemp(prefix="dtrain-machine-", dir=FOLDER)
     atexit.register(shutil.rmtree, folder)
     migrate(f"sqlite:///{folder}/s.db")
@@ -37,10 +37,14 @@ def empty_store() -> str:
 def run_until_seen(
     machine: type[RuleBasedStateMachine], seen: Counter[str], needed: Sequence[str], *, examples: int, steps: int
 ) -> None:
-    """Run histories of a machine; what few of them have not come to, more of them do.
+    """Run histories of a machine until every needed event has occurred.
 
-    :param seen: what happened, counted by the machine, so that a run that did nothing cannot pass
-    :param examples: histories, unless the environment says how many; the same ones each time
+    Runs with two and four times as many histories follow when an event is missing.
+
+    :param seen: number of occurrences per event, counted by the machine, so that a run that did nothing cannot pass
+    :param needed: events that must occur
+    :param examples: number of histories unless the environment sets it; without that they are the same in each run
+    :param steps: most steps of a history
     """
     seen.clear()
     for factor in (1, 2, 4):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the first two test hosts with two CPU slots each, and their connections."""
+    """Register the first two test hosts with two CPU slots each, and set their connections."""
     for host in list(hosts)[:2]:
         conn_id = host.name.replace("-", "_")
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", host.airflow_conn())

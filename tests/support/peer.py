@@ -1,6 +1,6 @@
-"""A scripted peer in the supervisor's place: what a link must bear from the other side.
+"""Scripted peer in place of the supervisor: answers and faults that a link must handle.
 
-Installed and started like the supervisor, so installation is tested with it too.
+It is installed and started like the supervisor, so it also tests the installation.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def answer(line):
         sys.stdout.write("a" * (9 * 1024 * 1024))
         sys.stdout.flush()
     elif cmd == "leave":
-        sys.stderr.write("somebody pulled the plug\n")
+        sys.stderr.write("the host lost power\n")
         sys.exit(9)
     elif cmd == "refuse":
         say({"re": key, "ok": False, "code": command["code"], "message": "no \x1b[31m", "slot": 3, "missing": ["abc"]})

@@ -1,7 +1,7 @@
 """Content of a disk after a power cut: a recorded sequence of writes, replayed up to any point.
 
-The model is the strictest that POSIX allows. What was written to a file survives from its last fsync on, and a name in
-a folder (created, renamed or removed) from the folder's.
+The model is the strictest that POSIX allows: data of a file survives once the file was fsynced after the write, and a
+change of a folder's entries (created, renamed or removed) once the folder was fsynced.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _HEADER = struct.Struct("<IIIIQ")
 
 @dataclass(frozen=True)
 class Step:
-    """One call; ``kind``: Write, Sync, Truncate, Create, Rename, Unlink, Mkdir, or a Fork to come."""
+    """One recorded call. ``kind``: W(rite), S(ync), T(runcate), C(reate), R(ename), U(nlink), M(kdir), F(ork next)."""
 
     kind: str
     pid: int
     path: str
     data: bytes
-    #: of the write, or the new length
+    #: Offset of the write, or the new length.
     offset: int
 
 
 @dataclass
 class Node:
-    """A file or folder: as processes see it, and as the disk has it."""
+    """A file or folder, as processes see it and as it is on the disk."""
 
     content: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
@@ -43,10 +43,10 @@ class Node:
 
 
 class Recorder:
-    """Records what processes do below a folder.
+    """Records the writes of processes below a folder.
 
-    :param folder: for the recorder itself
-    :param root: what is recorded
+    :param folder: for the recorder's own files
+    :param root: folder whose writes are recorded
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         self.env = {"LD_PRELOAD": str(library), "RECORD_ROOT": str(root), "RECORD_LOG": str(self.log)}
 
     def steps(self) -> list[Step]:
-        """Return what was recorded so far."""
+        """Return the calls recorded so far."""
         raw, at, found = self.log.read_bytes(), 0, []
         while at < len(raw):
             kind, pid, path, data, offset = _HEADER.unpack_from(raw, at)
@@ -72,13 +72,13 @@ class Recorder:
 
 
 class Disk:
-    """The files below a root after some steps."""
+    """Content of a folder after some steps."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.top = str(root), Node(names={})
 
     def apply(self, step: Step) -> None:
-        """Do what a process did; the root itself is there."""
+        """Apply a recorded call. The root itself always exists."""
         if step.kind in "MR" and step.path == self.root:
             return
         match step.kind:
@@ -111,7 +111,7 @@ class Disk:
                 folder.pop(name, None)
 
     def image(self, target: Path) -> Path:
-        """Write what survives into a new folder; return it."""
+        """Write the surviving files into a new folder and return it."""
         _write(self.top, target)
         return target
 
@@ -126,14 +126,17 @@ class Disk:
         names = self.top.names
         for part in folders:
             assert names is not None
-            # A folder from before the recording is there.
+            # Folders from before the recording exist.
             names = names.setdefault(part, Node(names={})).names
         assert names is not None
         return names, name
 
 
 def cuts(root: Path, steps: Sequence[Step]) -> Iterator[tuple[int, Disk]]:
-    """Yield (number of steps, disk) for a power cut right after each fsync: between two, nothing else survives."""
+    """Yield (number of steps, disk) for a power cut right after each fsync.
+
+    Between two fsyncs nothing else survives.
+    """
     disk = Disk(root)
     for number, step in enumerate(steps, start=1):
         if step.kind != "F":

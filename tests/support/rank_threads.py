@@ -1,4 +1,4 @@
-"""Ranks as threads of one process, of which one runs at a time: global random states stay a rank's own."""
+"""Ranks as threads of one process. One thread runs at a time, between exchanges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ DEADLINE_S = 60.0
 
 
 class ThreadRank(Distributed):
-    """A rank that exchanges values with the other threads; an exchange that one of them never enters breaks."""
+    """A rank that exchanges values with the other threads.
+
+    An exchange that a thread does not enter fails on all of them after a time-out.
+    """
 
     def __init__(self, rank: int, size: int, baton: threading.Lock, meeting: threading.Barrier, box: list[Any]) -> None:
         super().__init__(Environment(rank=rank, world_size=size))
@@ -34,7 +37,7 @@ class ThreadRank(Distributed):
 
 
 def in_ranks(size: int, body: Callable[[ThreadRank], Any]) -> list[Any]:
-    """Return what the body returned, or the exception that it raised, on each rank."""
+    """Return the body's result, or the exception that it raised, for each rank."""
     baton, meeting, box = threading.Lock(), threading.Barrier(size), [None] * size
     results: list[Any] = [None] * size
     exchanges = [0] * size

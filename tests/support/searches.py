@@ -1,4 +1,4 @@
-"""Searches of trials that really run on this machine: ranks without torch, one slot each."""
+"""Searches whose trials run as real processes on this machine: ranks without torch, one slot each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.test_engine_local import CODE, Engine
 from tests.support.cli_world import ROOT
 
 CARRY_S = 240.0
-#: Its rungs are 2, 4 and 8.
+#: Rungs at 2, 4 and 8 batches.
 SEARCHER = {
     "name": "async_halving", "metric": "quality", "smaller_is_better": False, "max_trials": 8, "num_rungs": 3,
     "divisor": 2, "max_length": {"batches": 8},
@@ -45,7 +45,7 @@ def search_config(last: int = 8, *, pause_s: float = 0.05, variables: Mapping[st
 
 @pytest.fixture(autouse=True)
 def searchers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let configurations have searchers."""
+    """Allow searchers in configurations, should they be listed as unsupported."""
     module = importlib.import_module("airflow_provider_dtrain.core.config.unsupported")
     monkeypatch.setattr(module, "UNSUPPORTED", tuple(row for row in module.UNSUPPORTED if row[0] not in _SEARCH))
 
@@ -60,7 +60,7 @@ class Search:
         self.search_id = int(self.specs[0]["search_id"])
 
     def submit(self, number: int, quality: float | None = None) -> Ticket:
-        """Submit a trial, with this quality or the one that was planned."""
+        """Submit a trial with the given quality, otherwise with the planned one."""
         spec = self.specs[number]
         if quality is not None:
             spec = {**spec, "hparams": {"quality": quality}}
@@ -71,12 +71,12 @@ class Search:
         return ticket
 
     async def run(self, number: int, quality: float | None = None) -> tuple[Any, Ticket]:
-        """Submit a trial and carry it to its end; return outcome and ticket."""
+        """Submit a trial, follow it to its end, and return outcome and ticket."""
         ticket = self.submit(number, quality)
         return await self.carry(ticket), ticket
 
     async def carry(self, ticket: Ticket) -> Any:
-        """Take a trial over and carry it to its end; several at a time may be carried."""
+        """Take a trial over and follow it to its end. Several trials can be followed concurrently."""
         log = TaskLog(logging.getLogger("engine"), 10**6)
         runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
         outcome = await asyncio.wait_for(AttemptRunner(runtime).run(), CARRY_S)
@@ -84,12 +84,12 @@ class Search:
         return outcome
 
     def told(self, ticket: Ticket) -> list[tuple[int, str]]:
-        """Return (rung, decision) of a trial."""
+        """Return (rung, decision) of each entry of a trial."""
         return [(entry.rung, str(entry.decision)) for entry in self.hook.store.decisions(ticket.trial_id)]
 
 
 async def dies_at(hook: DtrainHook, ticket: Ticket, point: str) -> None:
-    """Let a follower in a process of its own carry a trial until that point, where the process ends at once."""
+    """Let a follower in a separate process follow a trial up to a point at which the process exits at once."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FOLLOWER_FAULT": point}
     arguments = [hook.settings.sql_alchemy_conn, str(hook.settings.checkpoint_dir), str(ticket.trial_id)]
     done = await asyncio.to_thread(

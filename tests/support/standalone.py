@@ -1,4 +1,4 @@
-"""A real Airflow (scheduler, triggerer, DAG processor, API server) for tests, with a home of its own."""
+"""Complete Airflow (scheduler, triggerer, DAG processor, API server) for tests, with its own home."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 15.0
-#: One answer of an API server that shares its machine with much else.
+#: Time-out of one request to an API server on a busy machine.
 ANSWER_TIMEOUT_S = 180.0
 POLL_S = 0.5
 
 
 def free_port() -> int:
-    """Return a TCP port that nothing listens on now."""
+    """Return a TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -34,7 +34,7 @@ def free_port() -> int:
 def wait_until(condition: Callable[[], Any], *, timeout_s: float, what: str, poll_s: float = POLL_S) -> Any:
     """Return the first true value of the condition.
 
-    :raises TimeoutError: none came in time
+    :raises TimeoutError: the condition stayed false
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -48,9 +48,9 @@ def wait_until(condition: Callable[[], Any], *, timeout_s: float, what: str, pol
 class Standalone:
     """``airflow standalone`` in its own process session.
 
-    :param home: AIRFLOW_HOME, empty
+    :param home: empty AIRFLOW_HOME
     :param dags: DAGs folder
-    :param environment: more variables, e.g. ``AIRFLOW_CONN_*``
+    :param environment: further variables, e.g. ``AIRFLOW_CONN_*``
     """
 
     def __init__(self, home: Path, dags: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -81,19 +81,19 @@ class Standalone:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            # The 5 s that a worker waits for an answer are too few on a machine with much else to do.
+            # A busy machine may exceed the 5 s that a worker waits for an answer by default.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }
 
     # -- life ----------------------------------------------------------------------------------
     @property
     def pid(self) -> int:
-        """The process whose children are the parts of Airflow."""
+        """Process whose children are the components of Airflow."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start Airflow and return once scheduler and triggerer are healthy."""
+        """Start Airflow and wait until scheduler, triggerer and DAG processor are healthy."""
         log = (self.home / "standalone.log").open("wb")
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._process = subprocess.Popen(
@@ -104,7 +104,7 @@ class Standalone:
         self._token = self._request("GET", "/auth/token")["access_token"]
 
     def stop(self) -> None:
-        """End every process that this started."""
+        """End every process of this Airflow."""
         if self._process is None:
             return
         for sign, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
@@ -125,7 +125,7 @@ class Standalone:
         return False
 
     def healthy(self) -> bool:
-        """Return whether all parts of Airflow say that they are well."""
+        """Return whether all components of Airflow report that they are healthy."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError((self.home / "standalone.log").read_text()[-4000:])
@@ -153,7 +153,7 @@ class Standalone:
         return self._request(method, f"/api/v2{path}", body)
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a DAG run once the DAG is known; return its run id."""
+        """Start a DAG run once Airflow knows the DAG, and return its run id."""
 
         def known() -> bool:
             return any(dag["dag_id"] == dag_id for dag in self.api("GET", "/dags?limit=100")["dags"])
@@ -170,7 +170,7 @@ class Standalone:
         return str(self.api("GET", f"/dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id)}")["state"])
 
     def wait(self, dag_id: str, run_id: str, *, timeout_s: float = 180.0) -> str:
-        """Return the final state of a DAG run, also while the API server is away for some time."""
+        """Return the final state of a DAG run, even when the API server is temporarily down."""
 
         def ended() -> str | None:
             with contextlib.suppress(OSError):
@@ -195,7 +195,7 @@ class Standalone:
         return str(wait_until(there, timeout_s=timeout_s, what=f"{task_id} in {states}"))
 
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Do what the UI's mark-as buttons do."""
+        """Set the state of a task instance, as the UI's mark-as buttons do."""
         path = f"/dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id)}/taskInstances/{task_id}"
         self.api("PATCH", path, {"new_state": state})
 

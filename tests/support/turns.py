@@ -1,4 +1,4 @@
-"""Measures how long an event loop was away between two looks at its sockets."""
+"""Measures the time between two polls of an event loop."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 
 
 class Turns:
-    """Records the longest turns of the running loop; use it as a context, or :meth:`begin` and leave it on."""
+    """Records the longest turns of the running loop.
+
+    Use it as a context manager, or call :meth:`begin` and leave it on.
+    """
 
     def __init__(self) -> None:
-        #: Wall clock and CPU of the loop's thread in the longest turn of either.
+        #: Longest turn by wall clock, and by CPU time of the loop's thread.
         self.longest_s = self.longest_cpu_s = 0.0
         self._since: tuple[float, float] | None = None
 
     def begin(self) -> Turns:
-        """Measure from now on."""
+        """Start measuring."""
         self._selector: Any = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
         self._select = self._selector.select
         self._selector.select = self._look

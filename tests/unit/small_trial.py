@@ -56,7 +56,7 @@ class Kept:
         self.kind, self.trial = kind, None
 
     def run(self, length, *, config=None, hparams=None, **options):
-        """Train; return the last validation metrics."""
+        """Train and return the last validation metrics."""
         kept = self
 
         class Keeping(self.kind):

@@ -1,4 +1,4 @@
-"""A path that a host reports is compared with derived places; it never is one."""
+"""A reported checkpoint path is compared with derived paths and never used itself."""
 
 from __future__ import annotations
 

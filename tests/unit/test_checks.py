@@ -1,4 +1,4 @@
-"""The second look that scripts/test takes at the few tests that failed beside others."""
+"""The re-run by scripts/test of the few tests that failed in a full run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALWAYS = "import pytest\n@pytest.mark.parametrize('n', range({}))\ndef test_alwa
 
 @pytest.fixture
 def look(tmp_path, monkeypatch, capfd):
-    """Run the checks over one file of tests; return the exit code and what was printed."""
+    """Run the checks on one file of tests, and return the exit code and the output."""
     monkeypatch.syspath_prepend(str(TOOLS))
     import checks
 
     monkeypatch.setattr(checks, "ROOT", tmp_path)
-    # Its start would take longer than these tests.
+    # Loading the plugins would take longer than these tests.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(text: str) -> tuple[int, str]:
@@ -43,20 +43,20 @@ def look(tmp_path, monkeypatch, capfd):
 def test_what_passes_gets_no_second_look(look):
     code, said = look("def test_it():\n    pass\n")
     assert code == 0
-    assert "second look" not in said
+    assert "re-run" not in said
 
 
 def test_what_fails_once_is_named_and_does_not_count(look):
     code, said = look(ONCE)
     assert code == 0
-    assert "second look at 1: ok" in said
-    assert "UNSTEADY, failed beside others and passed alone:\n  test_it.py::test_once" in said
+    assert "re-run of 1: ok" in said
+    assert "UNSTEADY, failed in the full run and passed alone:\n  test_it.py::test_once" in said
 
 
 def test_what_fails_again_counts(look):
     code, said = look(ONCE + ALWAYS.format(1))
     assert code == 1
-    assert "second look at 2: FAILED" in said
+    assert "re-run of 2: FAILED" in said
     assert "UNSTEADY" not in said
     assert "Failed: pytest" in said
 
@@ -64,10 +64,10 @@ def test_what_fails_again_counts(look):
 def test_many_failures_get_no_second_look(look):
     code, said = look(ALWAYS.format(4))
     assert code == 1
-    assert "4 tests failed: too many for a second look." in said
+    assert "4 tests failed: too many to re-run." in said
 
 
 def test_an_error_of_the_tests_themselves_gets_no_second_look(look):
     code, said = look("import nothing_of_that_name\n")
     assert code != 0
-    assert "second look" not in said
+    assert "re-run" not in said

@@ -1,4 +1,4 @@
-"""What ``trial describe`` shows of gaps and limits."""
+"""Gaps and limits in the output of ``trial describe``."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_all_problems_come_at_once() -> None:
         ("entrypoint", "python a.py > log", "would need a shell"),
         ("entrypoint", "python a.py; echo", "would need a shell"),
         ("entrypoint", "python a.py --data $DATA", "would need a shell"),
-        ("entrypoint", ["python", 3], "is not accepted"),
+        ("entrypoint", ["python", 3], "must be a command"),
         ("entrypoint", "python a\x00.py", "NUL"),
         ("entrypoint", ["python", "a\x00"], "NUL"),
         ("entrypoint", "python -m determined.launch.horovod train.py", "determined.launch.horovod is a launcher"),

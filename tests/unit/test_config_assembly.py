@@ -74,7 +74,7 @@ def test_a_configuration_may_name_a_template_and_have_tags() -> None:
 
 def test_warnings_of_a_partial_document_are_returned() -> None:
     assert validate_partial({"workspace": "a"}) == [
-        "workspace: a field of Determined for what is not here; it has no effect"
+        "workspace: a field of Determined without a counterpart here; it has no effect"
     ]
 
 
@@ -338,7 +338,7 @@ def test_a_feature_that_is_not_built_fails_by_name(path: str) -> None:
 def test_a_field_of_the_training_loop_is_refused_for_a_script_and_fine_for_a_trial_class(path: str, value: Any) -> None:
     script = assemble(RUN, {path: value}).config
     assert [(p.path, p.message) for p in unsupported(script)] == [
-        (path, "is for trial classes; a script decides by itself")
+        (path, "for trial classes only; a script must do this itself")
     ]
     trial = {**RUN, "entrypoint": "model:Trial", "searcher": {"name": "single", "max_length": {"epochs": 2}}}
     assert unsupported(assemble(trial, {path: value}).config) == []

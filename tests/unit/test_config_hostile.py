@@ -125,9 +125,10 @@ def cpu_seconds(check: Callable[[Any], object], document: Any) -> float:
 
 
 def is_linear(check: Callable[[Any], object], half: Any, whole: Any) -> bool:
-    """Return whether twice as much costs less than three times; a quadratic cost is four times as much.
+    """Return whether twice the input costs less than three times as much.
 
-    Small costs are mostly noise and say nothing. A busy machine gets three tries.
+    A quadratic cost would be four times as much. Small costs are mostly noise and count as linear. There are three
+    tries, because the machine may be busy.
     """
     return any(cpu_seconds(check, whole) < max(3.0 * cpu_seconds(check, half), 0.25) for _ in range(3))
 

@@ -140,7 +140,7 @@ def test_a_null_key_of_a_hyperparameter_is_absent_and_a_null_choice_stays() -> N
 
 def test_a_required_key_that_is_null_is_missing() -> None:
     found = problems({"hyperparameters": {"a": {"type": "int", "minval": None, "maxval": 3}}})
-    assert found == {"hyperparameters.a.minval": "int needs it"}
+    assert found == {"hyperparameters.a.minval": "missing; int requires it"}
     with pytest.raises(ConfigError, match="a grid requires it"):
         grid({"a": {"type": "int", "minval": 0, "maxval": 3, "count": None}})
 
@@ -417,11 +417,11 @@ def test_the_known_fields_are_those_that_have_an_effect() -> None:
     ],
 )
 def test_text_with_jinja_is_refused_as_such(text: str) -> None:
-    with pytest.raises(ConfigError, match="holds Jinja, which Airflow fills in"):
+    with pytest.raises(ConfigError, match="contains Jinja, which Airflow renders"):
         load_yaml(text)
 
 
 def test_a_quoted_jinja_expression_is_named_as_such_where_it_does_not_fit() -> None:
     document = load_yaml("resources: {slots_per_trial: '{{ params.slots }}'}\n")
-    assert "holds Jinja" in problems(document)["resources.slots_per_trial"]
-    assert "holds Jinja" not in str(problems(load_yaml("resources: {slots_per_trial: 'x'}\n")))
+    assert "contains Jinja" in problems(document)["resources.slots_per_trial"]
+    assert "contains Jinja" not in str(problems(load_yaml("resources: {slots_per_trial: 'x'}\n")))

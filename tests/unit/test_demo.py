@@ -1,4 +1,4 @@
-"""The tools of scripts/demo and scripts/test: which Python, which environment, which port, and slow answers."""
+"""The tools of scripts/demo and scripts/test: choice of Python, environment and port, and slow answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_candidate_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
 # -- which environment -----------------------------------------------------------------------------
 @pytest.fixture
 def wanted(tmp_path: Path) -> Any:
-    """An environment that was made from the inputs of today, and whose interpreter has torch and Airflow."""
+    """An environment that was created from the current inputs and whose interpreter has torch and Airflow."""
     import environment
 
     wanted = environment.Wanted(folder=tmp_path / "venv", extras=("examples",))
@@ -81,11 +81,11 @@ def test_an_environment_is_made_again_for_a_reason_that_is_said(wanted: Any, mon
     assert reason(wanted, pyproject="other") == "pyproject.toml changed"
     assert reason(wanted, constraints="other") == "scripts/constraints.txt changed"
     monkeypatch.setenv("PYTHON", "/other/python")
-    assert reason(wanted, python="3.13.0 /other/python") == "another Python was asked for"
+    assert reason(wanted, python="3.13.0 /other/python") == "another Python was requested"
     wanted.python.unlink()
-    assert reason(wanted) == "its interpreter does not run, or lacks torch or Airflow"
+    assert reason(wanted) == "its interpreter does not start, or lacks torch or Airflow"
     wanted.mark.unlink()
-    assert reason(wanted) == "its set-up was not finished"
+    assert reason(wanted) == "its set-up did not finish"
 
 
 def test_settings_of_linters_are_no_input(wanted: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_folder_that_is_no_environment_stays(wanted: Any) -> None:
     import environment
 
     (wanted.folder / "pyvenv.cfg").unlink()
-    with pytest.raises(environment.SetupError, match="is in the way"):
+    with pytest.raises(environment.SetupError, match="must be absent or a virtual environment"):
         environment.clear(wanted, Path(BASE))
     assert wanted.python.exists()
 
@@ -155,7 +155,7 @@ def test_help_needs_no_environment() -> None:
 # -- which port ------------------------------------------------------------------------------------
 @pytest.fixture
 def busy() -> Iterator[int]:
-    """A port that listens, as the demo's first one."""
+    """A port in use, for the first of the demo."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -182,7 +182,7 @@ def test_a_busy_port_that_the_user_named_is_an_error(busy: int) -> None:
 
 # -- slow answers ----------------------------------------------------------------------------------
 class Slow(BaseHTTPRequestHandler):
-    """Answers 503 as often as the server says, then what it was asked for."""
+    """Answers 503 as often as the server is configured to, then with the server's status."""
 
     def do_GET(self) -> None:  # noqa: N802
         server: Any = self.server

@@ -1,4 +1,4 @@
-"""What the pages and the container files say is true of the code."""
+"""Statements of the pages and the container files that must match the code."""
 
 from __future__ import annotations
 

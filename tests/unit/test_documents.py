@@ -134,7 +134,7 @@ def test_tags_that_build_something_are_refused(value: str) -> None:
 
 
 def test_a_tag_that_does_not_fit_is_refused() -> None:
-    assert "'abc' is no int" in refused("a: !!int abc")
+    assert "'abc' is not a valid int" in refused("a: !!int abc")
 
 
 def test_override_and_reset_become_their_python_values() -> None:

@@ -1,4 +1,4 @@
-"""Consequences of a fence's answer: the state of slots, their notes, and words in the task log."""
+"""Consequences of a fence's answer: the state of slots, their notes, and lines of the task log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def runtime(store: Store, **answers: Any) -> Any:
-    """Return a runtime whose hosts answer so; what they were asked is in ``asked``."""
+    """Return a runtime whose hosts give these answers. ``asked`` records the calls."""
 
     async def nothing() -> None:
         return

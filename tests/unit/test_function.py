@@ -58,7 +58,7 @@ def countdown(n, step=1):
 
 
 def run(function: Any, *args: Any, folder: Path, rank: int = 0, **kwargs: Any) -> subprocess.CompletedProcess[str]:
-    """Run a function as a host does; its events lie in ``events``, its failure in ``error.json``."""
+    """Run a function as a host does. Its events are in ``events``, its failure in ``error.json``."""
     source = read_function(function)
     place = folder / "dtrain_function"
     place.mkdir()
@@ -162,11 +162,11 @@ def test_an_exception_shows_the_lines_of_the_dag_file(tmp_path: Path) -> None:
     ("value", "words"),
     [
         ({"loss": [1.0, math.nan]}, r"train\(\) returned .*: result\['loss'\]\[1\] is nan.* Use None"),
-        ({"seen": {1}}, r"result\['seen'\] is a set\. Allowed are numbers, .* list\(\) makes"),
+        ({"seen": {1}}, r"result\['seen'\] is a set\. Allowed are numbers, .* list\(\)"),
         ({"when": date(2026, 1, 2)}, r"\['when'\] is a datetime.date"),
         ({1: 2}, "the key 1"),
         (b"bytes", "is a bytes"),
-        ("x" * RESULT_LIMIT_BYTES, "may be at most 1,048,576 bytes as JSON, this one of train.. has 1,048,578"),
+        ("x" * RESULT_LIMIT_BYTES, "must have at most 1,048,576 bytes as JSON, this one of train.. has 1,048,578"),
     ],
 )
 def test_a_result_that_is_no_json_is_an_error_that_says_where(value: Any, words: str) -> None:
@@ -190,7 +190,7 @@ def test_a_result_that_is_no_json_fails_the_rank(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "error.json").read_text())
     assert told["message"].startswith("ResultError: bad() returned what cannot become an XCom: result['when'] is a")
     for text in (done.stderr, told["traceback"]):
-        assert "Allowed are numbers, texts" in text
+        assert "Allowed are numbers, strings" in text
         assert "File " not in text, "no line of this package helps"
 
 
@@ -227,14 +227,14 @@ def wrapped(*args):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (closure()[0], r"uses\(\) uses 'rate' of the function around it"),
+        (closure()[0], r"uses\(\) uses 'rate' of the enclosing function"),
         (is_async, r"is_async\(\) is async"),
         (yields, r"yields\(\) yields"),
         (uses_global, r"uses 'ROOT', 'TABLE', 'json' from outside"),
         (uses_nothing_known, "uses 'undefined_name' from outside"),
         (wrapped, "another decorator"),
-        (lambda: 1, "a function that def makes"),
-        (len, "a function that def makes"),
+        (lambda: 1, "a function defined with def"),
+        (len, "a function defined with def"),
     ],
 )
 def test_a_function_that_cannot_travel_is_refused_by_name(function: Any, words: str) -> None:

@@ -1,4 +1,4 @@
-"""What doctor says of an installation, for made-up installations."""
+"""Reports of ``doctor`` for made-up installations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_lease_must_outlive_the_time_in_which_airflow_notices_a_dead_worker(or
 def test_a_file_as_the_store_serves_one_machine(url, executors, others, ok):
     found = machines_line(url, executors, others)
     assert found["ok"] is ok
-    assert ok or "Use PostgreSQL" in found["message"]
+    assert ok or "PostgreSQL database" in found["message"]
 
 
 def test_a_pool_that_counts_deferred_tasks_is_named_with_a_task_in_it():

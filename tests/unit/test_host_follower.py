@@ -33,7 +33,7 @@ class Link:
         return answer
 
     def unsubscribe(self, run: str, sink: Any) -> None:
-        """Take no more frames."""
+        """Stop taking frames."""
 
     def ack(self, run: str, stream: str, offset: int) -> None:
         """Forget the frame."""

@@ -1,4 +1,4 @@
-"""A connection that asks for host keys to go unchecked."""
+"""A connection that disables the check of host keys."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ def test_the_setting_that_is_ignored_is_named_with_its_connection() -> None:
     assert ignored_settings("ssh_a", hook(no_host_key_check=False)) is None
     warning = ignored_settings("ssh_a", hook(no_host_key_check="true"))
     assert warning is not None
-    assert warning.startswith("connection 'ssh_a' says no_host_key_check: true, which would let any machine answer")
+    assert warning.startswith("connection 'ssh_a' sets no_host_key_check: true, which would let any machine answer")

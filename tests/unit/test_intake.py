@@ -89,7 +89,7 @@ async def test_a_frame_that_does_not_continue_its_stream_breaks_the_protocol_and
     it, memory = intake()
     it.begin({"rank0.events": 10})
     for wrong in (frame(report(1), 0), frame(report(1), 11), frame(report(1), 10, epoch=1)):
-        with pytest.raises(HostProtocolError, match=r"byte 10 of epoch 0 was expected"):
+        with pytest.raises(HostProtocolError, match=r"expected byte 10 of epoch 0"):
             await it.commit(wrong, 0, 0.0)
     assert memory.batches == []
     await it.commit(frame(report(1), 10), 0, 0.0)

@@ -1,4 +1,4 @@
-"""What a command needs is read from the code that travels."""
+"""The requirements of a command are read from the code that is sent to hosts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def version(content: bytes) -> str:
 
 
 class Host:
-    """Sends what a test tells it to, and remembers what it was asked."""
+    """Host that sends the given archive members, and records the versions that the caller knows."""
 
     def __init__(self) -> None:
         self.members: list[tuple[tarfile.TarInfo, bytes]] = []
@@ -182,7 +182,7 @@ def test_members_that_the_end_does_not_name_are_dropped(copies: OutputCopies) ->
 def test_what_a_killed_process_left_is_swept_and_never_read(copies: OutputCopies) -> None:
     take(copies, Host().has({"work/a": b"1"}))
     (copies.folder / ".outputs-abc" / "work").mkdir(parents=True)
-    # A folder without a manifest is no generation, whatever its name.
+    # A folder without a manifest is never a generation.
     (copies.folder / "outputs-9-9").mkdir()
     assert held(copies) == {"work/a": b"1"}
     copies.sweep()

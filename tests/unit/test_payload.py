@@ -1,4 +1,4 @@
-"""What travels to hosts is small, complete, inside its folder, and the same every time."""
+"""The payload for hosts is small, complete, inside its folder, and deterministic."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_too_much_code_names_the_largest_files(code: Path) -> None:
 
 def test_pipes_and_sockets_are_refused_by_name(code: Path) -> None:
     os.mkfifo(code / "pipe")
-    with pytest.raises(PayloadError, match="pipe is neither file"):
+    with pytest.raises(PayloadError, match="pipe is not a file"):
         pack(code)
 
 

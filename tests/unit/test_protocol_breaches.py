@@ -26,7 +26,7 @@ class Clock:
 
 
 class Breaking:
-    """The runtime of a follower whose host answers nonsense; at the last of its connections it has lost the run."""
+    """Runtime of a follower whose host sends invalid answers, until the last connection reports the run as lost."""
 
     def __init__(self, clock: Clock, *, is_linked: bool) -> None:
         self.clock, self.is_linked, self.tried, self.attempt_id = clock, is_linked, 0, 1

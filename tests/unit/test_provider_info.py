@@ -1,4 +1,4 @@
-"""What Airflow reads about the provider is valid, complete and true."""
+"""The provider info that Airflow reads is valid, complete and correct."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_settings_take_their_values_from_these_options() -> None:
 
 
 class Recorder:
-    """Airflow's configuration, which notes the options of ``[dtrain]`` that are asked for."""
+    """Airflow's configuration, which records the options of ``[dtrain]`` that are read."""
 
     def __init__(self, conf: Any) -> None:
         self.conf, self.asked = conf, set[str]()

@@ -57,7 +57,7 @@ def test_without_reservations_narrow_gangs_go_first():
 
 
 def test_a_wide_gang_starts_although_narrow_ones_keep_coming():
-    """Each round one running job ends and one narrow job arrives; without reservation the wide one starves."""
+    """Each round one running job ends and one narrow job arrives. Without reservation the wide job starves."""
 
     def rounds_until_start(reservations: int) -> int | None:
         held = {"a": set(range(8)), "b": set(range(8))}
@@ -149,7 +149,7 @@ def test_a_reason_names_a_host_that_others_keep_beside_the_one_that_comes_closes
 
 def test_a_reason_counts_slots_that_were_granted_in_the_same_pass():
     decision = run_pass([Host("a", 8)], [request(1, 5), request(2, 4)], PoolOptions())
-    assert "closest is a. 5 slots just granted to others." in decision.reasons["2"]
+    assert "closest is a. 5 slots just granted to other requests." in decision.reasons["2"]
 
 
 def test_a_request_without_slots_starts_even_where_hosts_are_reserved():

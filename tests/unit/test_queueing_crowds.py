@@ -1,4 +1,4 @@
-"""How many trials of a search run at one time: max_concurrent_trials in the queue."""
+"""Limit of concurrent trials of a search: max_concurrent_trials in the queue."""
 
 from __future__ import annotations
 

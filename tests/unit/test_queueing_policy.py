@@ -200,7 +200,7 @@ def test_a_claimant_says_what_is_coming_and_who_was_told_to_stop():
     ending = [gang("7", "a", (0, 1), is_ending=True)]
     queue = [request(1, 4, claim=Placement({"a": (0, 1, 2, 3)}))]
     decision = run_pass(hosts_for(ending, "a", slots=4), queue, SLICES, ending)
-    assert decision.reasons["1"] == ("Position 1. 4 slots on a are coming for it: 2 free. Told to stop: trial 7.")
+    assert decision.reasons["1"] == ("Position 1. 4 slots on a claimed for it: 2 free. Stopping: trial 7.")
 
 
 # Reservations
@@ -223,7 +223,7 @@ def test_a_reservation_that_makes_no_sense_any_more_is_made_anew(old):
 
 
 def test_the_reserved_hosts_are_those_where_the_holder_can_end_most_later():
-    """All of b may be ended once it ran for long enough; one slot of a never."""
+    """Every gang on b becomes preemptible after its minimum run time, but one slot of a never does."""
     running = [gang("fixed", "a", (0,), is_preemptible=False), gang("young", "b", range(8), ran_s=60.0)]
     decision = run_pass(hosts_for(running, "a", "b"), [request(1, 8)], SLICES, running)
     assert decision.reserved == {"b": "1"}
@@ -236,7 +236,7 @@ def test_an_equal_number_of_slots_in_the_way_goes_by_the_time_held():
 
 
 def beside_a_reservation(later: GangRequest, **fields) -> list[str]:
-    """Return who starts on a host of 8 that is kept for request 1; one slot of it is held."""
+    """Return the requests that start on a host of 8 slots, of which one is held, reserved for request 1."""
     running = [gang("g", "a", (0,), **{"is_preemptible": False, **fields})]
     holder = request(1, 8, reserved_hosts=("a",))
     return granted(run_pass(hosts_for(running, "a"), [holder, later], SLICES, running))
@@ -272,7 +272,7 @@ def test_the_oldest_protected_request_reserves_beyond_the_number_and_takes_hosts
     assert decision.reserved == {"a": "9", "b": "9"}
 
 
-# Caps and words
+# Caps and messages
 
 
 def test_a_group_at_its_cap_does_not_start_and_its_waiting_does_not_count():
@@ -341,7 +341,7 @@ def test_waiting_for_a_shape_that_can_never_fit_does_not_count():
     [
         (28.81 * HOUR, 0.0, "not known; protected in 7 h 20 min at the latest"),
         (35.5 * HOUR, 0.0, "not known; protected in 30 min at the latest"),
-        (LATE, 9 * HOUR, "not known; protected: nothing behind it passes or interrupts it"),
+        (LATE, 9 * HOUR, "not known; protected: no request behind it passes or preempts it"),
     ],
 )
 def test_without_run_times_the_expected_start_is_a_bound_on_the_protection(waited, held, words):
@@ -354,7 +354,7 @@ def test_with_a_max_runtime_of_all_in_the_way_the_expected_start_is_known():
     running = [gang("g", "a", (0,), ends_in_s=5400.0, is_preemptible=False)]
     expected = run_pass(hosts_for(running, "a"), [request(1, 8)], SLICES, running).expected["1"]
     assert expected.within_s == 5400.0
-    assert expected.words.startswith("in 1 h 30 min at the latest, when everything on its hosts has reached")
+    assert expected.words.startswith("in 1 h 30 min at the latest, when every gang on its hosts has reached")
 
 
 @pytest.mark.parametrize(

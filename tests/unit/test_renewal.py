@@ -1,4 +1,7 @@
-"""Renewal order: the store first, under the watch; then the host, with its own reading. And when silence is enough."""
+"""Renewals and silent hosts.
+
+A renewal goes to the store first, under the watch, then to the host, with the host's own clock reading.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ READING_S = 4711.5
 
 
 class StoreOfWatches:
-    """Renews what its watches say; keeps the order of calls."""
+    """Renews attempts whose watch is current, and records the order of calls."""
 
     def __init__(self, calls: list[Any], watches: dict[int, int], *, held_s: float = 0.0) -> None:
         self.calls, self.watches, self.held_s, self.is_away = calls, watches, held_s, False
@@ -49,7 +52,7 @@ def calls() -> list[Any]:
 
 
 def beat(store: StoreOfWatches, calls: list[Any], *, silent_s: float = 0.0) -> None:
-    """Follow runs a and b (attempts 1 and 2) under watch 5, and let their host beat for a, b and a stranger."""
+    """Follow runs a and b (attempts 1 and 2) under watch 5, and handle a beat of their host for a, b and a stranger."""
     renewer, frame = Renewer(), {"boottime_s": READING_S, "runs": ["a", "b", "stranger"]}
     for run, attempt in (("a", 1), ("b", 2)):
         follower = Follower(attempt, 5, store, 900.0)  # type: ignore[arg-type]
@@ -89,7 +92,7 @@ def test_a_lease_that_a_person_holds_lasts_as_long(calls):
 # -- on the host ---------------------------------------------------------------------------------
 @pytest.fixture
 def prepared(tmp_path: Path) -> tuple[supervisor.Layout, Path]:
-    """The folder of a run that was prepared."""
+    """Layout of a host with a prepared run, and the run's file ``renewed``."""
     layout = supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
     folder = tmp_path / "state" / "runs" / "t1.1.7"
     folder.mkdir()
@@ -102,7 +105,7 @@ def deadline(file: Path) -> float:
 
 
 def earlier_reading() -> float:
-    """Return a moment that is long past on this machine's clock, which begins at the machine's start."""
+    """Return a time in the past of this machine's boot-time clock."""
     return 0.5 * supervisor.boottime()
 
 
@@ -129,7 +132,7 @@ SILENCE = {"gpu-1": HostUnreachableError("gpu-1", "no answer")}
 
 
 def look(seen_for_s: float | None, *, orphan_timeout_s: float = 900.0) -> Look:
-    """A recoverer that has seen the attempt unchanged for so long."""
+    """Return a recoverer that has seen the attempt unchanged for this time."""
     settings = SimpleNamespace(orphan_timeout_s=orphan_timeout_s, kill_grace_s=20.0)
     found, now = Look(SimpleNamespace(settings=settings, store=None)), time.monotonic()  # type: ignore[arg-type]
     if seen_for_s is not None:

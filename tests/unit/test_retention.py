@@ -1,4 +1,4 @@
-"""Which checkpoints of an experiment are kept."""
+"""Selection of the kept checkpoints of an experiment."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ numbers = st.builds(
 
 
 def is_among_best(one: Saved, others: list[Saved], count: int, kept: Kept) -> bool:
-    """By counting who is better: the rule read literally."""
+    """Return whether fewer than ``count`` checkpoints are better, by a literal reading of the rule."""
     if one.metric is None or math.isnan(one.metric):
         return False
     better = 0

@@ -189,7 +189,7 @@ def test_a_failed_trial_counts_as_the_last_of_the_rung_it_waited_for() -> None:
     rungs.fail(0)
     assert rungs.report(1, 2, 0.0) == "stop"
     assert [rungs.entries(rung) for rung in range(2)] == [[0, 1], [0]]
-    # With the failed one the rung has four entries, so that its second goes on.
+    # With the failed trial the rung has four entries, so the second-best one continues.
     assert [rungs.report(2, 2, 9.0), rungs.report(3, 2, 7.0)] == ["stop", "continue"]
 
 

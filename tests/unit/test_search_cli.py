@@ -1,4 +1,4 @@
-"""``airflow dtrain search preview`` as people type it."""
+"""The command ``airflow dtrain search preview``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_grid_of_a_script_has_no_length(world: World) -> None:
     assert [trial["hyperparameters"] for trial in found["first_trials"]] == [{"lr": 10.0}, {"lr": 100.0}]
     assert (found["seed"], found["most_units"], found["max_length"]) == (5, None, None)
     shown = preview(world, GRID)
-    assert "as the training code says" in shown.out
+    assert "set by the training code" in shown.out
     assert "seed" not in shown.err
 
 
@@ -117,7 +117,7 @@ def test_a_space_in_which_nothing_varies_is_named_with_its_file_and_fails_the_va
 def test_a_seed_that_is_no_number_is_a_usage_error(world: World) -> None:
     done = preview(world, GRID, "--seed", "x")
     assert done.code == 2
-    assert "is no whole number" in done.err
+    assert "must be a whole number" in done.err
 
 
 def test_slots_that_no_host_has_are_named_once_there_are_hosts(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What a DAG with searches looks like to Airflow before anything runs, and what its trials are called."""
+"""Structure of a DAG with searches before a run, and the names of its trials."""
 
 from __future__ import annotations
 

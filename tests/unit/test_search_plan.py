@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_bytes_in_each_process() -> None:
 
 
 def test_a_plan_is_the_same_on_every_version_of_python() -> None:
-    """Its digest is written down: a search that goes on after an upgrade must not draw other samples."""
+    """The digest is fixed: a search that continues after an upgrade must not draw other samples."""
     space = {**SPACE, "drop": {"type": "double", "minval": 0, "maxval": 0.5},
              "act": {"type": "categorical", "vals": ["relu", None, [1, 2]]}}  # fmt: skip
     searcher = {"name": "adaptive_asha", "max_trials": 64, "max_length": EPOCHS}
@@ -141,7 +141,7 @@ def test_ten_thousand_trials_are_planned_in_little_time() -> None:
     searcher = {"name": "adaptive_asha", "max_trials": 10_000, "max_length": {"epochs": 256}}
     started = time.process_time()
     trials = plan(config(searcher), 1)
-    # A second is the goal; five leave room for a machine that does other things as well.
+    # The goal is one second; five allow for a busy machine.
     assert time.process_time() - started < 5
     assert len({trial["seed"] for trial in trials}) > 9_990
 
@@ -239,7 +239,7 @@ def test_the_outline_counts_units() -> None:
     shape = outline(
         config({"name": "async_halving", "max_trials": 3, "num_rungs": 2, "divisor": 2, "max_length": EPOCHS})
     )
-    # Rung 0 at 8 epochs: trial 1 goes on, the second and third each with chance 1/2 and 1/3.
+    # Rung 0 at 8 epochs: the first trial continues, the second and third with probability 1/2 and 1/3.
     assert (shape.most_units, shape.expected_units) == (48, round(3 * 8 + (1 + 1 / 2 + 1 / 3) * 8))
     shape = outline(config({"name": "random", "max_trials": 8, "max_concurrent_trials": 0}))
     assert (shape.most_units, shape.expected_units, shape.max_concurrent) == (None, None, None)

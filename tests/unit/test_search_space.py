@@ -29,7 +29,7 @@ SPACE: dict[str, Any] = {
     "global_batch_size": 64,
     "layers": {"type": "const", "val": [3, 4]},
 }
-#: Fixed: a plan that was made once is made again, by any later version as well.
+#: Fixed: every later version must reproduce an existing plan.
 FIRST = {
     "global_batch_size": 64,
     "layers": [3, 4],
@@ -229,7 +229,7 @@ def test_each_version_of_python_draws_the_same(version: str) -> None:
 
 
 def interpreter(version: str) -> str | None:
-    """Return a Python of this version: from PATH, or one that pyenv has."""
+    """Return a Python of this version from PATH or pyenv, None if there is none."""
     folders = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     for candidate in [shutil.which(f"python{version}"), *map(str, folders)]:
         if candidate is None:

@@ -1,4 +1,4 @@
-"""``airflow dtrain simulate`` as people type it; it needs neither a store nor Airflow's database."""
+"""``airflow dtrain simulate`` as a command, without a store and Airflow's database."""
 
 from __future__ import annotations
 
@@ -148,18 +148,18 @@ def test_a_part_without_jobs_is_a_usage_error(cli: ForkingCli) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--hosts", "80", "names no hosts: write HOSTSxSLOTS"),
-        ("--hosts", "0x8", "names no hosts"),
-        ("--hosts", "8x0", "names no hosts"),
-        ("--hosts", "8x8,,4x4", "names no hosts"),
-        ("--hosts", "99999x8,99999x8", "more than 100,000 hosts"),
-        ("--cost-s", "-1", "is no time"),
-        ("--cost-s", "much", "is no time"),
-        ("--max-wait", "36 hours", "is no time"),
-        ("--not-preemptible", "1.5", "is no share from 0 to 1"),
-        ("--protected-share", "200%", "is no share from 0 to 1"),
+        ("--hosts", "80", "hosts must be HOSTSxSLOTS"),
+        ("--hosts", "0x8", "hosts must be"),
+        ("--hosts", "8x0", "hosts must be"),
+        ("--hosts", "8x8,,4x4", "hosts must be"),
+        ("--hosts", "99999x8,99999x8", "at most 100,000"),
+        ("--cost-s", "-1", "a time must be"),
+        ("--cost-s", "much", "a time must be"),
+        ("--max-wait", "36 hours", "a time must be"),
+        ("--not-preemptible", "1.5", "a share must be from 0 to 1"),
+        ("--protected-share", "200%", "a share must be from 0 to 1"),
         ("--preemption", "always", "invalid choice"),
-        ("--limit", "few", "is no whole number"),
+        ("--limit", "few", "must be a whole number"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_a_usage_error(cli: ForkingCli, option: str, value: str, message: str) -> None:

@@ -147,7 +147,7 @@ def test_slices_shorten_completions_and_the_longest_waits_of_the_excerpt():
 
 @dataclass
 class Book:
-    """What the store remembers of one gang."""
+    """Accounting of one gang, as in the store."""
 
     request: GangRequest
     since: float

@@ -80,7 +80,7 @@ def test_two_columns_of_one_name_are_refused():
         ("a,0,8", "duration_s is missing"),
         (",0,8,60", "job_id is missing"),
         ("a,0,8,60,9,9", "has 2 more values than the header has columns"),
-        ('a,0,8,"6"0', "is no CSV"),
+        ('a,0,8,"6"0', "is not valid CSV"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(line: str, message: str):

@@ -1,4 +1,4 @@
-"""What looks like a slip in the configuration of a search."""
+"""Lint rules for the configuration of a search."""
 
 from __future__ import annotations
 

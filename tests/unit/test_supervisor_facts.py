@@ -1,4 +1,4 @@
-"""How a supervisor reads plans, networks and mounts."""
+"""Plans, networks and mounts, as read by a supervisor."""
 
 from __future__ import annotations
 

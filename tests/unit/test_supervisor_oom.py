@@ -1,4 +1,4 @@
-"""What a supervisor says of a rank that somebody killed."""
+"""Reports of a supervisor about a killed rank."""
 
 from __future__ import annotations
 

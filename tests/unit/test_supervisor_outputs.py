@@ -1,4 +1,4 @@
-"""Files that ranks wrote are told from the user's code, limited, and never sent half written."""
+"""Files of ranks are distinguished from the user's code, limited, and never sent half-written."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_checkpoints_come_first_then_what_changed_last(folder: RunFolder) -> Non
 
 @pytest.fixture
 def writer(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
-    """A child of this process, which stands for the supervisor; it has ``work/half`` open for writing."""
+    """A child of this process, which acts as the supervisor. The child has ``work/half`` open for writing."""
     Path(folder.file("supervisor.json")).write_text(json.dumps(supervisor.identity()))
     code = "import sys; file = open(sys.argv[1], 'w'); file.write('half'); file.flush(); print(flush=True); input()"
     child = subprocess.Popen(
@@ -138,7 +138,7 @@ def test_a_file_that_changes_while_it_is_sent_is_unsettled(folder: RunFolder, mo
 
     monkeypatch.setattr(supervisor.Padded, "read", shorten)
     members, end = sent(folder)
-    # The archive stays whole; its end says that the file is not.
+    # The archive stays valid; its end marks the file as incomplete.
     assert (len(members["work/a"]), end["unsettled"], end["files"]) == (100, ["work/a"], {})
 
 

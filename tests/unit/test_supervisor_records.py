@@ -1,4 +1,4 @@
-"""What a supervisor writes down and reads back: events, errors of ranks, locks, tokens."""
+"""Records that a supervisor writes and reads: events, errors of ranks, locks, tokens."""
 
 from __future__ import annotations
 

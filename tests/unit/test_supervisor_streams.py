@@ -12,7 +12,7 @@ SHORT = b"00000000 {}\n"
 
 
 def frames(stream: Stream, *, final: bool = True) -> list[tuple[str, int, int]]:
-    """Return kind, offset and length of everything that a stream sends, each acknowledged at once."""
+    """Return kind, offset and length of each frame of a stream, and acknowledge each at once."""
     found = []
     while (frame := stream.next(final)) is not None:
         document, _ = frame

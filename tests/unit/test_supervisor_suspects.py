@@ -1,4 +1,4 @@
-"""Processes suspected to be left of a run: place of a process, and who inherits orphans."""
+"""Suspected leftover processes of a run: the place of a process, and the process that adopts orphans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts.supervisor import Proc, is_ours, is_suspect, orphans_parents, place_of, read_proc
+from airflow_provider_dtrain.hosts.supervisor import (
+    ROLES,
+    Proc,
+    is_ours,
+    is_suspect,
+    orphans_parents,
+    parser,
+    place_of,
+    read_proc,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,12 @@ def test_orphans_go_to_the_nearest_heir_and_once_it_is_gone_to_any_above_it() ->
     assert orphans_parents(heirs, procs) == {20, 1}, "its pid is of another process now"
     del procs[20]
     assert orphans_parents(heirs, procs) == {1}
+
+
+def test_every_role_of_the_command_line_is_recognized_as_one() -> None:
+    (roles,) = (action for action in parser()._actions if action.dest == "role")
+    assert roles.choices is not None
+    assert sorted(roles.choices) == sorted(ROLES)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_the_remainder_of_the_division_is_dropped(global_batch_size, slots, per_
 
 
 def test_a_batch_smaller_than_the_gang_is_an_error_with_both_numbers():
-    with pytest.raises(BatchSizeError, match="global_batch_size is 3, but 4 slots"):
+    with pytest.raises(BatchSizeError, match="must be at least 4, one sample per slot, got 3"):
         divide(3, 4)
 
 
@@ -33,7 +33,7 @@ def test_a_batch_that_is_no_whole_number_is_an_error(value):
 def test_dropping_a_remainder_names_the_effective_global_batch(caplog):
     with caplog.at_level(logging.WARNING):
         from_hparams({"global_batch_size": 67}, 4, warn=True)
-    assert "effective global batch is 64" in caplog.text
+    assert "effective global batch size is 64" in caplog.text
 
 
 def test_an_even_division_says_nothing(caplog):
@@ -51,7 +51,7 @@ def test_a_missing_hyperparameter_is_a_key_error_that_names_what_there_is():
 def test_weak_scaling_is_suggested_when_slots_grew_and_the_batch_did_not(caplog):
     with caplog.at_level(logging.INFO):
         suggest_weak_scaling({"world_size": 2, "global_batch_size": 64}, 4, 64)
-    assert "Weak scaling would be global_batch_size 128" in caplog.text
+    assert "For weak scaling, set global_batch_size to 128" in caplog.text
 
 
 @pytest.mark.parametrize(("slots", "batch"), [(2, 64), (1, 64), (4, 128)])

@@ -149,3 +149,35 @@ def test_the_best_and_the_latest_are_kept(tmp_path, accuracies, changes, kept):
     left = sorted(disk.read(path).step for path in tmp_path.iterdir())
     assert left == kept
     assert len(gone) == len(accuracies) - len(kept)
+
+
+def signed(**more):
+    """Return metadata with a checksum that fits, as a hostile program writes it."""
+    metadata = {"format": disk.FORMAT, "step": 1, "files": {}, **more}
+    return json.dumps({**metadata, "checksum": disk._checksum(metadata)}).encode()
+
+
+FILE = {"size_bytes": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 200_000, b'{"a":' * 200_000, b"[1]", b"1", b"", b"{}", b"\xff", b" " * (disk.METADATA_LIMIT_BYTES + 1),
+        signed(step=float("inf")), signed(step=None), signed(files=[]), signed(files={"a": 1}), signed(files={"a": {}}),
+        signed(files={"a": {**FILE, "size_bytes": float("inf")}}), signed(files={"a": {**FILE, "size_bytes": -1}}),
+        signed(files={"a": {**FILE, "more": 1}}), signed(files={"a\0b": FILE}), signed(files={"..": FILE}),
+        signed(files={"a/b": FILE}),
+    ],
+    ids=lambda text: repr(text[:40]),
+)  # fmt: skip
+def test_hostile_metadata_is_a_damaged_checkpoint_and_no_crash(tmp_path, text):
+    (tmp_path / disk.METADATA).write_bytes(text)
+    with pytest.raises(DamagedCheckpointError):
+        disk.whole(tmp_path)
+
+
+def test_metadata_that_no_reader_accepts_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "METADATA_LIMIT_BYTES", 500)
+    with pytest.raises(CheckpointError, match="at most 500 bytes"):
+        disk.metadata_text(1, {"metrics": {f"loss{n}": 1.0 for n in range(100)}}, {})

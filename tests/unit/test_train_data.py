@@ -154,7 +154,7 @@ def test_an_epoch_counts_when_its_pass_has_ended_and_without_a_loader_from_its_f
 
 def test_without_a_loader_a_checkpoint_after_the_validation_begins_the_next_epoch(tmp_path):
     def run(epochs, *, saves_first=False, breaks=False):
-        """Return the epochs that a script with data of its own trains, each of two steps."""
+        """Return the epochs that a script with its own data loop trains, each of two steps."""
         done = []
         with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
             model = torch.nn.Linear(2, 2)
@@ -181,12 +181,12 @@ def test_without_a_loader_a_checkpoint_after_the_validation_begins_the_next_epoc
     assert run(4) == [2, 3]
     assert run(4) == [], "everything is done"
     assert run(6, saves_first=True, breaks=True) == [4]
-    assert run(6) == [4, 5], "nobody knows whether the epoch was whole"
+    assert run(6) == [4, 5], "an interrupted epoch may be incomplete"
 
 
 @pytest.mark.parametrize("looks", [True, False])
 def test_a_loop_of_its_own_that_was_told_to_leave_takes_its_epoch_again(tmp_path, looks):
-    """Nobody knows how far it came; whoever never looks has finished it."""
+    """The progress of such a loop is unknown. A loop that never checks has finished its epoch."""
     with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
         model = torch.nn.Linear(2, 2)
         model, _ = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))

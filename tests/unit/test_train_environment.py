@@ -1,4 +1,4 @@
-"""What a rank reads from its environment."""
+"""Environment variables of a rank."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_without_a_context_file_single_variables_count():
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2 but WORLD_SIZE is 2"),
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
-        ({"DTRAIN_HPARAMS": "[1]"}, "DTRAIN_HPARAMS is list"),
-        ({"DTRAIN_HPARAMS": "{"}, "DTRAIN_HPARAMS is no JSON object"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "below WORLD_SIZE, got 2 with WORLD_SIZE 2"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number, got 'two'"),
+        ({"DTRAIN_HPARAMS": "[1]"}, "DTRAIN_HPARAMS must be a JSON object, got list"),
+        ({"DTRAIN_HPARAMS": "{"}, "DTRAIN_HPARAMS must be a JSON object"),
         ({"DTRAIN_CONTEXT": "/nowhere/context.json"}, "/nowhere/context.json"),
     ],
 )

@@ -71,18 +71,18 @@ def test_without_a_file_events_are_dropped():
 def test_an_event_that_is_too_long_is_refused_with_limit_and_length(tmp_path):
     fits = "x" * (LINE_LIMIT_BYTES - len(encode_event(1, 1.0, "result", {"value": ""})))
     assert len(encode_event(1, 1.0, "result", {"value": fits})) == LINE_LIMIT_BYTES
-    with pytest.raises(LimitError, match=r"'result' may have at most 1,048,576 bytes as JSON, this one has 1,048,577"):
+    with pytest.raises(LimitError, match=r"'result' must have at most 1,048,576 bytes as JSON, got 1,048,577"):
         encode_event(1, 1.0, "result", {"value": fits + "x"})
 
 
 def test_an_event_that_is_too_deep_is_refused_and_the_deepest_accepted_one_is_read():
     value = 1
-    for _ in range(14):
+    for _ in range(15):
         value = [value]
-    (line,) = read_lines(encode_event(1, 1.0, "result", {"value": value}), Source(0, frozenset({0})))
+    (line,) = read_lines(encode_event(1, 1.0, "result", {"value": value, "also": []}), Source(0, frozenset({0})))
     assert line.event is not None
     with pytest.raises(LimitError, match="nested at most 15 levels deep"):
-        encode_event(1, 1.0, "result", {"value": [[value]]})
+        encode_event(1, 1.0, "result", {"value": [value]})
 
 
 def test_a_refused_event_leaves_the_sequence_and_the_file_as_they_were(tmp_path):

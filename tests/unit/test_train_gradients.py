@@ -30,7 +30,7 @@ def linear(start=1.0):
 
 
 def batch(it, optimizer, model, gradient, **how):
-    """Train on one batch whose gradient is the given number; return what the step returned."""
+    """Train on one batch whose gradient is the given number, and return the result of the step."""
     it.backward(model(torch.full((1, 1), gradient)).sum())
     return it.step(optimizer, **how)
 
@@ -119,7 +119,7 @@ def test_gradients_of_an_unfinished_group_go_into_a_checkpoint_and_out_again():
     batch(it, optimizer, model, 3.0)
     batch(it, optimizer, model, 5.0)
     shared, own = it.state_dict(), it.rank_state()
-    batch(it, optimizer, model, 100.0)  # a snapshot does not change any more
+    batch(it, optimizer, model, 100.0)  # does not change the snapshot
     model, optimizer = linear()
     it = gradients(aggregation_frequency=3)
     it.add_optimizer(optimizer)
@@ -138,7 +138,7 @@ def test_gradients_of_two_ranks_become_their_mean_on_one(caplog):
     it.load_rank_states([{"gradients": [[torch.tensor([[2.0]])]]}, {"gradients": [[torch.tensor([[6.0]])]]}])
     assert batch(it, optimizer, model, 2.0)[0]
     assert model.weight.item() == 1.0 - (4.0 + 2.0) / 2
-    assert "from 2 ranks, now there are 1: each goes on with their mean" in caplog.text
+    assert "from 2 ranks, and this run has 1: each rank resumes with their mean" in caplog.text
 
 
 def test_an_unfinished_group_is_finished_also_when_groups_are_turned_off():
@@ -168,8 +168,8 @@ def test_what_is_still_pending_at_the_end_is_said_in_one_line(caplog):
         batch(it, optimizer, model, 1.0)
     it.check_end(trained_before=False)
     assert [record.message for record in caplog.records] == [
-        "The last 2 batches are not in the weights: their group of 4 (aggregation_frequency) was not finished. End a "
-        "loop of your own with ctx.step(optimizer, flush=True)."
+        "The last 2 batches are not in the weights: their group of 4 (aggregation_frequency) was not finished. End "
+        "your own loop with ctx.step(optimizer, flush=True)."
     ]
 
 
@@ -192,7 +192,7 @@ def test_sums_of_sparse_gradients_are_divided_too():
 
 
 class Spy(torch.nn.Module):
-    """A model that tells in which type it computes."""
+    """A model that records the dtype of its computation."""
 
     Output = collections.namedtuple("Output", "values label")
 
@@ -279,7 +279,7 @@ def test_several_optimizers_step_on_one_scaled_loss():
 
 @pytest.mark.parametrize(("field", "value"), [("gradient_compression", "zip"), ("mixed_precision", "O1")])
 def test_unknown_values_are_refused_by_name(field, value):
-    with pytest.raises(SetupError, match=f"optimizations.{field} is '{value}'"):
+    with pytest.raises(SetupError, match=f"optimizations.{field} must be .*, got '{value}'"):
         gradients(**{field: value})
 
 

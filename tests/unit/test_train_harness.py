@@ -1,4 +1,4 @@
-"""What a new user gets wrong at the door: fields, lengths, YAML, hyperparameters; and what the harness says."""
+"""Typical mistakes of new users, and the harness's messages: fields, lengths, YAML, hyperparameters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unknown_fields_are_named_all_at_once_with_what_was_meant():
     assert "no field max_length (did you mean searcher.max_length?)" in said
     assert "no field searcher.max_lenght (did you mean searcher.max_length?)" in said
     assert "no field qqq" in said
-    assert "resources is 4" in said
+    assert "resources must be a map of fields, got 4" in said
     assert "anything" not in said
     assert "profiling" not in said
 
@@ -89,7 +89,7 @@ def test_ranges_without_a_value_are_named():
 
 @pytest.mark.parametrize("value", ["ten", 0, -1, 1.5, True])
 def test_a_scheduling_unit_that_is_no_number_of_batches_is_named(value):
-    with pytest.raises(SetupError, match="scheduling_unit is "):
+    with pytest.raises(SetupError, match="scheduling_unit must be "):
         known_fields.scheduling_unit({"scheduling_unit": value})
 
 
@@ -131,13 +131,13 @@ def test_yaml_that_an_experiment_refuses_is_refused(text):
 @pytest.mark.parametrize("value", [0, "epochs=0", {"epochs": 0}])
 def test_to_train_nothing_is_refused_but_a_period_may_be_zero(value):
     for name in ("max_length", "searcher.max_length"):
-        with pytest.raises(SetupError, match=f"^{name} is .*0.*, which trains nothing"):
+        with pytest.raises(SetupError, match=f"^{name} must be .* got .*0.*, which trains nothing"):
             Length.parse(value, name)
     assert Length.parse(value, "min_checkpoint_period") is None
 
 
 def test_a_length_that_is_not_understood_is_shown_as_it_was_typed():
-    with pytest.raises(SetupError, match="^max_length is 'banana'; exactly one of"):
+    with pytest.raises(SetupError, match="^max_length must be one of .*, got 'banana'"):
         Length.parse("banana")
 
 
@@ -147,12 +147,12 @@ def test_a_wrong_length_on_the_command_line_ends_before_anything_is_built(text, 
         harness.main(["no_such_module:Trial", "--max-length", text])
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert f"argument --max-length: {text!r} is not accepted; batches=N" in said
+    assert f"(N of 1 or more), e.g. epochs=10, got {text!r}" in said
     assert "no_such_module" not in said
 
 
 def refused(capsys, *arguments):
-    """Return what the harness says when it refuses."""
+    """Return the harness's error message."""
     assert harness.main(["model_def:Trial", *arguments]) == harness.EXIT_REFUSED
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1, lines
@@ -172,9 +172,9 @@ def test_mistakes_on_the_command_line_are_one_line_each(tmp_path, capsys, monkey
     )
     assert refused(capsys, "--config", ".").startswith("dtrain: --config . cannot be read: ")
     for name in ("bad.yaml", "bad.json", "latin.yaml"):
-        assert refused(capsys, "--config", name).startswith(f"dtrain: --config {name} cannot be understood: ")
-    assert refused(capsys, "--config", "list.yaml").endswith("holds list; a mapping is expected.")
-    assert refused(capsys, "--hparam", "lr").startswith("dtrain: --hparam 'lr': NAME=VALUE is expected")
+        assert refused(capsys, "--config", name).startswith(f"dtrain: --config {name} cannot be parsed: ")
+    assert refused(capsys, "--config", "list.yaml").endswith("must hold a mapping, got list.")
+    assert refused(capsys, "--hparam", "lr").startswith("dtrain: --hparam must be NAME=VALUE")
 
 
 MODEL = """
@@ -238,8 +238,8 @@ def test_a_trial_keeps_its_error_file_and_its_traceback(tmp_path):
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("Nobody says how long to train: set searcher.max_length, e.g. {epochs: 10}.", "--max-length epochs=10"),
-        ("To go on all the same: dtrain.init(fail_on_nan=False).", "--keep-going-on-nan"),
+        ("The length of training is not set. Set searcher.max_length, e.g. {epochs: 10}.", "--max-length epochs=10"),
+        ("To continue anyway, set dtrain.init(fail_on_nan=False).", "--keep-going-on-nan"),
         ("it is in records, but there is no hyperparameter global_batch_size.", "--hparam global_batch_size=..."),
         ("hyperparameters.o.beta is a range (int)", '--hparam "o={...}" with the whole group'),
     ],

@@ -1,4 +1,4 @@
-"""Data loaders of trial classes: which are cut into shares, which are used as they are, which are streams."""
+"""Data loaders of trial classes: loaders cut into shares, loaders used unchanged, and streams."""
 
 from __future__ import annotations
 
@@ -253,8 +253,8 @@ def test_a_sampler_that_raises_on_one_rank_ends_all_ranks_by_name():
 
 def test_a_loader_that_cannot_be_iterated_on_one_rank_ends_all_ranks_by_name():
     one, two = in_ranks(2, lambda d: Shares(None if d.rank else [1], d, 5, "validation"))
-    assert "failed on rank 1: SetupError: The validation data loader is NoneType" in str(one)
-    assert "The validation data loader is NoneType, which cannot be iterated" in str(two)
+    assert "failed on rank 1: SetupError: The validation data loader must be iterable" in str(one)
+    assert "The validation data loader must be iterable, got NoneType" in str(two)
 
 
 @pytest.mark.parametrize("by_batch", [False, True])

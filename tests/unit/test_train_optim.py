@@ -145,8 +145,8 @@ def test_prepare_steps_it_once_per_optimizer_step():
         ({}, "either warmup_steps, or warmup_epochs"),
         ({"warmup_epochs": 5}, "batches_per_epoch=None"),
         ({"warmup_epochs": 5, "batches_per_epoch": 3, "warmup_steps": 2}, "either"),
-        ({"warmup_steps": -1}, "0 or a larger whole number"),
-        ({"warmup_steps": 1.5}, "warmup_steps of LinearScaling is 1.5"),
+        ({"warmup_steps": -1}, "a whole number of at least 0, got -1"),
+        ({"warmup_steps": 1.5}, "warmup_steps of LinearScaling must be .*, got 1.5"),
         ({"warmup_steps": 1, "reference_batch_size": -4}, "above 0"),
     ],
 )
@@ -158,7 +158,7 @@ def test_wrong_numbers_are_named(arguments, words):
 def test_a_scheduler_that_cannot_follow_is_named():
     optimizer = sgd(0.1)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    with pytest.raises(dtrain.SetupError, match="given ReduceLROnPlateau"):
+    with pytest.raises(dtrain.SetupError, match="got ReduceLROnPlateau"):
         dtrain.optim.LinearScaling(optimizer, 2, 1, plateau)
     with pytest.raises(dtrain.SetupError, match="same optimizer"):
         dtrain.optim.LinearScaling(optimizer, 2, 1, torch.optim.lr_scheduler.ExponentialLR(sgd(0.1), 0.5))
@@ -187,10 +187,10 @@ def test_every_name_has_a_class():
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("adma", {}, "no optimizer 'adma'; there are: .*adam, .*radam"),
-        ("sgd", {"learning_rate": 1}, "takes no learning_rate; it takes: lr, momentum"),
-        ("sgd", {"lr": -1.0}, r"refused its options \(lr=-1.0\): Invalid learning rate"),
-        ("sgd", {"lr": "fast"}, "refused its options"),
+        ("adma", {}, "'adma' does not exist. The optimizers are: .*adam, .*radam"),
+        ("sgd", {"learning_rate": 1}, "does not accept learning_rate. It takes: lr, momentum"),
+        ("sgd", {"lr": -1.0}, r"rejected its options \(lr=-1.0\): Invalid learning rate"),
+        ("sgd", {"lr": "fast"}, "rejected its options"),
     ],
 )
 def test_wrong_names_and_options_are_named(name, options, words):

@@ -1,4 +1,4 @@
-"""What is asked at rungs, and what counts as an answer. No torch."""
+"""Questions at rungs, and valid answers. No torch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_answer_is_one_to_this_question_or_an_end_below_it(
     it.reach(2, 0.5, 2)
     assert it.look() == ended
     (tmp_path / FILE).write_text('{"1":"stop"}')
-    assert it.look() == (ended or not is_answered), "whoever has an answer looks no more"
+    assert it.look() == (ended or not is_answered), "a rank with an answer does not poll again"
 
 
 @pytest.mark.parametrize(("searcher", "units"), [

@@ -63,7 +63,7 @@ def train(ctx, *, epochs=3, save_every=None, stop_at=None):
     step = ctx.restore()
     for _ in ctx.epochs(epochs):
         for inputs, labels in ctx.loader(data()):
-            # Augmentation with python's own generator: its state must be in the checkpoint as well.
+            # Augmentation with Python's own generator, whose state must be in the checkpoint, too.
             loss = torch.nn.functional.cross_entropy(model(inputs + random.random()), labels)
             ctx.backward(loss)
             ctx.step(optimizer, clip_grad_norm=1.0)
@@ -216,7 +216,7 @@ def test_a_script_of_epochs_saves_and_leaves_when_it_is_asked_to_and_goes_on_as_
             return {name: value.clone() for name, value in dtrain.unwrap(model).state_dict().items()}
 
     train(asked_at)
-    # The file is looked at in the step after it appeared; the last batch of an epoch ends it anyway.
+    # The file is polled in the step after it appeared; the last batch of an epoch ends the epoch anyway.
     assert seen == list(range(1, seen[-1] + 1))
     assert seen[-1] in {asked_at, asked_at + 1}
     assert "stopped" in [line["kind"] for line in lines_of(run_dir / "events")]
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_another_program_is_refused_by_name(tmp_path):
 
 
 def test_prepare_refuses_what_it_cannot_prepare():
-    with dtrain.init(hparams=HPARAMS) as ctx, pytest.raises(dtrain.SetupError, match="prepare was given list"):
+    with dtrain.init(hparams=HPARAMS) as ctx, pytest.raises(dtrain.SetupError, match="load_state_dict, got list"):
         ctx.prepare([1, 2])
 
 

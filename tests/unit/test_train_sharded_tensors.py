@@ -16,7 +16,7 @@ from airflow_provider_dtrain.train.state import unwrap, wrap  # noqa: E402
 
 @pytest.fixture
 def _group():
-    """Make a process group of this process alone; sharded tensors need one."""
+    """Create a process group of this process alone, which sharded tensors require."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

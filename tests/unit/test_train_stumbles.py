@@ -1,4 +1,4 @@
-"""Mistakes that people make in their first hour: each is said early, in words, and nothing is lost."""
+"""Typical mistakes of new users: each has an early, clear message, and no data is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_the_same_optimizer_with_a_scheduler_is_taken():
 def test_a_folder_that_cannot_be_written_to_is_told_at_the_start(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(SetupError, match=r"checkpoint_dir .*file.*Give another folder"):
+    with pytest.raises(SetupError, match=r"checkpoint_dir .*file.*Use another folder"):
         _checkpoint_place(Environment(), Distributed(Environment()), file / "below")
     place, look = _checkpoint_place(Environment(), Distributed(Environment()), tmp_path / "new")
     assert (place, look) == (tmp_path / "new", True)
@@ -103,6 +103,6 @@ def test_a_person_outside_of_a_trial_is_told_metrics_and_where_the_checkpoint_is
         say_done(alone, 4, 5)
     assert caplog.messages == [
         "Validation at step 8: error 0.25",
-        "The latest checkpoint is /tmp/kept/step-00000008. To go on from it: checkpoint_dir='/tmp/kept'.",
+        "The latest checkpoint is /tmp/kept/step-00000008. To resume from it, set checkpoint_dir='/tmp/kept'.",
         "Nothing is left to train: 5 of 5 epochs are done.",
     ]

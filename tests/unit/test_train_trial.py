@@ -316,7 +316,7 @@ def test_time_metric_ends_the_trial_when_it_reaches_max_time():
     kept = Kept(Timed)
     searcher = {"metric": "seconds", "max_time": 8, "time_metric": "seconds"}
     kept.run(None, config={"searcher": searcher})
-    assert len(kept.batches) == 9  # looked at after each epoch of three
+    assert len(kept.batches) == 9  # checked after each epoch of three batches
     with pytest.raises(dtrain.MissingMetricError, match="time_metric is 'hours', but validation reports seconds"):
         kept.run(None, config={"searcher": {**searcher, "time_metric": "hours"}})
 

@@ -1,4 +1,4 @@
-"""What a trial class can do wrong, and what it is told."""
+"""Mistakes in a trial class, and their messages."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def test_missing_methods_are_all_named_before_training():
     needed = "Empty has no build_training_data_loader, build_validation_data_loader, train_batch"
     with pytest.raises(dtrain.TrialClassError, match=needed):
         dtrain.run_trial(Empty, max_length=1)
-    with pytest.raises(dtrain.SetupError, match="no subclass of PyTorchTrial"):
+    with pytest.raises(dtrain.SetupError, match="must be a subclass of PyTorchTrial, got"):
         dtrain.run_trial(dict, max_length=1)
 
 
 def test_training_without_an_end_is_refused():
-    failing(dtrain.SetupError, r"Nobody says how long to train: set searcher.max_length", length=None)
-    failing(dtrain.SetupError, "exactly one of batches, records, epochs", length={"batches": 1, "epochs": 1})
-    failing(dtrain.SetupError, "exactly one of batches, records, epochs", length="hours=3")
+    failing(dtrain.SetupError, r"The length of training is not set. Set searcher.max_length", length=None)
+    failing(dtrain.SetupError, "one of batches, records and epochs", length={"batches": 1, "epochs": 1})
+    failing(dtrain.SetupError, "one of batches, records and epochs", length="hours=3")
 
 
 def test_a_loader_that_yields_nothing_is_named():
     empty = torch.utils.data.TensorDataset(torch.zeros(0, 4))
     with pytest.raises(dtrain.EmptyLoaderError, match=r"data has no samples: len\(TensorDataset\) is 0"):
         pytorch.DataLoader(empty, batch_size=2, shuffle=True)
-    failing(dtrain.EmptyLoaderError, r"drop_last leaves smaller ones out",
+    failing(dtrain.EmptyLoaderError, r"drop_last drops smaller ones",
             build_training_data_loader=lambda t: pytorch.DataLoader(t.data(), 32, drop_last=True))  # fmt: skip
     failing(dtrain.EmptyLoaderError, "training data loader yields no batch",
             build_training_data_loader=returning(iter([])))  # fmt: skip
@@ -68,11 +68,11 @@ def test_a_loader_that_yields_nothing_is_named():
 @pytest.mark.parametrize(
     ("metrics", "match"),
     [
-        (None, "train_batch returned None"),
-        ({"loss": None}, "Metric 'loss' is NoneType None"),
-        ({"loss": "low"}, "Metric 'loss' is str low"),
-        ({"loss": torch.zeros(3)}, "Metric 'loss' is Tensor"),
-        (torch.zeros(2), "Metric 'loss' is Tensor"),
+        (None, "train_batch must return the loss, .* got None"),
+        ({"loss": None}, "Metric 'loss' must be .* got NoneType None"),
+        ({"loss": "low"}, "Metric 'loss' must be .* got str low"),
+        ({"loss": torch.zeros(3)}, "Metric 'loss' must be .* got Tensor"),
+        (torch.zeros(2), "Metric 'loss' must be .* got Tensor"),
     ],
 )
 def test_training_metrics_that_are_no_numbers_are_named(metrics, match):
@@ -82,9 +82,9 @@ def test_training_metrics_that_are_no_numbers_are_named(metrics, match):
 @pytest.mark.parametrize(
     ("metrics", "match"),
     [
-        (None, "evaluate_batch returned NoneType"),
-        ({"a": None}, "Metric 'a' is NoneType"),
-        ({"a": torch.zeros(2)}, "Metric 'a' is Tensor"),
+        (None, "evaluate_batch must return a dict .* got NoneType"),
+        ({"a": None}, "Metric 'a' must be .* got NoneType"),
+        ({"a": torch.zeros(2)}, "Metric 'a' must be .* got Tensor"),
     ],
 )
 def test_validation_metrics_that_are_no_numbers_are_named(metrics, match):
@@ -126,9 +126,9 @@ class Misspelt(pytorch.PyTorchCallback):
 @pytest.mark.parametrize(
     ("callbacks", "match"),
     [
-        ({"a": Misspelt()}, "on_validation_ended, which nothing would call. Did you mean on_validation_end"),
-        ([Misspelt()], "returned list; a dict of name -> PyTorchCallback"),
-        ({"a": object()}, "holds 'a': object"),
+        ({"a": Misspelt()}, "on_validation_ended, which is not a hook .* Did you mean on_validation_end"),
+        ([Misspelt()], "must return a dict of name -> PyTorchCallback, got list"),
+        ({"a": object()}, "got the entry 'a': object"),
         (dict.fromkeys(("a", "b"), pytorch.PyTorchCallback()), "one callback under two names, 'a' and 'b'"),
     ],
 )
@@ -139,8 +139,8 @@ def test_callbacks_that_cannot_work_are_refused(callbacks, match):
 @pytest.mark.parametrize(
     ("choice", "match"),
     [
-        ({"loss": pytorch.Reducer.AVG}, r"without a reducer: \['accuracy'\]; without a metric: \['loss'\]"),
-        ("mean", "returned 'mean'; a Reducer, or a dict"),
+        ({"loss": pytorch.Reducer.AVG}, r"without a reducer: \['accuracy'\]. .* without a metric: \['loss'\]"),
+        ("mean", "must return a Reducer, or a dict .* got 'mean'"),
     ],
 )
 def test_reducers_that_do_not_fit_are_refused(choice, match):
@@ -186,7 +186,7 @@ def test_wrapping_that_cannot_work_is_refused_by_name():
         "its optimizer is not wrapped": lambda t, c: c.wrap_lr_scheduler(
             torch.optim.lr_scheduler.StepLR(torch.optim.SGD(t.model.parameters(), lr=1), 1), modes.STEP_EVERY_BATCH
         ),
-        "frequency is 0": lambda t, c: c.wrap_lr_scheduler(
+        "frequency must be .* got 0": lambda t, c: c.wrap_lr_scheduler(
             torch.optim.lr_scheduler.StepLR(t.optimizer, 1), modes.STEP_EVERY_BATCH, frequency=0
         ),
         "aggregation_frequency": lambda t, c: c.wrap_optimizer(t.optimizer, backward_passes_per_step=2),
@@ -206,9 +206,9 @@ def test_a_class_that_is_not_there_is_named(monkeypatch, tmp_path):
     (tmp_path / "other_model.py").write_text("")
     with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
         load_class("some_model:Trial")
-    with pytest.raises(dtrain.SetupError, match="There is no module 'no_model'"):
+    with pytest.raises(dtrain.SetupError, match="Module 'no_model' is neither in"):
         load_class("no_model:Trial")
-    with pytest.raises(dtrain.SetupError, match="other_model.py defines no class 'Trial'"):
+    with pytest.raises(dtrain.SetupError, match="other_model.py does not define the class 'Trial'"):
         load_class("other_model:Trial")
 
 

@@ -26,7 +26,7 @@ from airflow_provider_dtrain.train.reducers import Reducer, combine, partial  # 
 
 
 def shares(make, size):
-    """Return each rank's share; every rank makes its own loader, as in a gang."""
+    """Return each rank's share. Every rank creates its own loader, as in a gang."""
     return [Shares(make(), Distributed(Environment(rank=r, world_size=size)), 5, "training") for r in range(size)]
 
 
@@ -149,7 +149,7 @@ def test_the_records_of_a_batch_are_seen_in_any_shape():
     x = torch.zeros(3, 2)
     shapes = [x, [x, torch.zeros(9)], (x,), {"a": x}, {"a": {"b": [x]}}, x.numpy(), ["a", "b", "c"]]
     assert [batch_length(batch) for batch in shapes] == [3] * 7
-    with pytest.raises(dtrain.SetupError, match="override get_batch_length"):
+    with pytest.raises(dtrain.SetupError, match="Override get_batch_length"):
         batch_length(7)
 
 
@@ -175,7 +175,7 @@ def test_copies_of_a_stream_are_said_once_per_loader_and_begin_again_when_they_e
 
 
 def script(config, epochs=None):
-    """Return the steps that a plain script validated at until it was told to stop."""
+    """Return the steps at which a plain script validated until the decision ``stop``."""
     seen = []
     with dtrain.init(hparams={"global_batch_size": 4}, config=config) as ctx:
         step = 0

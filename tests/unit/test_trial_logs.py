@@ -1,4 +1,4 @@
-"""What a follower delivers of logs that earlier followers have left, and what it marks."""
+"""Delivery of logs left by earlier followers, and the marks for missing parts."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ MARK = "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: ...
 
 
 class Runner:
-    """An attempt that ends at once, of whose log Airflow has confirmed only the beginning."""
+    """Runner of an attempt that ends at once, with a log that Airflow has confirmed only in part."""
 
     def __init__(self, rt: Any, **options: Any) -> None:
         self.rt = rt

@@ -1,4 +1,4 @@
-"""Who holds up a gang: decided from reports alone."""
+"""Detection of the ranks that block a gang, from reports alone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_living_rank_is_named_only_while_another_one_waits_for_it() -> None:
     assert judge([lonely]).behind == ()
     assert judge([lonely, rank(1, **IN_LOOP)]).behind == ()
     stopped = rank(0, state="T", state_s=6.0)
-    assert [one.why for one in judge([stopped]).behind] == ["stopped"], "a stopped process is named whoever waits"
+    assert [one.why for one in judge([stopped]).behind] == ["stopped"], "named even when no rank waits"
 
 
 def test_a_program_without_the_library_is_known_by_its_process_alone() -> None:
@@ -117,7 +117,7 @@ def test_the_words_name_rank_host_place_and_who_waits() -> None:
     verdict = judge(gang(rank(3, state="T", state_s=12.0, **IN_LOOP), size=8))
     assert words_of(list(verdict.behind), verdict) == (
         "Rank 3 on gpu-1 has made no progress for 12 s (stopped by a signal, in its training loop, step 120, pid 1003)"
-        "; 7 ranks wait for it in the gradient exchange since 11 s"
+        "; 7 ranks wait for it in the gradient exchange (for 11 s)"
     )
     assert Verdict().waiting_words == ""
 
@@ -141,7 +141,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def follow(dog: GangWatchdog, clock: Clock, make: Any, seconds: int, **options: Any) -> list[Any]:
-    """Report and look once a second; return the errors."""
+    """Report and check once per second, and return the errors."""
     errors = []
     for second in range(seconds):
         clock.now += 1.0
@@ -161,7 +161,7 @@ def test_a_rank_is_named_once_and_again_when_it_goes_on(clock: Clock, caplog: py
     assert [record.message for record in caplog.records] == [caplog.records[0].message]
     assert caplog.records[0].message.startswith("Rank 3 on gpu-1 has made no progress for 5 s (stopped")
     assert follow(dog, clock, lambda second: [rank(i, steps=121) for i in range(4)], 3) == []
-    assert caplog.records[-1].message == "Rank 3 on gpu-1 goes on after 39 s"
+    assert caplog.records[-1].message == "Rank 3 on gpu-1 resumed after 39 s"
     assert dog.named == {}
 
 
@@ -211,7 +211,7 @@ def test_slow_steps_of_an_uneven_gang_are_learned(clock: Clock, caplog: pytest.L
     dog = GangWatchdog(["gpu-0", "gpu-1"], 1800.0, logging.getLogger("watchdog"))
 
     def uneven(second: float) -> list[RankReport]:
-        # Every 40 s rank 3 does for 20 s something that needs no CPU, and the others wait.
+        # Every 40 s, rank 3 makes no progress and uses no CPU for 20 s, while the other ranks wait.
         stands = second % 40 if second % 40 < 20 else 0.2
         return gang(rank(3, still_s=stands, idle_s=stands, steps=int(second // 40), **IN_LOOP), waited_s=stands)
 
@@ -228,7 +228,7 @@ def test_a_stopped_supervisor_is_said_once(clock: Clock, caplog: pytest.LogCaptu
     words = [record.message for record in caplog.records]
     assert len(words) == 2
     assert words[0].startswith("The supervisor on gpu-0 is stopped")
-    assert words[1] == "The supervisor on gpu-0 goes on"
+    assert words[1] == "The supervisor on gpu-0 has resumed"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Experiment configuration: models, the two passes, origins, masking, and what is not built yet."""
+"""Experiment configuration: models, validation, origins of values, masking of secrets, unsupported fields."""
 
 from __future__ import annotations
 

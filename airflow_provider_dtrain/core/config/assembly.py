@@ -1,6 +1,6 @@
-"""From the documents that people write to the one that a trial runs with.
+"""Assembly of the effective configuration from the documents that users write.
 
-Pass one looks at every document by itself, pass two at the merged one.
+Pass one validates every document by itself, pass two validates the merged document.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ PROVIDER_DEFAULTS: Final[dict[str, Any]] = {"log_policies": [dict(policy) for po
 
 @dataclass(frozen=True, kw_only=True)
 class Effective:
-    """A configuration that is complete: what a trial runs with and what the store keeps."""
+    """Complete configuration that a trial runs with and that the store keeps."""
 
     config: ExperimentConfig
-    #: Plain data with every default filled in; secrets are in it, see ``mask`` and ``take_secrets``.
+    #: Plain data with every default filled in. It contains secrets: see ``mask`` and ``take_secrets``.
     document: dict[str, Any]
     #: Dotted path of each leaf -> ``config``, ``template``, ``pool`` or ``default``.
     origins: dict[str, str]
-    #: One per Determined key that is not here.
+    #: One per key of Determined without a counterpart here.
     warnings: list[str]
 
 
 def validate_partial(
     document: Mapping[str, Any], source: str = "configuration", *, template: bool = False
 ) -> list[str]:
-    """Return the warnings of one document as written; types and ranges only, nothing has to be there.
+    """Return the warnings of one document as written.
+
+    Checks types, ranges and contradictions. No field is required.
 
     :param document: may hold ``Override`` and ``RESET`` unless it is a template
-    :param source: what the document is, for error messages
+    :param source: name of the document in error messages
     :param template: whether it is a template: no tags, and no template of its own
     :raises ConfigError: with every problem of the document
     """
@@ -58,11 +60,14 @@ def assemble(
     pool_defaults: Mapping[str, Any] | None = None,
     needs_entrypoint: bool = True,
 ) -> Effective:
-    """Return the configuration over the template, over the pool's defaults, over ours; complete.
+    """Return the complete configuration, merged from all layers.
+
+    The configuration overrides the template, the template overrides the pool's defaults, and these override the
+    provider's defaults.
 
     :param template: as stored, or None
     :param config: as written; may hold ``Override`` and ``RESET``
-    :param pool_defaults: the defaults that the pool was given, or None
+    :param pool_defaults: the defaults of the pool, or None
     :param needs_entrypoint: False when the caller brings the code (a decorated function, a processor)
     :raises ConfigError: with every problem of every document, or of the merged one
     """
@@ -91,10 +96,10 @@ def effective_document(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def incomplete(config: ExperimentConfig, *, needs_entrypoint: bool = True, scope: Scope = WHOLE) -> list[Problem]:
-    """Return what a valid configuration lacks, or contradicts, before it can run.
+    """Return the problems that keep a valid configuration from running: missing and contradictory fields.
 
     :param needs_entrypoint: False when the caller brings the code
-    :param scope: the fields that count; of a partial document only contradictions are returned
+    :param scope: the fields that count. For a partial document, only contradictions are returned
     """
     found = [*_lacks(config, scope, needs_entrypoint=needs_entrypoint), *_contradictions(config, scope)]
     return [*(Problem(path=path, message=message) for path, message in found), *search_problems(config, scope)]
@@ -124,7 +129,7 @@ def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[st
 
 
 def _cross_problems(checked: Checked, *, needs_entrypoint: bool) -> list[Problem]:
-    """Return what the fields that are there lack or contradict; none when too little of them is valid."""
+    """Return the cross-field problems, or none when too few fields are valid."""
     config = checked.config or checked.rest
     return [] if config is None else incomplete(config, needs_entrypoint=needs_entrypoint, scope=checked.scope)
 
@@ -132,7 +137,7 @@ def _cross_problems(checked: Checked, *, needs_entrypoint: bool) -> list[Problem
 def _layers(
     template: Mapping[str, Any] | None, config: Mapping[str, Any], pool: Mapping[str, Any] | None
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
-    """Return the documents that are there, weakest first, and their warnings without repetition."""
+    """Return the given documents, weakest first, and their warnings without repetition."""
     layers: list[tuple[str, dict[str, Any]]] = []
     warnings: dict[str, None] = {}
     problems: list[Problem] = []
@@ -150,7 +155,7 @@ def _layers(
 
 
 def _pass_one(document: Mapping[str, Any], source: str, *, is_base: bool) -> tuple[Normalized, list[Problem]]:
-    """Return a document in our own vocabulary and its problems; required fields may be missing."""
+    """Return a normalized document and its problems. Required fields may be missing."""
     normalized = normalize(document, source=source)
     problems = list(normalized.problems)
     if is_base:
@@ -167,7 +172,7 @@ def _pass_one(document: Mapping[str, Any], source: str, *, is_base: bool) -> tup
 
 
 def _base_problems(document: dict[str, Any]) -> list[Problem]:
-    """Return what a template or a pool's defaults must not have: tags, and a template."""
+    """Return the problems that only a template or a pool's defaults can have, such as tags or a template."""
     problems: list[Problem] = []
     if document.get("template") is not None:
         problems.append(Problem(path="template", message="a template cannot use a template"))
@@ -181,19 +186,22 @@ def _base_problems(document: dict[str, Any]) -> list[Problem]:
 
 
 def _nameless(section: Any, union: str, tag: str) -> Iterator[Problem]:
-    """Yield that a section without a name has fields of members: they would reach whatever a configuration names."""
+    """Yield the problem of a section that has fields of a member but does not name the member.
+
+    Such fields would apply to any member that a configuration names.
+    """
     if not isinstance(section, Mapping) or section.get(tag) is not None:
         return
     of_members = {field for member in MEMBERS[union].values() for field in member.model_fields}
     own = sorted(name for name in section if name in of_members - UNION_COMMON[union] - {tag})
     if any(section[name] is not None for name in own):
         common = ", ".join(sorted(UNION_COMMON[union]))
-        message = f"missing; {', '.join(own)} need it. Without it a template may have {common} only"
+        message = f"missing; {', '.join(own)} need it. Without it, a template may only have {common}"
         yield Problem(path=f"{union}.{tag}", message=message)
 
 
 def _guess_member(document: dict[str, Any], union: str) -> None:
-    """Names the member that a part without a name fits best, so that its fields can be checked."""
+    """Set the member that fits a section without a name best, so that its fields can be checked."""
     part = document.get(union)
     if not isinstance(part, dict) or UNION_TAG[union] in part:
         return
@@ -204,7 +212,10 @@ def _guess_member(document: dict[str, Any], union: str) -> None:
 
 
 def _origin(path: str, origins: Mapping[str, str]) -> str:
-    """Return who gave a leaf; a value that grew parts (a period given as a number) keeps its giver."""
+    """Return the layer that set a leaf.
+
+    A value that was expanded (a period given as a number) keeps the origin of the whole.
+    """
     while path:
         if path in origins:
             return origins[path]

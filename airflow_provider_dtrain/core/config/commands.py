@@ -1,4 +1,4 @@
-"""Commands of an experiment: split into words without a shell, and Determined's launcher taken out."""
+"""Commands of an experiment: splitting into words without a shell, and removal of Determined's launcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PART: Final = re.compile(
     r"""'(?P<single>[^']*)'|(?P<double>")|\\(?P<escaped>.)|(?P<plain>[^ \t\r\n'"\\]+)""",
     re.DOTALL,
 )
-#: What ends a part in double quotes, or is escaped in it.
+#: The end of a part in double quotes, or an escaped character in it.
 _IN_DOUBLE_QUOTES: Final = re.compile(r'\\.|"', re.DOTALL)
 _MARKS: Final = "'\"\\"
 _QUOTING: Final = re.compile(r"['\"\\]")
@@ -28,32 +28,33 @@ _OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", 
 _EXPANSION: Final = re.compile(r"\$[A-Za-z_]\w*|\$[{(]|`", re.ASCII)
 _LAUNCHER: Final = "determined.launch.torch_distributed"
 _FOREIGN_LAUNCHER: Final = re.compile(r"determined\.launch\.\w+\Z")
-_NO_EFFECT: Final = "resources.slots_per_trial says how many ranks there are, and the launch how they meet"
+_NO_EFFECT: Final = "resources.slots_per_trial sets the number of ranks, and the launch sets their rendezvous"
 
-#: Words at the start of a command among which the launcher and its options are looked for.
+#: Number of words at the start of a command that are searched for the launcher and its options.
 _SEARCHED: Final = 100
 #: Options of torchrun without a value. Source: torch.distributed.run of PyTorch 2.
 _FLAGS: Final = frozenset(
     {"--standalone", "-m", "--module", "--no-python", "--run-path", "--use-env", "--use-agent-store", "--help", "-h"}
 )
-#: Options of torchrun that say what the script is.
+#: Options of torchrun that set the kind of script.
 _MODES: Final = {"-m": "module", "--module": "module", "--no-python": "no python"}
 
 
 class Word(NamedTuple):
-    """A word of a command that is written as text."""
+    """Word of a command that is given as one string."""
 
     value: str
-    #: Where it begins in the text.
+    #: Offset of its first character in the text.
     start: int
-    #: The shell syntax that it needs outside quotes; None: none.
+    #: Shell syntax outside quotes; None: none.
     syntax: str | None
 
 
 def split_command(entrypoint: str | list[str]) -> list[str]:
-    """Return the words of a command; a text is split by the rules of POSIX quoting, but no shell runs it.
+    """Return the words of a command.
 
-    Takes linear time, which ``shlex`` does as well, but a hundredth of it.
+    A string is split by the rules of POSIX quoting. No shell runs it. Takes linear time like ``shlex``, but
+    about a hundredth of its time.
 
     :raises ValueError: a quote is open, or the text ends with a backslash
     """
@@ -83,7 +84,10 @@ def _words(text: str) -> Iterator[Word]:
 
 
 def _end_of_double(text: str, position: int) -> int:
-    """Return where the double quote is that ends a part; a loop, because a repeated group would keep a stack."""
+    """Return the position of the double quote that ends a part.
+
+    Uses a loop, because a repeated group would keep a stack.
+    """
     for match in _IN_DOUBLE_QUOTES.finditer(text, position):
         if match[0] == '"':
             return match.start()
@@ -96,41 +100,42 @@ def _end_of_space(text: str, position: int) -> int:
 
 
 def _expansion(part: str) -> str | None:
-    """Return the expansion that a part of a word would need a shell for."""
+    """Return the first expansion in a part of a word that would need a shell."""
     found = _EXPANSION.search(part)
     return found[0][:40] if found else None
 
 
 def _operator(word: str) -> str | None:
-    """Return the shell operator that a word as written is."""
+    """Return the shell operator in a word as written, or None."""
     if word in _OPERATORS:
         return word
     return ";" if word.endswith(";") and not word.endswith("\\;") else None
 
 
-def _shell_syntax(text: str) -> str | None:
-    """Return the first thing in a command that only a shell understands.
+def _words_and_syntax(text: str) -> tuple[list[str], str | None]:
+    """Return the words of a command, and the first syntax in it that only a shell interprets.
 
     :raises ValueError: a quote is open, or the text ends with a backslash
     """
     if _QUOTING.search(text):
-        return next((word.syntax for word in _words(text) if word.syntax), None)
+        found = list(_words(text))
+        return [word.value for word in found], next((word.syntax for word in found if word.syntax), None)
     words = _PLAIN_WORD.findall(text)
     operator = next(filter(None, map(_operator, words)), None)
-    return operator or _expansion(text)
+    return words, operator or _expansion(text)
 
 
 def check_entrypoint(value: Any) -> Any:
     """Return an entrypoint that can be started without a shell.
 
-    :raises PydanticCustomError: it cannot
+    :raises PydanticCustomError: the entrypoint is malformed, or cannot be started without a shell
     """
     if isinstance(value, str):
         words = _checked_words(value)
     elif isinstance(value, list) and all(isinstance(word, str) for word in value):
         words = value
     else:
-        raise refuse(f"{shown(value)} is not accepted; a command as text or list of texts, or module:TrialClass, is")
+        raise refuse(f"must be a command (a string or a list of strings) or module:TrialClass, got {shown(value)}")
     if not words or not words[0].strip():
         raise refuse("the command is empty")
     for word in words:
@@ -143,13 +148,13 @@ def check_entrypoint(value: Any) -> Any:
 
 def _checked_words(text: str) -> list[str]:
     try:
-        syntax, words = _shell_syntax(text), split_command(text)
+        words, syntax = _words_and_syntax(text)
     except ValueError as error:
         raise refuse(f"the command cannot be split into words: {error}") from None
     if syntax is not None:
         raise refuse(
-            f"{syntax!r} would need a shell, and none runs the command; "
-            "put it into a script, or give a list such as [bash, -c, ...]"
+            f"{syntax!r} would need a shell, but the command runs without one; "
+            "put it into a script, or use a list such as [bash, -c, ...]"
         )
     return words
 
@@ -166,7 +171,7 @@ def _foreign(launcher: str) -> str:
 def without_launcher(entrypoint: Any) -> tuple[Any, list[str]]:
     """Return an entrypoint without ``python3 -m determined.launch.torch_distributed``, and warnings.
 
-    What cannot be translated is returned as it is.
+    An entrypoint that cannot be translated is returned unchanged.
 
     :param entrypoint: text or list of words, as written
     """
@@ -195,7 +200,7 @@ class _Command:
     options: Sequence[str] = ()
 
     def written_as(self, entrypoint: str | list[str], words: Sequence[Word]) -> str | list[str]:
-        """Return the command as text or list, as the entrypoint is; quotes of a text stay as they are written."""
+        """Return the command as a string or a list, like the entrypoint. Quotes in a string are kept."""
         if self.trial is not None:
             return self.trial
         if isinstance(entrypoint, list):
@@ -204,14 +209,17 @@ class _Command:
 
 
 def _warnings(options: Sequence[str]) -> list[str]:
-    found = [f"entrypoint: {_LAUNCHER} is left out: the ranks are started with torchrun's environment here"]
+    found = [f"entrypoint: {_LAUNCHER} is left out: ranks start with torchrun's environment here"]
     if options:
         found.append(f"entrypoint: {', '.join(options)[:200]} of {_LAUNCHER} has no effect: {_NO_EFFECT}")
     return found
 
 
 def _translated(words: list[str]) -> _Command | None:
-    """Return what a command with the launcher means here; None: it is none, or names nothing to run."""
+    """Return a command without the launcher.
+
+    None: the launcher is not used, or the command names nothing to run.
+    """
     if _LAUNCHER not in words[1:]:
         return None
     place = words.index(_LAUNCHER)
@@ -234,7 +242,7 @@ def _translated(words: list[str]) -> _Command | None:
 
 
 def _options(words: list[str], first: int) -> tuple[int, list[str], str]:
-    """Return where the script begins, the options of torchrun before it, and how it is named."""
+    """Return the index of the script, the options of torchrun before it, and the kind of script."""
     options: list[str] = []
     mode = "script"
     place = first

@@ -1,4 +1,4 @@
-"""The configuration of an experiment, validated."""
+"""Validated configuration of an experiment."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ from airflow_provider_dtrain.core.search_space import check_space
 from airflow_provider_dtrain.core.shown import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
-#: Runs a trial class, in the interpreter of the host.
+#: Command that runs a trial class in the host's interpreter.
 HARNESS: Final = ("python", "-m", "airflow_provider_dtrain.train.harness")
 
 
-#: Rounds in which wrong fields are left out until the rest is valid: fields, then rules of a section.
+#: Maximum rounds of removing invalid fields until the rest is valid: first fields, then rules of a section.
 REPAIRS: Final = 4
 
 
 class ForeignFieldWarning(UserWarning):
-    """A field of Determined for what is not here was left out."""
+    """Warns that a field of Determined without a counterpart here was ignored."""
 
 
 def _space(value: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _refuse_twice(what: str, names: list[str]) -> None:
 
 
 def _zero_as_none(value: Any) -> Any:
-    """Take Determined's default of 0 as absent."""
+    """Return None for Determined's default of 0."""
     return None if type(value) is int and value == 0 else value
 
 
@@ -104,10 +104,10 @@ def _default_policies() -> list[LogPolicy]:
 
 
 class ExperimentConfig(Section):
-    """Everything that an experiment can say.
+    """Configuration of one experiment.
 
-    Build one with :meth:`model_validate` or :meth:`parse_yaml`: both read Determined's spelling,
-    take None for absent and raise :class:`ConfigError` with every problem at once.
+    Build one with :meth:`model_validate` or :meth:`parse_yaml`. Both accept Determined's field names,
+    treat None as absent and raise :class:`ConfigError` with every problem at once.
     """
 
     name: Title | None = None
@@ -115,7 +115,7 @@ class ExperimentConfig(Section):
     labels: list[Line] = []
     template: TemplateName | None = None
     entrypoint: Annotated[str | list[str], BeforeValidator(check_entrypoint)] | None = None
-    #: User code that travels to the hosts; the folder of the DAG file when it is not given.
+    #: Folder of user code that is copied to the hosts. Default: the folder of the DAG file.
     model_dir: CodePath | None = None
     hyperparameters: Annotated[dict[str, Any], AfterValidator(_space)] = {}
     searcher: Searcher = Field(default_factory=SingleSearcher)
@@ -127,11 +127,11 @@ class ExperimentConfig(Section):
     checkpoint_policy: Literal["best", "all", "none"] = "best"
     min_validation_period: AnyPeriod = Field(default_factory=_zero)
     min_checkpoint_period: AnyPeriod = Field(default_factory=_zero)
-    #: Batches between reports and looks for stop or pause.
+    #: Batches between reports, and between polls for a stop or pause request.
     scheduling_unit: Positive = 100
     records_per_epoch: Annotated[Positive | None, BeforeValidator(_zero_as_none)] = None
     perform_initial_validation: bool = False
-    #: Per trial, failures of the user's code only.
+    #: Per trial. Counts failures of the user's code only.
     max_restarts: int = Field(default=5, ge=0, le=10_000)
     log_policies: Annotated[list[LogPolicy], AfterValidator(_distinct_policies)] = Field(
         default_factory=_default_policies
@@ -145,23 +145,24 @@ class ExperimentConfig(Section):
     port_range: PortRange | None = None
     data: dict[str, Any] = Field(default={}, repr=False)
     tensorboard: bool = False
-    #: None: as soon as the trial has written a checkpoint.
+    #: None: preemptible as soon as the trial has written a checkpoint.
     preemptible: bool | None = None
     launch: Literal["per_slot", "per_host"] = "per_slot"
     warm_start: bool = True
     on_unplaceable: Literal["fail", "wait"] = "fail"
     #: Seconds without progress after which a gang is ended.
     hang_timeout: Seconds = 1800.0
-    #: Seconds a trial waits for the searcher before it goes on.
+    #: Seconds a trial waits for the searcher's decision before it continues.
     decision_timeout: Seconds = 30.0
-    #: Seconds a run may last; lets it start on reserved hosts.
+    #: Maximum seconds of a run. A run with this limit may start on reserved hosts (backfill).
     max_runtime: Seconds | None = None
 
     @classmethod
     def model_validate(cls, obj: Any) -> Self:  # type: ignore[override]
         """Return the validated configuration.
 
-        :param obj: a mapping as a person writes it; tags without a template below mean the value, or none
+        :param obj: a mapping as the user wrote it. Without a template below it, ``Override`` means its value and
+            ``RESET`` an absent field
         :raises ConfigError: with every problem of the document
         """
         if isinstance(obj, cls):
@@ -170,10 +171,10 @@ class ExperimentConfig(Section):
 
     @classmethod
     def parse_yaml(cls, text: str | bytes, *, source: str = "configuration") -> Self:
-        """Return the validated configuration that YAML text holds.
+        """Return the validated configuration from YAML text.
 
         :param text: at most 1 MiB
-        :param source: what the text is, for error messages
+        :param source: name of the text in error messages
         :raises ConfigError: with every problem of the document
         """
         return cls._from(normalize(load_yaml(text, source=source), source=source), source)
@@ -191,9 +192,9 @@ class ExperimentConfig(Section):
 
     @classmethod
     def checked(cls, document: dict[str, Any], *, partial: bool = False) -> Checked:
-        """Return the configuration and the problems of a document in our own vocabulary.
+        """Return the configuration and the problems of a normalized document.
 
-        Where fields are missing or wrong, the rules over several fields run on the rest.
+        When fields are missing or wrong, cross-field rules still run on the remaining fields.
 
         :param document: plain, without tags and None
         :param partial: whether required fields may be missing
@@ -221,12 +222,12 @@ class ExperimentConfig(Section):
 
     @property
     def trial_class(self) -> str | None:
-        """The ``module:TrialClass`` of the entrypoint; None for a command."""
+        """The ``module:TrialClass`` of the entrypoint, or None for a command."""
         return self.entrypoint if isinstance(self.entrypoint, str) and is_trial_class(self.entrypoint) else None
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of the command that a rank runs, without a shell; empty without an entrypoint."""
+        """Argument vector that a rank runs without a shell. Empty when there is no entrypoint."""
         if self.entrypoint is None:
             return ()
         if self.trial_class:
@@ -246,9 +247,9 @@ class ExperimentConfig(Section):
 class Checked:
     """Problems and warnings that validation found in a document."""
 
-    #: None when something is wrong with it.
+    #: None when the document has a problem.
     config: ExperimentConfig | None
-    #: Of a document with errors: what is left without them, for rules over several fields; None when that is invalid.
+    #: The valid part of a document with errors, for cross-field rules. None when that part is invalid too.
     rest: ExperimentConfig | None
     problems: list[Problem]
     #: The fields of ``config`` or ``rest`` that come from the document.

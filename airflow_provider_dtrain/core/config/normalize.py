@@ -1,4 +1,4 @@
-"""Determined's spelling -> ours, on a document as it was written (tags included)."""
+"""Translation of Determined's field names to this project's, in a document as written (tags included)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYNONYMS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
 }
 ACTIONS: Final[dict[str, str]] = {"exclude_node": "exclude_host"}
 
-#: Section -> keys of Determined for what is not here; "" is the document itself.
+#: Section -> keys of Determined without a counterpart here; "" is the document itself.
 FOREIGN: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
@@ -63,19 +63,19 @@ DEVICES: Final[dict[str, str]] = {"gpu": "cuda"}
 
 @dataclass(kw_only=True)
 class Normalized:
-    """A document in our own vocabulary."""
+    """Document with this project's field names."""
 
     document: dict[str, Any]
-    #: One per Determined key that is not here.
+    #: One per key of Determined without a counterpart here.
     warnings: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def normalize(document: object, *, source: str = "configuration") -> Normalized:
-    """Return a copy of a document in our own vocabulary; the input is not changed.
+    """Return a copy of a document with this project's field names. The input is not changed.
 
-    :param document: as written, with :class:`Override` and :data:`RESET` where they stand
-    :param source: what the document is, for error messages
+    :param document: as written; may contain :class:`Override` and :data:`RESET`
+    :param source: name of the document in error messages
     :raises ConfigError: not a mapping of plain data within the limits of size and depth
     """
     if not isinstance(document, Mapping):
@@ -99,7 +99,7 @@ def normalize(document: object, *, source: str = "configuration") -> Normalized:
 
 
 def _edit(part: Any, key: str, change: Callable[[Any], Any]) -> Any:
-    """Change a field in place, also below an override; return the part."""
+    """Change a field in place, also below an override, and return the part."""
     if isinstance(part, dict) and key in part and part[key] is not RESET:
         value = part[key]
         if isinstance(value, Override):
@@ -148,7 +148,10 @@ def _rename(result: Normalized, section: str, old: str, new: tuple[str, ...]) ->
 
 
 def _without_container_path(result: Normalized) -> Callable[[Any], Any]:
-    """Return what drops the path of a shared file system in Determined's containers; hosts mount it at one place."""
+    """Return a function that drops the path of a shared file system in Determined's containers.
+
+    All hosts here mount it at one path.
+    """
 
     def drop(storage: Any) -> Any:
         if isinstance(storage, dict) and storage.get("type") == "shared_fs" and "container_path" in storage:
@@ -169,7 +172,7 @@ def _without_launcher(result: Normalized) -> Callable[[Any], Any]:
 
 
 def _images(result: Normalized) -> Callable[[Any], Any]:
-    """Return what renames Determined's kinds of devices in a map of images."""
+    """Return a function that renames Determined's kinds of devices in a map of images."""
 
     def rename(images: Any) -> Any:
         for old, new in DEVICES.items() if isinstance(images, dict) else ():
@@ -184,7 +187,7 @@ def _images(result: Normalized) -> Callable[[Any], Any]:
 
 
 def _foreign(path: str) -> str:
-    return f"{path}: a field of Determined for what is not here; it has no effect"
+    return f"{path}: a field of Determined without a counterpart here; it has no effect"
 
 
 def _drop_empty(result: Normalized, name: str) -> None:
@@ -193,7 +196,7 @@ def _drop_empty(result: Normalized, name: str) -> None:
 
 
 def _named(result: Normalized) -> Callable[[Any], Any]:
-    """Return what turns a list of ``K=V`` into a map; values stay out of messages."""
+    """Return a function that converts a list of ``K=V`` to a map. Messages never contain the values."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, list):
@@ -218,7 +221,7 @@ def _policies(value: Any) -> Any:
 
 
 def _policy(item: Any) -> Any:
-    """Read an action given as a map with its ``type``, and Determined's name of an action."""
+    """Return a policy whose action is a plain name of this project, also when Determined's form was given."""
     if not isinstance(item, Mapping) or "action" not in item:
         return item
     action = item["action"]

@@ -1,4 +1,4 @@
-"""Errors of pydantic -> problems with a dotted path, the value, and what is accepted."""
+"""Conversion of pydantic errors to problems with a dotted path, the value, and the accepted values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LIMITS: Final[dict[str, tuple[str, str]]] = {
     "less_than": ("is not below", "lt"),
 }
 Location = tuple[int | str, ...]
-#: Unknown fields of a document for which the nearest known one is searched.
+#: Maximum number of unknown fields in a document for which a similar known field is suggested.
 GUIDED: Final = 50
 
 
@@ -43,9 +43,9 @@ def problems_of(
 ) -> list[Problem]:
     """Return one problem per error, without repetition, in the order of the fields.
 
-    :param errors: as ``ValidationError.errors()`` gives them
+    :param errors: from ``ValidationError.errors()``
     :param model: the model of the whole document
-    :param document: in which they are
+    :param document: the document with the errors
     :param partial: whether fields may be missing
     """
     found: dict[Problem, None] = {}
@@ -59,13 +59,13 @@ def problems_of(
 
 
 def _owners(location: Location) -> list[str]:
-    """Return the members of a union that have an unknown field of another member."""
+    """Return the members of a union that define a field which is unknown to the named member."""
     members = MEMBERS.get(str(location[0]), {}).items()
     return [name for name, member in members if location[-1] in member.model_fields]
 
 
 def _unnamed(error: Any, document: Mapping[str, Any]) -> Problem | None:
-    """Return that a section does not say of which member its fields are; None when that is not what is wrong."""
+    """Return the problem of a section that does not name its member, or None for any other error."""
     location: Location = error["loc"]
     if error["type"] != "extra_forbidden" or location[0] not in UNION_TAG or not (owners := _owners(location)):
         return None
@@ -116,7 +116,7 @@ def _about(kind: str, path: str, error: Any, context: Any) -> str:
 
 
 def _path(location: Location) -> str:
-    """Return the dotted path; pydantic adds the member of a union and marks keys."""
+    """Return the dotted path, without the union members and the marks of keys that pydantic adds."""
     path = ""
     for index, part in enumerate(location):
         is_member = index == 1 and location[0] in MEMBERS
@@ -135,7 +135,7 @@ def _unknown_member(union: str, value: Any) -> Problem:
 
 
 class _Guide:
-    """Names the field that an unknown one is meant to be.
+    """Suggests known fields for unknown ones.
 
     :param model: the model of the whole document
     """
@@ -169,7 +169,7 @@ class _Guide:
 
 
 def _begins(key: str, known: Sequence[str]) -> str:
-    """Return the field whose name goes on where the key ends: ``slots`` for ``slots_per_trial``."""
+    """Return a suggestion when the key begins one field name, such as ``slots`` for ``slots_per_trial``."""
     near = [name for name in known if name.startswith(f"{key}_")]
     return f"; did you mean {near[0]}?" if len(near) == 1 else ""
 

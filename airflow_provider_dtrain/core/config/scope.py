@@ -1,4 +1,4 @@
-"""Which fields of a document cross-field rules may rely on, and what is checked where others are missing or wrong."""
+"""Fields of a document that cross-field rules may rely on, and repair of documents with invalid fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.config.unions import MEMBERS
 from airflow_provider_dtrain.core.merge import join_path
 
-#: Values for required fields that are missing: valid, and in no relation to other fields.
+#: Valid values for missing required fields. They are unrelated to other fields.
 _STAND_INS: Final[dict[str, Any]] = {
     "metric": "metric",
     "max_trials": 1,
@@ -36,7 +36,7 @@ class Scope:
         return self.written is not None
 
     def knows(self, *paths: str) -> bool:
-        """Return whether all of some dotted paths have values of the document."""
+        """Return whether rules may rely on the values at all of these dotted paths."""
         return all(not self._is_repaired(path) and self._is_written(path) for path in paths)
 
     def _is_repaired(self, path: str) -> bool:
@@ -68,9 +68,9 @@ class Repair:
         self.repaired: set[str] = set()
 
     def apply(self, errors: Sequence[Any]) -> bool:
-        """Change what the errors name; return whether each of them could be handled.
+        """Repair the fields that the errors name, and return whether every error could be handled.
 
-        :param errors: as ``ValidationError.errors()`` gives them
+        :param errors: from ``ValidationError.errors()``
         """
         lists: dict[int, list[Any]] = {}
         for error in errors:

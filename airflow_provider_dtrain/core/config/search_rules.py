@@ -1,4 +1,4 @@
-"""What a search lacks, or contradicts, before it can begin."""
+"""Rules for searcher and hyperparameters: missing and contradictory fields."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
     from airflow_provider_dtrain.core.config.unions import Searcher
 
-#: Searchers that compare trials at lengths.
+#: Searchers that compare trials at intermediate training lengths.
 HALVING = ("async_halving", "adaptive_asha")
 
 
 def length_of(searcher: Searcher) -> tuple[str, int] | None:
-    """Return unit and number of what a trial trains at most; None when nobody limits it.
+    """Return the unit and the maximum training length of a trial, or None without a limit.
 
     :param searcher: of a valid configuration; with ``max_time``, ``time_metric`` is the unit
     """
@@ -35,7 +35,7 @@ def length_of(searcher: Searcher) -> tuple[str, int] | None:
 
 
 def missing_length(document: Mapping[str, Any]) -> list[Problem]:
-    """Return that a halving method says no length, of a document in which other things are wrong.
+    """Return the problem of a halving searcher without a length, for a document with other errors.
 
     :param document: plain, without tags
     """
@@ -52,10 +52,10 @@ def _needs_length(who: str) -> str:
 
 
 def search_problems(config: ExperimentConfig, scope: Scope = WHOLE) -> list[Problem]:
-    """Return what is missing or contradictory in searcher and hyperparameters.
+    """Return the problems of missing or contradictory fields in searcher and hyperparameters.
 
     :param config: valid, with every default
-    :param scope: the fields that count; of a partial document only contradictions are returned
+    :param scope: the fields that count. For a partial document, only contradictions are returned
     """
     found = [*_lacks(config, scope), *_contradictions(config, scope)]
     return [*(Problem(path=path, message=words) for path, words in found), *_grid(config, scope)]
@@ -90,7 +90,7 @@ def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[st
 
 def _brackets(searcher: AdaptiveAshaSearcher, scope: Scope) -> Iterator[tuple[str, str]]:
     path, most = "searcher.bracket_rungs", max(searcher.bracket_rungs, default=1)
-    # A partial document may be given another divisor: with the smallest one most rungs are possible.
+    # Another layer may set the divisor of a partial document. The smallest divisor allows the most rungs.
     divisor = searcher.divisor if scope.knows("searcher.divisor") else 2
     need = "need" if scope.knows("searcher.divisor") else "need at least"
     knows_trials = scope.knows("searcher.max_trials")

@@ -1,4 +1,4 @@
-"""What is secret in a configuration: masked where it is shown, taken out before it is stored."""
+"""Secrets of a configuration: masked in output, and removed before a document is stored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MASK: Final = "********"
 SECRET_KEYS: Final = frozenset({"access_key", "secret_key", "connection_string", "credential"})
 _HIDDEN_TREE: Final = "data.secrets"
 _VARIABLES: Final = ("environment.variables.", "environment.environment_variables.")
-#: Sections whose whole value is not shown when it is no section: it may be an entry of one.
+#: Sections whose value is hidden when it is not a map, because it may be one of the section's entries.
 _SECTIONS: Final = frozenset({"environment", "data", "checkpoint_storage"})
 
 
 def is_secret(path: str) -> bool:
     """Return whether the value at a dotted path is a secret: masked, and encrypted in the store.
 
-    Hyperparameters are none: they reach the code, the store and the curves as they are.
+    Hyperparameters are never secrets: the code, the store and the curves get them unchanged.
     """
     return not path.startswith("hyperparameters.") and _names_secret(path)
 
@@ -30,14 +30,14 @@ def _names_secret(path: str) -> bool:
 
 
 def hides(path: str) -> bool:
-    """Return whether a value is not shown: secrets, and variables whose name says that they hold one."""
+    """Return whether a value is hidden: a secret, or a variable whose name indicates one."""
     if path.startswith(_VARIABLES):
         return names_secret(path.rpartition(".")[2])
     return _names_secret(path)
 
 
 def hides_in_message(path: str) -> bool:
-    """Return whether an error message leaves the value at a path out."""
+    """Return whether error messages omit the value at a path."""
     is_open = path.startswith(("data.", *_VARIABLES)) or path + "." in _VARIABLES
     return is_open or path in _SECTIONS or hides(path) or names_secret(path.rpartition(".")[2])
 
@@ -73,7 +73,9 @@ def _differences(value: Any, masked: Any, path: str) -> Iterator[str]:
 
 
 def take_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the document with secrets masked, and the secrets by path; see :func:`put_secrets`.
+    """Return the document with secrets masked, and the secrets by path.
+
+    :func:`put_secrets` is the inverse.
 
     :param document: effective, without tags
     """
@@ -104,7 +106,7 @@ def _mask(value: Any, path: str) -> Any:
 
 
 def _entry(item: Any, path: str) -> Any:
-    """Return an entry ``K=V`` of a list of variables with its value masked when its name asks for it."""
+    """Return an entry ``K=V`` of a list of variables, with its value masked when it may be a secret."""
     if not isinstance(item, str):
         return None if item is None else MASK
     name, equals, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""The parts of a configuration that are plain groups of fields."""
+"""Sections of a configuration that are plain groups of fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_provider_dtrain.core.shown import shown
 
 
 class Period(Section):
-    """A distance in training: exactly one of the three units."""
+    """Length of training in exactly one of three units."""
 
     batches: Count | None = None
     records: Count | None = None
@@ -41,12 +41,12 @@ class Period(Section):
 
     @property
     def is_zero(self) -> bool:
-        """Whether the period is switched off."""
+        """Return True when the period is 0, which disables it."""
         return not (self.batches or self.records or self.epochs)
 
 
 def _period(value: Any) -> Any:
-    """Take a bare number as batches."""
+    """Read a bare number as batches."""
     return {"batches": value} if type(value) is int else value
 
 
@@ -55,12 +55,12 @@ AnyPeriod = Annotated[Period, BeforeValidator(_period)]
 
 def _mode(value: str) -> str:
     if not value or len(set(value)) != len(value) or not set(value) <= set("rwm"):
-        raise refuse(f"{shown(value)} is not accepted; r, w and m are, each once and in any order")
+        raise refuse(f"must be made of r, w and m, each at most once and in any order, got {shown(value)}")
     return value
 
 
 class Device(Section):
-    """A device of the host that the container sees."""
+    """Device of the host that is mapped into the container."""
 
     host_path: AbsolutePath
     container_path: AbsolutePath
@@ -68,35 +68,35 @@ class Device(Section):
 
 
 def _device(value: Any) -> Any:
-    """Read docker's short form ``host[:container[:mode]]``."""
+    """Read Docker's short form ``host[:container[:mode]]``."""
     if not isinstance(value, str):
         return value
     parts = value.split(":")
     if len(parts) > 3:
-        raise refuse("host_path[:container_path[:mode]] is accepted")
+        raise refuse("must be host_path[:container_path[:mode]]")
     return dict(zip(("host_path", "container_path", "mode"), [parts[0], *(parts[1:] or parts)], strict=False))
 
 
 class BindMount(Section):
-    """A folder of the host that the container sees."""
+    """Folder of the host that is mounted into the container."""
 
     host_path: AbsolutePath
-    #: A relative one lies below the work folder.
+    #: A relative path is below the work folder.
     container_path: ContainerPath
     read_only: bool = False
     propagation: Literal["private", "rprivate", "shared", "rshared", "slave", "rslave"] = "rprivate"
 
 
 class Resources(Section):
-    """What one trial asks of the pool."""
+    """Resources that one trial requests from its pool."""
 
-    #: 0 is one CPU-only process that needs no slot.
+    #: 0 requests one CPU-only process that needs no slot.
     slots_per_trial: int = Field(default=1, ge=0, le=1_000_000)
     pool: Name | None = None
-    #: Smaller is first.
+    #: A smaller number starts first.
     priority: int = Field(default=42, ge=1, le=99)
     weight: float = Field(default=1.0, gt=0)
-    #: Slots that all trials of the experiment hold at one time.
+    #: Maximum slots that all trials of the experiment hold at one time.
     max_slots: Positive | None = None
     is_single_host: bool = False
     shm_size: Size | None = None
@@ -108,12 +108,12 @@ def _compression(value: Any) -> Any:
 
 
 def _precision(value: Any) -> Any:
-    """Take false, and Determined's O0, as none."""
+    """Return ``none`` for false and for Determined's ``O0``."""
     return "none" if value is False or value == "O0" else value
 
 
 class Optimizations(Section):
-    """How gradients are computed and exchanged."""
+    """Options for computing and exchanging gradients."""
 
     #: Batches per gradient exchange.
     aggregation_frequency: Positive = 1
@@ -127,15 +127,15 @@ class Optimizations(Section):
 
 
 class Reproducibility(Section):
-    """Where randomness comes from."""
+    """Sources of randomness."""
 
-    #: Drawn and stored when it is not given.
+    #: Drawn at random and stored when it is not set.
     experiment_seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
     deterministic: bool = False
 
 
 class Profiling(Section):
-    """What is measured beside the metrics."""
+    """Measurements taken in addition to the metrics."""
 
     enabled: bool = True
     sampling_interval_s: float = Field(default=1.0, ge=0.1, le=3600)
@@ -143,7 +143,10 @@ class Profiling(Section):
 
 
 class LogPolicy(Section):
-    """What to do when a line of a rank's log matches; without a pattern, nothing: a default is switched off."""
+    """Action for a line of a rank's log that matches a pattern.
+
+    A policy without a pattern does nothing, which switches off a default policy of the same name.
+    """
 
     name: Line | None = None
     pattern: Pattern | None = None
@@ -156,7 +159,7 @@ class LogPolicy(Section):
         return self
 
 
-#: Weakest layer of every configuration; a policy of the same name replaces one of these.
+#: Default policies, below all other layers. A policy of the same name replaces one of these.
 DEFAULT_LOG_POLICIES: tuple[dict[str, str], ...] = (
     {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*", "action": "cancel_retries"},
     {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*", "action": "exclude_host"},
@@ -167,16 +170,16 @@ _DEVICE_KINDS = ("cpu", "cuda", "rocm")
 
 
 def _image(value: Any) -> Any:
-    """One image, or one for each kind of device."""
+    """Check one image, or one image for each kind of device."""
     images = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else [None]
     known = not isinstance(value, dict) or (value and all(key in _DEVICE_KINDS for key in value))
     if not known or not all(isinstance(image, str) and image.strip() and image.isprintable() for image in images):
-        raise refuse(f"{shown(value)} is not accepted; the name of an image is, or a map of {', '.join(_DEVICE_KINDS)}")
+        raise refuse(f"must be the name of an image, or a map of {', '.join(_DEVICE_KINDS)}, got {shown(value)}")
     return value
 
 
 class Environment(Section):
-    """Where the ranks run."""
+    """Execution environment of the ranks."""
 
     #: Absolute path or bare name of the interpreter on the host.
     python: Python | None = None

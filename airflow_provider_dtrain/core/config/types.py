@@ -1,7 +1,7 @@
-"""What the fields of a configuration are made of: names, paths, commands, periods.
+"""Types of configuration fields: names, paths, sizes, variables, patterns.
 
-Validators raise ``PydanticCustomError`` with type ``dtrain`` and finished words; ``problems.py`` turns
-them into problems with a path.
+Validators raise ``PydanticCustomError`` with type ``dtrain`` and a complete message. ``problems.py`` turns
+these errors into problems with a path.
 """
 
 from __future__ import annotations
@@ -52,13 +52,16 @@ LAUNCH_VARIABLES: Final = frozenset(
 
 
 class Section(BaseModel):
-    """A part of a configuration: typed strictly, closed, never changed after validation."""
+    """Section of a configuration: strictly typed, without unknown fields, immutable after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def refuse(message: str) -> PydanticCustomError:
-    """Return the error with which a validator refuses a value, in finished words."""
+    """Return the error that a validator raises for a value.
+
+    :param message: complete text of the error
+    """
     return PydanticCustomError("dtrain", "{words}", {"words": message})
 
 
@@ -77,7 +80,7 @@ def _line(value: str) -> str:
 
 
 def _secret(value: str) -> str:
-    """Messages leave the value out."""
+    """Check a secret. Messages never contain the value."""
     if not value or _CONTROL.search(value):
         raise refuse("the value is empty, or has a control character or a newline")
     return value
@@ -93,7 +96,7 @@ def _name(value: str) -> str:
 
 
 def _title(value: str) -> str:
-    """Accept any printable characters: names of files and assets are derived from it."""
+    """Accept printable characters only, because names of files and assets are derived from a title."""
     _line(value)
     if not value.isprintable():
         raise refuse(f"{shown(value)} has a character that cannot be printed")
@@ -116,14 +119,14 @@ def _absolute(value: str) -> str:
 
 
 def _in_container(value: str) -> str:
-    """A relative one lies below the work folder."""
+    """Check a path in the container. A relative path is below the work folder."""
     if posixpath.normpath(_path(value)) in (".", "/"):
         raise refuse(f"{shown(value)} is the whole container or its work folder; a folder below it is accepted")
     return value
 
 
 def _relative(value: str) -> str:
-    """Only a relative path is looked at for ``..``: an absolute one says where it leads."""
+    """Refuse ``..`` in a relative path. An absolute path states its target."""
     return _line(value) if value.startswith("/") else _path(value)
 
 
@@ -164,11 +167,11 @@ def _variable_name(value: Any) -> Any:
 
 
 def _variable_value(value: Any) -> Any:
-    """Messages leave the value out: it may be a password."""
+    """Check the value of a variable. Messages never contain it, because it may be a password."""
     if type(value) is int:
         return str(value)
     if isinstance(value, (bool, float)):
-        raise refuse(f"a {type(value).__name__} loses its spelling; quote the value")
+        raise refuse(f"a {type(value).__name__} would lose its spelling; quote the value")
     if not isinstance(value, str):
         raise refuse(f"a {type(value).__name__} is not a string")
     if "\x00" in value or "\n" in value or "\r" in value:
@@ -197,7 +200,7 @@ def _pattern(value: str) -> str:
         raise refuse(f"groups nested {depth} deep; at most {MAX_GROUPS_DEEP} are accepted")
     try:
         with warnings.catch_warnings():
-            # A pattern that a later Python may read otherwise is checked on the host, so nothing is printed here.
+            # The host checks a pattern that a later Python may interpret differently, so no warning is printed here.
             warnings.simplefilter("ignore")
             re.compile(value)
     except (re.error, OverflowError, RecursionError, MemoryError, ValueError) as error:
@@ -206,7 +209,10 @@ def _pattern(value: str) -> str:
 
 
 def _nesting(pattern: str) -> int:
-    """Return how deep the groups of a pattern are nested; parentheses in sets count as well, escaped ones do not."""
+    """Return the nesting depth of the groups of a pattern.
+
+    Parentheses in character sets count as well, escaped ones do not.
+    """
     depth = deepest = 0
     for mark in re.findall(r"\\.|[()]", pattern, re.DOTALL):
         depth += {"(": 1, ")": -1}.get(mark, 0)

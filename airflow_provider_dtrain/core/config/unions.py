@@ -1,4 +1,4 @@
-"""The two parts of a configuration that have members: ``searcher`` by name, ``checkpoint_storage`` by type."""
+"""Sections of a configuration that are tagged unions: ``searcher`` by name, ``checkpoint_storage`` by type."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Mode = Literal["aggressive", "standard", "conservative"]
 
 
 class _Search(Section):
-    """What every searcher knows."""
+    """Fields common to all searchers."""
 
     metric: Line | None = None
     smaller_is_better: bool = True
-    #: How long a trial trains at most.
+    #: Maximum training length of a trial.
     max_length: AnyPeriod | None = None
-    #: The same in units of ``time_metric``.
+    #: The same limit in units of ``time_metric``.
     max_time: Positive | None = None
     time_metric: Line | None = None
     source_checkpoint: Line | None = None
@@ -38,9 +38,9 @@ class _Search(Section):
     @model_validator(mode="after")
     def _one_limit(self) -> _Search:
         if self.max_length is not None and self.max_time is not None:
-            raise refuse("max_length and max_time are both given; one of them is accepted")
+            raise refuse("max_length and max_time are both given; remove one of them")
         if self.max_length is not None and self.max_length.is_zero:
-            raise refuse("max_length is 0; a length of at least 1 is accepted")
+            raise refuse("max_length must be at least 1, got 0")
         return self
 
 
@@ -101,7 +101,7 @@ class OptunaSearcher(_Search):
 
 
 class _Storage(Section):
-    """What every storage knows: how many checkpoints are kept."""
+    """Fields common to all storages: numbers of checkpoints to keep."""
 
     save_experiment_best: Count = 0
     save_trial_best: Count = 1
@@ -109,17 +109,17 @@ class _Storage(Section):
 
 
 class RunFolderStorage(_Storage):
-    """The run folder of the chief; no ``type``."""
+    """Run folder of the chief, used when ``type`` is not set."""
 
     type: None = None
 
 
 class SharedFsStorage(_Storage):
-    """A folder that all hosts mount."""
+    """Folder that all hosts mount."""
 
     type: Literal["shared_fs"]
     host_path: AbsolutePath
-    #: Below ``host_path``; an absolute one must lie there.
+    #: Relative to ``host_path``. An absolute path must be below it.
     storage_path: Path | None = None
     propagation: Literal["private", "rprivate", "shared", "rshared", "slave", "rslave"] = "rprivate"
 
@@ -132,14 +132,14 @@ class SharedFsStorage(_Storage):
 
 
 class DirectoryStorage(_Storage):
-    """A folder that is there on every host, or in every container."""
+    """Folder that exists on every host, or in every container."""
 
     type: Literal["directory"]
     container_path: AbsolutePath
 
 
 class S3Storage(_Storage):
-    """A bucket of S3 or of a service that speaks its protocol."""
+    """Bucket of S3 or of a service with its protocol."""
 
     type: Literal["s3"]
     bucket: Line
@@ -152,7 +152,7 @@ class S3Storage(_Storage):
 
 
 class GcsStorage(_Storage):
-    """A bucket of Google Cloud Storage."""
+    """Bucket of Google Cloud Storage."""
 
     type: Literal["gcs"]
     bucket: Line
@@ -161,7 +161,7 @@ class GcsStorage(_Storage):
 
 
 class AzureStorage(_Storage):
-    """A container of Azure Blob Storage."""
+    """Container of Azure Blob Storage."""
 
     type: Literal["azure"]
     container: Line
@@ -173,11 +173,11 @@ class AzureStorage(_Storage):
     @model_validator(mode="after")
     def _one_address(self) -> AzureStorage:
         if self.connection_string is not None and (self.account_url is not None or self.credential is not None):
-            raise refuse("connection_string and account_url or credential are both given; one way is accepted")
+            raise refuse("connection_string cannot be combined with account_url or credential; remove one of them")
         return self
 
 
-#: Union -> member -> model. The first is meant when the configuration names none.
+#: Union -> member -> model. The first member is the default.
 MEMBERS: Final[dict[str, dict[str, type[Section]]]] = {
     "searcher": {
         "single": SingleSearcher,

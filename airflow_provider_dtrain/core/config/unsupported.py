@@ -1,6 +1,6 @@
 """Fields that are known and valid, but whose feature this version does not have.
 
-A run that uses one fails by name; delete the line when the feature is there.
+A run that uses one fails with the path of the field. Delete the entry when the feature is implemented.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def _nonzero(value: Any, config: ExperimentConfig) -> bool:
     return not value.is_zero
 
 
-_CONTAINER: Final = "containers are not built yet; ranks run in the host's own environment"
+_CONTAINER: Final = "containers are not implemented yet; ranks run in the host's own environment"
 
-#: (dotted path, whether a value uses the feature, words).
+#: (dotted path, test whether a value uses the feature, message).
 UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
     ("resources.shm_size", _given, _CONTAINER),
     ("resources.devices", _given, _CONTAINER),
     ("bind_mounts", _given, _CONTAINER),
     ("environment.image", _given, _CONTAINER),
-    ("tensorboard", _given, "TensorBoard files are not built yet"),
-    ("launch", _other_than("per_slot"), "one process per host is not built yet"),
+    ("tensorboard", _given, "TensorBoard files are not implemented yet"),
+    ("launch", _other_than("per_slot"), "one process per host is not implemented yet"),
 )
 
-#: The same for fields that the loop of a trial class obeys; a script would ignore them.
+#: The same for fields that the training loop of a trial class reads. A script would ignore them.
 FOR_TRIAL_CLASSES: Final[tuple[tuple[str, Test], ...]] = (
     ("min_validation_period", _nonzero),
     ("min_checkpoint_period", _nonzero),
@@ -48,10 +48,10 @@ FOR_TRIAL_CLASSES: Final[tuple[tuple[str, Test], ...]] = (
 
 
 def unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = None) -> list[Problem]:
-    """Return one problem per field that is used although its feature is not built.
+    """Return one problem per field that uses an unsupported feature.
 
     :param config: complete
-    :param origins: as assembled; a field that comes from elsewhere than the configuration says so
+    :param origins: from assembly. The message names the origin of a field that the configuration does not set itself
     """
     found: list[Problem] = []
     for path, is_used, words in UNSUPPORTED:
@@ -62,12 +62,12 @@ def unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = No
         for path, is_used in FOR_TRIAL_CLASSES:
             if is_used(_value_at(config, path), config):
                 giver = _giver(path, origins or {})
-                found.append(Problem(path=path, message=f"is for trial classes; a script decides by itself{giver}"))
+                found.append(Problem(path=path, message=f"for trial classes only; a script must do this itself{giver}"))
     return found
 
 
 def refuse_unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = None) -> None:
-    """Raise when a configuration uses a feature that is not built.
+    """Raise when a configuration uses an unsupported feature.
 
     :raises UnsupportedFieldError: with every such field
     """

@@ -1,4 +1,4 @@
-"""Runs the revisions on the connection that ``store.schema`` opened."""
+"""Alembic environment: runs the revisions on the connection that ``store.schema`` opened."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_provider_dtrain.store.tables import metadata
 
 
 def after_step(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
-    """Say in the store with which code the schema works that a step has made."""
+    """Record in the store with which code the schema works after a step."""
     found = (step.up_revision,) if step.is_upgrade else step.down_revisions
     for script in found:
         note_usable(ctx.connection, script.revision, script.module.usable_from)
 
 
 connection = context.config.attributes["connection"]
-# The caller holds the transaction: on both databases DDL is part of it.
+# The caller holds the transaction, and DDL is part of it on both databases.
 context.configure(
     connection=connection,
     target_metadata=metadata,

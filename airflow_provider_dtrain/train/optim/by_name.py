@@ -1,4 +1,4 @@
-"""Optimizers by the name that a hyperparameter gives."""
+"""Optimizers by name, as a hyperparameter gives it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 from airflow_provider_dtrain.train.errors import OptimizerError
 from airflow_provider_dtrain.train.optim.parameters import split_parameters
 
-#: Of the package pytorch-optimizer.
+#: From the package pytorch-optimizer.
 LARGE_BATCH = ("lamb", "lars")
-#: Needs a closure that computes the loss again, which neither door has.
+#: The base class, and LBFGS, which needs a closure that computes the loss again. Neither API supports closures.
 _LEFT_OUT = ("Optimizer", "LBFGS")
 
 
 def names() -> list[str]:
-    """Return the names that :func:`get` knows, sorted; ``lamb`` and ``lars`` also where their package is missing."""
+    """Return the sorted names that :func:`get` accepts, with ``lamb`` and ``lars`` even without their package."""
     return sorted({*_of_torch(), *LARGE_BATCH})
 
 
 def get(name: str) -> Any:
     """Return the class of an optimizer.
 
-    :param name: of ``torch.optim`` (``adam``, ``adamw``, ``radam``, ``sgd``, ...), ``lars`` or ``lamb``; upper and
-        lower case are the same
-    :raises OptimizerError: there is no such optimizer, or its package is not installed
+    :param name: name in ``torch.optim`` (``adam``, ``adamw``, ``radam``, ``sgd``, ...), ``lars`` or ``lamb``, in upper
+        or lower case
+    :raises OptimizerError: the optimizer does not exist, or its package is not installed
     """
     key = str(name).lower()
     if key in LARGE_BATCH:
         return _of_pytorch_optimizer(key)
     found = _of_torch().get(key)
     if found is None:
-        raise OptimizerError(f"There is no optimizer {name!r}; there are: {', '.join(names())}.")
+        raise OptimizerError(f"Optimizer {name!r} does not exist. The optimizers are: {', '.join(names())}.")
     return found
 
 
@@ -41,11 +41,11 @@ def create(name: str, parameters: Any, **options: Any) -> Any:
     """Return a new optimizer.
 
     :param name: as for :func:`get`
-    :param parameters: parameters, groups of parameters, or a model. Of a model, LAMB leaves biases and the
-        parameters of normalization layers out of weight decay and of the scaling by layers, as its authors do
-        (:func:`split_parameters`); LARS does so with every tensor of less than two dimensions, wherever it comes from
-    :param options: of the optimizer, e.g. ``lr``, ``weight_decay``, ``betas``
-    :raises OptimizerError: no such optimizer, its package is missing, or an option does not fit
+    :param parameters: parameters, groups of parameters, or a model. For a model, LAMB excludes biases and the
+        parameters of normalization layers from weight decay and from layer-wise scaling, as its authors do
+        (:func:`split_parameters`). LARS excludes every tensor of less than two dimensions, from any source
+    :param options: options of the optimizer, e.g. ``lr``, ``weight_decay``, ``betas``
+    :raises OptimizerError: the optimizer does not exist, its package is not installed, or it rejects an option
     """
     chosen = get(name)
     accepted = [
@@ -54,14 +54,14 @@ def create(name: str, parameters: Any, **options: Any) -> Any:
     ]  # fmt: skip
     wrong = sorted(set(options) - set(accepted))
     if wrong:
-        raise OptimizerError(f"Optimizer {name!r} takes no {', '.join(wrong)}; it takes: {', '.join(accepted)}.")
+        raise OptimizerError(f"Optimizer {name!r} does not accept {', '.join(wrong)}. It takes: {', '.join(accepted)}.")
     if isinstance(parameters, torch.nn.Module):
         parameters = split_parameters(parameters) if str(name).lower() == "lamb" else parameters.parameters()
     try:
         return chosen(parameters, **options)
     except (TypeError, ValueError) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise OptimizerError(f"Optimizer {name!r} refused its options ({shown}): {error}") from error
+        raise OptimizerError(f"Optimizer {name!r} rejected its options ({shown}): {error}") from error
 
 
 def _of_torch() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """LARS and LAMB of the package pytorch-optimizer, as their papers define them.
 
-Imported only where one of them is used: the package is an extra.
+Imported only where one of them is used, because the package is an optional extra.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import torch
 
 
 class Lars(pytorch_optimizer.LARS):
-    """SGD with momentum; each weight's step is scaled by ``trust_coefficient * |w| / (|g| + weight_decay * |w|)``.
+    """SGD with momentum and a layer-wise scaled step.
 
-    Tensors of less than two dimensions (biases, normalization) take plain steps without decay. The learning rate
-    multiplies the momentum buffer, as in ``torch.optim.SGD``, and not what goes into it, as in the paper: with a
-    constant rate both are the same, and with one that changes no correction of the momentum is needed.
+    Each weight's step is scaled by ``trust_coefficient * |w| / (|g| + weight_decay * |w|)``. Tensors of less than two
+    dimensions (biases, normalization) take plain steps without weight decay. The learning rate multiplies the momentum
+    buffer, as in ``torch.optim.SGD``, and not the input of the buffer, as in the paper. With a constant rate, both are
+    the same. With a changing rate, the momentum needs no correction.
 
     Source: You, Gitman, Ginsburg 2017, "Large Batch Training of Convolutional Networks", algorithm 1; Goyal et al.
     2017, section 3, remark 2, for the place of the learning rate.
@@ -37,9 +38,9 @@ class Lars(pytorch_optimizer.LARS):
 class Lamb(pytorch_optimizer.Lamb):
     """Adam's update plus weight decay, scaled for each weight to ``min(|w|, 10) * lr``.
 
-    The package divides the step by ``1 - beta1 ** t`` after the scaling by layers, which makes the first step ten
-    times as long as the paper's, and decays weights outside of the scaling. Here both moments are corrected and the
-    decay is part of the scaled update. In groups with ``adapt`` False the update is Adam's.
+    The package divides the step by ``1 - beta1 ** t`` after the layer-wise scaling, which makes the first step ten
+    times as long as the paper's, and decays weights outside the scaling. Here, both moments are corrected and the
+    decay is part of the scaled update. In groups with ``adapt`` False, the update is Adam's.
 
     Source: You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", algorithm 2.
     """
@@ -54,24 +55,24 @@ class Lamb(pytorch_optimizer.Lamb):
         )  # fmt: skip
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; ``adapt`` False takes it out of the scaling by layers."""
+        """Add a parameter group. With ``adapt`` False, layer-wise scaling excludes it."""
         # The package calls an update without scaling "adam".
         super().add_param_group({**param_group, "adam": not param_group.get("adapt", True)})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take one step; see the class."""
+        """Take one step, see the class."""
         with _both_moments_corrected(self.param_groups):
             return super().step(closure)
 
 
 @contextlib.contextmanager
 def _both_moments_corrected(groups: list[dict[str, Any]]) -> Iterator[None]:
-    """Let the package's step without bias correction give the corrected one.
+    """Make the package's step without bias correction compute the corrected one.
 
     With ``c_i = 1 - beta_i ** t`` and ``s = sqrt(c2) / c1``, Adam's corrected update is ``s * m / (sqrt(v) + eps *
-    sqrt(c2))``. The scaling by layers takes ``s`` out again, so only eps and the share of the decay are adapted;
-    without that scaling ``s`` goes to the learning rate.
+    sqrt(c2))``. The layer-wise scaling cancels ``s``, so only eps and the share of the decay are adapted.
+    Without that scaling, ``s`` multiplies the learning rate.
     """
     kept = [(group, group["lr"], group["eps"], group["weight_decay"]) for group in groups]
     try:

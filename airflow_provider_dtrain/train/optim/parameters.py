@@ -1,4 +1,4 @@
-"""Which parameters take part in weight decay and in scaling by layers."""
+"""Parameter groups for weight decay and layer-wise scaling."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 
 def split_parameters(model: Any) -> list[dict[str, Any]]:
-    """Return two parameter groups: weights; and what is neither decayed nor scaled by layers.
+    """Return two parameter groups: weights, and parameters without decay and layer-wise scaling.
 
     The second group holds biases, all parameters of normalization layers, and everything else of less than two
     dimensions, with ``weight_decay`` 0 and ``adapt`` False (read by LAMB, ignored by optimizers of torch).
-    Parameters that need no gradient are left out; so is a group without parameters.
+    Parameters that need no gradient are omitted, and so is a group without parameters.
 
     Source: You et al. 2020, "Large Batch Optimization for Deep Learning", and the authors' code.
 

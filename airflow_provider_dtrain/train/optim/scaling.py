@@ -17,30 +17,31 @@ log = logging.getLogger(__name__)
 class LinearScaling(LRScheduler):
     """Raises each learning rate from its own value to ``factor`` times that, in equal amounts per step.
 
-    Step ``t`` runs with ``lr * (1 + (factor - 1) * min(t / warmup_steps, 1))``. It is a function of the number of
-    steps alone, so a restored scheduler gives the very same rates. A restored one keeps its own ``factor`` and
-    ``warmup_steps``, because the number of slots may differ from the checkpoint's.
+    Step ``t`` runs with ``lr * (1 + (factor - 1) * min(t / warmup_steps, 1))``. The rate is a function of the number of
+    steps alone, so a restored scheduler gives exactly the same rates. A restored scheduler keeps the ``factor`` and
+    ``warmup_steps`` that it was created with, because the number of slots may differ from the checkpoint's.
 
     Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2.
 
-    :param optimizer: with the learning rates of a single slot
-    :param factor: > 0; how much larger the batch is
-    :param warmup_steps: steps of the scheduler until the whole factor holds, >= 0
-    :param after: a scheduler of the same optimizer that begins when the warm-up ends, and is written for the rates
-        of a single slot: what it sets is multiplied by the factor
+    :param optimizer: optimizer with the learning rates of a single slot
+    :param factor: ratio of the batch sizes, > 0
+    :param warmup_steps: steps of the scheduler until the whole factor applies, >= 0
+    :param after: a scheduler of the same optimizer that starts when the warm-up ends. It is written for the rates of a
+        single slot, and the rates that it sets are multiplied by the factor
+    :raises SetupError: an argument is not valid
     """
 
     def __init__(self, optimizer: Any, factor: float, warmup_steps: int, after: Any = None) -> None:
         if not (isinstance(factor, (int, float)) and math.isfinite(factor) and factor > 0):
-            raise SetupError(f"The factor of LinearScaling is {factor!r}; a number above 0 is expected.")
+            raise SetupError(f"The factor of LinearScaling must be a number above 0, got {factor!r}.")
         if isinstance(warmup_steps, bool) or not isinstance(warmup_steps, int) or warmup_steps < 0:
             raise SetupError(
-                f"warmup_steps of LinearScaling is {warmup_steps!r}; 0 or a larger whole number is expected."
+                f"warmup_steps of LinearScaling must be a whole number of at least 0, got {warmup_steps!r}."
             )
         if isinstance(after, ReduceLROnPlateau) or (after is not None and after.optimizer is not optimizer):
             raise SetupError(
-                "LinearScaling takes as 'after' a scheduler of the same optimizer that needs no metric; it was given "
-                f"{type(after).__name__}. Step a ReduceLROnPlateau by hand after the warm-up instead."
+                "The argument 'after' of LinearScaling must be a scheduler of the same optimizer that needs no metric, "
+                f"got {type(after).__name__}. Advance a ReduceLROnPlateau manually after the warm-up instead."
             )
         self.factor, self.warmup_steps, self.after = factor, warmup_steps, after
         #: Learning rates of a single slot, as the user or ``after`` set them.
@@ -48,7 +49,7 @@ class LinearScaling(LRScheduler):
         super().__init__(optimizer)
 
     def scale_at(self, step: int) -> float:
-        """Return what the learning rates of a single slot are multiplied with in a step (0, 1, ...)."""
+        """Return the factor on the learning rates of a single slot in a step (0, 1, ...)."""
         if step >= self.warmup_steps:
             return self.factor
         return 1 + (self.factor - 1) * step / self.warmup_steps
@@ -59,13 +60,13 @@ class LinearScaling(LRScheduler):
         return [lr * scale for lr in self._single]
 
     def step(self, epoch: int | None = None) -> None:
-        """Go on by one step.
+        """Advance by one step.
 
-        :param epoch: for torch's interface only; not supported
-        :raises SetupError: an epoch was given
+        :param epoch: only part of torch's interface, not supported
+        :raises SetupError: an epoch is given
         """
         if epoch is not None:
-            raise SetupError("LinearScaling.step takes no epoch; it counts its steps itself.")
+            raise SetupError("LinearScaling.step does not accept an epoch, because it counts its steps itself.")
         if self.after is not None and self.last_epoch >= self.warmup_steps:
             self._advance_after()
         super().step()
@@ -77,17 +78,20 @@ class LinearScaling(LRScheduler):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to a saved position; a factor or a warm-up that differ from the saved ones hold from here on."""
+        """Restore a saved position. The scheduler keeps its own factor and warm-up if the saved ones differ.
+
+        :raises ValueError: only one of checkpoint and program has a scheduler after the warm-up
+        """
         state = dict(state_dict)
         after, saved = state.pop("after"), (state.pop("factor"), state.pop("warmup_steps"))
         if (after is None) != (self.after is None):
-            raise ValueError("one of checkpoint and program has a scheduler after the warm-up, the other has none")
+            raise ValueError("only one of checkpoint and program has a scheduler after the warm-up")
         if self.after is not None:
             self.after.load_state_dict(after)
         self.__dict__.update(state)
         if saved != (self.factor, self.warmup_steps):
             log.info(
-                "Linear scaling: factor %g and %d warm-up steps, %g and %d in the checkpoint; the new ones hold.",
+                "Linear scaling uses factor %g and %d warm-up steps, not factor %g and %d steps of the checkpoint.",
                 self.factor, self.warmup_steps, *saved,
             )  # fmt: skip
             for group, lr in zip(self.optimizer.param_groups, self.get_lr()):
@@ -95,7 +99,7 @@ class LinearScaling(LRScheduler):
             self._last_lr = self.get_lr()
 
     def _advance_after(self) -> None:
-        """Let ``after`` see and set the rates of a single slot."""
+        """Advance ``after`` with the learning rates of a single slot."""
         groups = self.optimizer.param_groups
         for group, lr in zip(groups, self._single):
             group["lr"] = lr
@@ -107,20 +111,21 @@ def linear_scaling(
     optimizer: Any, ctx: Any, *, reference_batch_size: int | None = None, warmup_steps: int | None = None,
     warmup_epochs: float | None = None, batches_per_epoch: int | None = None, after: Any = None,
 ) -> LinearScaling:  # fmt: skip
-    """Return a scheduler that knows the trial's slots and batches.
+    """Return a linear scaling scheduler for the trial's slots and batches.
 
-    The factor is the number of samples that the mean gradient of a step is taken over, divided by the batch size
-    that the optimizer's learning rate was found with. ``aggregation_frequency`` counts with
-    ``average_aggregated_gradients``; without it the sum of the gradients is scaled already.
+    The factor is the number of samples in the mean gradient of a step, divided by the batch size for which the
+    optimizer's learning rate was found. ``aggregation_frequency`` counts with ``average_aggregated_gradients``. Without
+    it, the sum of the gradients is already scaled.
 
     :param optimizer: with the learning rate of a single slot
-    :param ctx: of a script, or of a trial class
-    :param reference_batch_size: samples per step that the learning rate belongs to; default: what one slot takes per
-        batch, so that the factor is the number of slots
-    :param warmup_steps: optimizer steps; or
-    :param warmup_epochs: epochs, which need ``batches_per_epoch``, e.g. ``len(ctx.loader(data))``
-    :param after: see :class:`LinearScaling`; its unit is the optimizer step too
-    :raises SetupError: no or two lengths of the warm-up
+    :param ctx: context of a script, or of a trial class
+    :param reference_batch_size: samples per step that the learning rate belongs to; default: the samples that one slot
+        takes per batch, so that the factor is the number of slots
+    :param warmup_steps: length of the warm-up in optimizer steps
+    :param warmup_epochs: length of the warm-up in epochs instead; needs ``batches_per_epoch``, e.g.
+        ``len(ctx.loader(data))``
+    :param after: see :class:`LinearScaling`; it also advances by optimizer steps
+    :raises SetupError: no length or two lengths of the warm-up are given
     """
     optimizations = _config(ctx).get("optimizations") or {}
     frequency = optimizations.get("aggregation_frequency") or 1
@@ -131,13 +136,13 @@ def linear_scaling(
         factor = _global_batch_size(ctx) * averaged / reference_batch_size
     if (warmup_steps is None) == (warmup_epochs is None) or (warmup_epochs is not None and not batches_per_epoch):
         raise SetupError(
-            "linear_scaling takes either warmup_steps, or warmup_epochs together with batches_per_epoch; it was given "
+            "linear_scaling takes either warmup_steps, or warmup_epochs together with batches_per_epoch, got "
             f"warmup_steps={warmup_steps}, warmup_epochs={warmup_epochs}, batches_per_epoch={batches_per_epoch}."
         )
     if warmup_steps is None:
         warmup_steps = math.ceil(warmup_epochs * batches_per_epoch / frequency)  # type: ignore[operator]
     if ctx.distributed.get_rank() == 0:
-        log.info("Learning rate: times %g over the first %d optimizer steps.", factor, warmup_steps)
+        log.info("Learning rate: scaled by %g over the first %d optimizer steps.", factor, warmup_steps)
     return LinearScaling(optimizer, factor, warmup_steps, after)
 
 

@@ -1,4 +1,7 @@
-"""A rank without torch whose log has numbered lines: arguments are lines, lines per second, and bytes per line."""
+"""A rank without torch that logs numbered lines.
+
+Arguments: number of lines, lines per second, bytes per line.
+"""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""A rank without torch: it counts steps, keeps checkpoints, and proves which slot it uses.
+"""A rank without torch: it counts steps, saves checkpoints, and locks the slot that it uses.
 
-Arguments: last step, seconds per step, steps per checkpoint, then words: ``flood`` writes much log,
-``leak`` leaves a process that has nothing of its run: no parent, session, descriptor or environment;
+Arguments: last step, seconds per step, steps per checkpoint, then words: ``flood`` floods the log;
+``leak`` leaves a process without parent, session, descriptors or environment of the run;
 ``stays`` lets the first attempt wait before the last step, until it is ended.
 """
 
@@ -16,16 +16,16 @@ import zlib
 
 UNTIL, PAUSE_S, SAVE_EVERY, WORDS = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 RANK, SLOT, RUN = int(os.environ["RANK"]), os.environ["DTRAIN_SLOT"], os.environ["DTRAIN_RUN"]
-# On the disk of the host itself, beyond reboots; the control side knows nothing of it.
+# On the disk of the host, survives reboots, unknown to the control side.
 WITNESS = "/var/tmp/witness"
-# While it is there, every rank of the host leaves a process as with the word.
+# While this file exists, every rank of the host leaves a process as with the word ``leak``.
 LEAK = "/var/tmp/leak"
-# While it is there, every rank of the host floods its log, as with the word.
+# While this file exists, every rank of the host floods its log as with the word ``flood``.
 FLOOD = "/var/tmp/flood"
 
 
 def witness():
-    """Keep a lock of our own per slot of the host: the kernel refuses it to a second gang."""
+    """Hold a lock per slot of the host, which the kernel refuses to a second gang."""
     os.makedirs(WITNESS, exist_ok=True)
     fd = os.open(f"{WITNESS}/{SLOT}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -48,7 +48,7 @@ def note(name, document):
 
 
 class Events:
-    """Writes the file that the supervisor sends on."""
+    """Writes the events file, which the supervisor streams."""
 
     def __init__(self):
         self.fd = os.open(os.environ["DTRAIN_EVENTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -63,7 +63,7 @@ class Events:
 
 
 def latest():
-    """Return the step of the checkpoint that this attempt was given."""
+    """Return the step of the checkpoint from which this attempt resumes, 0 without one."""
     path = os.environ.get("DTRAIN_LATEST_CHECKPOINT")
     if path is None:
         return 0
@@ -86,13 +86,13 @@ def save(events, step):
 
 
 def leak():
-    """Leave a grandchild that has detached itself in every way."""
+    """Leave a fully detached grandchild."""
     code = "import os, time\nif os.fork(): os._exit(0)\nos.closerange(0, 256)\ntime.sleep(600)"
     subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={}).wait()
 
 
 def say(step):
-    """Write three numbered lines: the task log has to show or to name each one."""
+    """Write three numbered lines. The task log must show each one or mark it as left out."""
     for number in range(3 * step, 3 * step + 3):
         os.write(1, b"NUM %s %d of rank 0 end\n" % (RUN.encode(), number))
 

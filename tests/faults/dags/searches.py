@@ -1,4 +1,4 @@
-"""Searches of the fault tests; the configuration comes with the DAG run."""
+"""Search DAGs of the fault tests. The DAG run's conf holds the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a small model, saves every two steps, and fails where it is told to, once."""
+"""Trains a small model, saves every two steps, and fails once at a given step."""
 
 import os
 import sys

@@ -1,11 +1,10 @@
-"""Counts up and goes on from its checkpoint; says what the training library would say. No torch.
+"""Counts up, resumes from its checkpoint, and writes the events of the training library. No torch.
 
-Arguments: way, last number, seconds per number. Ways: ``library`` looks whether it is asked to stop, ``deaf`` joins
-the library and never looks, ``plain`` does not join and ends on SIGTERM with a checkpoint, ``mixed`` is ``library`` in
-rank 0, which stops some seconds after the others, ``plain`` in those, and soon done once it goes on, ``stubborn``
-ignores SIGTERM,
-``to_the_end`` looks and finishes all the same, ``breaks`` fails when it is asked to stop, ``fails_once`` fails in the
-first attempt half way.
+Arguments: way, last number, seconds per number. Ways: ``library`` checks for stop requests; ``deaf`` joins the library
+and never checks; ``plain`` does not join, and ends on SIGTERM with a checkpoint; ``mixed`` is ``library`` in rank 0,
+which stops some seconds after the other ranks, ``plain`` in the other ranks, and counts without pauses once resumed;
+``stubborn`` ignores SIGTERM; ``to_the_end`` ignores stop requests and finishes; ``breaks`` fails at a stop request;
+``fails_once`` fails half way in the first attempt.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Ranks that fail in some way; the first argument says how, the second which rank."""
+"""Ranks that fail. The first argument is the kind of failure, the second the failing rank."""
 
 import os
 import signal
@@ -50,6 +50,6 @@ elif way == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 else:
     if way.startswith("say "):
-        # The others have said theirs.
+        # The other ranks have printed their lines.
         time.sleep(0.7)
     raise ValueError("cannot go on")

@@ -1,4 +1,4 @@
-"""A script that refuses its hyperparameters."""
+"""A script that rejects its hyperparameters."""
 
 import airflow_provider_dtrain.train as dtrain
 

@@ -1,6 +1,7 @@
-"""A rank that reports what its arguments say as checkpoints, whatever lies there.
+"""A rank that reports the paths in its arguments as checkpoints, whether they exist or not.
 
-Each argument is PATH or PATH=BYTES: a folder with that many bytes is made, and 20 bytes are reported.
+Each argument is PATH or PATH=BYTES: a folder with that many bytes is created, and 20 bytes are reported.
+With PATH=deep the folder has a metadata.json that no parser can nest so deeply.
 """
 
 import os
@@ -15,6 +16,9 @@ for step, argument in enumerate(sys.argv[1:], 1):
     if size:
         folder = Path(os.environ["DTRAIN_RUN_DIR"]) / path
         folder.mkdir(parents=True)
-        (folder / "state.bin").write_bytes(b"x" * int(size))
+        if size == "deep":
+            (folder / "metadata.json").write_bytes(b"[" * 200_000)
+        else:
+            (folder / "state.bin").write_bytes(b"x" * int(size))
     events.write("checkpoint", {"step": step, "path": path, "size_bytes": 20, "metrics": {}, "removed": []})
 events.close()

@@ -1,4 +1,7 @@
-"""Ranks that meet and print which TCP sockets listen: those of the ranks, and all of rank 0's network namespace."""
+"""Ranks that form a process group and print listening TCP sockets.
+
+The sockets are those of the ranks, and all in rank 0's network namespace.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A script that imports torch; it is never reached on a host that has none."""
+"""A script that imports torch. It must not start on a host without torch."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A loss that becomes NaN on rank 1; the library says so without torch being asked anything."""
+"""A loss that becomes NaN on rank 1. The library reports it without a check by torch."""
 
 import airflow_provider_dtrain.train as dtrain
 

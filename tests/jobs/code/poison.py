@@ -1,4 +1,4 @@
-"""Ranks that write what no library would into their events file; the argument says what. No torch."""
+"""Ranks that write invalid data into their events file. The argument selects the data. No torch."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def event(seq, kind, **fields):
 
 
 def corrupt():
-    """Return a file of everything that a parser stumbles over, with reports in between."""
+    """Return an events file of lines that a parser may fail on, with valid reports in between."""
     poison = [
         line(b"[" * 100_000),
         b"\xff\xfe\x00 no line of ours\n",

@@ -1,4 +1,4 @@
-"""Ranks without torch: what they do is the first argument."""
+"""Ranks without torch. The first argument selects the action."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ match sys.argv[1:]:
             raise ValueError(f"rank {rank} cannot go on")
         time.sleep(60)
     case ["hold", seconds]:
-        # Slots in use, seen from outside the store: one file per slot, exclusively created.
+        # Detects double use of a slot without the store: one file per slot, created exclusively.
         path = os.path.expanduser(f"~/{os.uname().nodename}-slot-{os.environ['DTRAIN_SLOT']}")
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         time.sleep(float(seconds))

@@ -1,9 +1,9 @@
-"""Counts up, validates each number and obeys the searcher, with the training library's own parts. No torch.
+"""Counts up, validates each number and follows the searcher, with the training library's own parts. No torch.
 
-Arguments: last number, seconds per number. The metric is the hyperparameter ``quality``; below ``REFUSES`` it is
-refused in step ``REFUSES_AT`` (0), a trial of quality ``IGNORES`` goes on whatever it is told, and one of quality
-``HOLDS`` waits in step 3 for a late answer. ``FAULT`` names the point of rung 0 at which the first attempt of the trial
-of quality 0.5 kills itself.
+Arguments: last number, seconds per number. The metric is the hyperparameter ``quality``. A quality below ``REFUSES`` is
+rejected in step ``REFUSES_AT`` (default 0), a trial of quality ``IGNORES`` ignores decisions, and a trial of quality
+``HOLDS`` waits in step 3 for a late decision. ``FAULT`` names the point of rung 0 at which the first attempt of the
+trial of quality 0.5 kills itself.
 """
 
 import json
@@ -31,7 +31,7 @@ def at(point, rung):
 
 
 class Writer(EventWriter):
-    """Writes events; has a point before and after a question is on the disk."""
+    """Writes events, with fault points before and after a rung event is on the disk."""
 
     rung = None
 

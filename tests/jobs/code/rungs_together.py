@@ -1,4 +1,7 @@
-"""Ranks that train together and obey the searcher; with ``FAULT`` rank 0 dies before it tells the others of a stop."""
+"""Ranks that train together and follow the searcher.
+
+With ``FAULT``, rank 0 of a trial of quality 0.5 dies before it broadcasts a stop to the other ranks.
+"""
 
 import os
 import signal

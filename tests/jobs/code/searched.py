@@ -1,6 +1,6 @@
-"""A trial without torch: reports ``score`` as its hyperparameters say, as the training library would.
+"""A trial without torch that reports its hyperparameter ``score`` (default ``lr``), as the training library does.
 
-Arguments: the name of the metric that it reports; ``waits``: it then waits, joined, until it is asked to stop.
+Arguments: name of the reported metric, then optionally ``waits``: join and wait for a stop request.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The pattern of PyTorch's tutorial for torchrun: a snapshot in the working folder, loaded when it is there.
+"""The pattern of PyTorch's tutorial for torchrun: a snapshot in the working folder, loaded if it exists.
 
-Arguments: epochs in all, the epoch before which the first attempt ends (-1: none), how it ends, and what else to do.
+Arguments: number of epochs, the epoch before which the first attempt ends (-1: none), how it ends, and further words.
 """
 
 import glob
@@ -33,7 +33,7 @@ if "joins" in words:
 
 
 def barrier(name):
-    """Wait until every rank has come here, as in a collective."""
+    """Wait until every rank of this host has arrived, as in a collective."""
     open(f"{run}/{name}-{rank}", "w").close()
     while len(glob.glob(f"{run}/{name}-*")) < int(os.environ["LOCAL_WORLD_SIZE"]):
         time.sleep(0.02)
@@ -46,7 +46,7 @@ for epoch in range(start, epochs):
         # Rank 0 has written every epoch before this one.
         barrier("fails")
         if "wait" in words:
-            # Until the test lets it go on.
+            # Until the test lets it continue.
             while not os.path.exists(os.path.expanduser("~/go-on")):
                 time.sleep(0.05)
         if how == "raise":

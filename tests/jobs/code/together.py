@@ -1,4 +1,7 @@
-"""Two ranks that train until a file ``enough`` lies at home; in step 20 rank 1 may begin to sleep."""
+"""Two ranks that train until the file ``~/enough`` exists.
+
+With the argument ``sleep``, rank 1 sleeps from step 20 on.
+"""
 
 import os
 import sys

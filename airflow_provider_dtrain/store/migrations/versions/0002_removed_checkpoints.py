@@ -1,4 +1,4 @@
-"""When a checkpoint was removed."""
+"""Time of a checkpoint's removal."""
 
 from __future__ import annotations
 

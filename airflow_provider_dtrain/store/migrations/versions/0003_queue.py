@@ -1,4 +1,4 @@
-"""Counters, claims, reservations and preemption of the queue; held gangs; recovery; epochs of streams."""
+"""Queue counters, claims, reservations and preemption, held gangs, recovery, and epochs of streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _time(name: str) -> sa.Column[Any]:
     return sa.Column(name, UtcDateTime(), nullable=True)
 
 
-#: table -> makes the columns that are new.
+#: Table -> function that returns its new columns.
 _NEW: dict[str, Callable[[], list[sa.Column[Any]]]] = {
     "pools": lambda: [
         _seconds("max_wait_s", 129_600.0),
@@ -108,11 +108,11 @@ def downgrade() -> None:
 
 
 def _forget_what_is_new() -> None:
-    """Bring rows into states that the older code knows."""
+    """Convert rows to states that the older code knows."""
     op.execute("UPDATE allocations SET preempted_for = NULL")
     op.execute("UPDATE attempts SET state = 'lost' WHERE state = 'preempted'")
     op.execute("UPDATE trials SET state = 'queued' WHERE state = 'paused'")
-    # A held gang belongs to the last trial that used it; one that none used goes.
+    # A held gang is assigned to the last trial that used it, and deleted if no trial did.
     last = "SELECT max(trial_id) FROM attempts WHERE attempts.allocation_id = allocations.id"
     op.execute(f"UPDATE allocations SET trial_id = ({last}) WHERE trial_id IS NULL")  # noqa: S608
     held = "SELECT id FROM allocations WHERE trial_id IS NULL"

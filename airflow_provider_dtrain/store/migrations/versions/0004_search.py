@@ -1,4 +1,4 @@
-"""Searches, what trials reported at their rungs, and what people want of experiments."""
+"""Searches, rung entries of their trials, and control requests to experiments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _time(name: str, *, nullable: bool = True) -> sa.Column[Any]:
     return sa.Column(name, UtcDateTime(), nullable=nullable)
 
 
-#: table -> makes the columns that are new.
+#: Table -> function that returns its new columns.
 _NEW: dict[str, Callable[[], list[sa.Column[Any]]]] = {
     "experiments": lambda: [sa.Column("wish", Name), sa.Column("wished_by", sa.Text)],
     "trials": lambda: [

@@ -1,4 +1,4 @@
-"""What a search has announced as a new best."""
+"""The best metric that a search has announced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a reported checkpoint is not used."""
+"""Reason why a reported checkpoint is not used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from alembic import op
 
 revision = "0006"
 down_revision = "0005"
-#: The oldest revision whose code works with this schema: refused checkpoints look removed to it.
+#: The oldest revision whose code works with this schema: to that code, refused checkpoints look removed.
 usable_from = "0003"
 
 

@@ -1,4 +1,4 @@
-"""Folder of the locks of all accounts on a host; the reason why a slot is not ready."""
+"""Folder of the locks of all accounts on a host, and the reason why a slot is not ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mark of attempts whose log is in the task log, or whose missing parts are marked there."""
+"""Flag of attempts whose log is complete in the task log, or has marks there for its missing parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ usable_from = "0003"
 
 def upgrade() -> None:
     op.add_column("attempts", sa.Column("log_closed", sa.Boolean, nullable=False, server_default=sa.false()))
-    # Earlier releases left no mark, so there is nothing to add to the logs of what has ended.
+    # Earlier releases set no such flag, so nothing can be added to the logs of ended attempts.
     op.execute("UPDATE attempts SET log_closed = true WHERE ended_at IS NOT NULL")
 
 

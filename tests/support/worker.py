@@ -1,0 +1,98 @@
+"""Airflow's own task supervisor and task process, without a scheduler or an API server.
+
+The supervisor, the task process and the log files are Airflow's. The API server is replaced at the HTTP transport.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from tests.support.forking import Forker, Process, serve
+
+MAX_TRIES = 5
+#: Name of the file with the DAG, below the folder of the bundle.
+DAG_FILE = "numbers_dag.py"
+DAG = """
+from airflow.sdk import DAG
+
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+CONFIG = {config!r}
+
+with DAG("numbers", schedule=None):
+    TrialOperator(task_id="train", config=CONFIG, deferrable=False, retries=4)
+"""
+
+
+class Workers:
+    """Runs tries of the one task of a DAG.
+
+    :param folder: for logs, and for the DAG's own folder
+    :param config: of the trial
+    :param code: the ``model_dir`` of the configuration
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str], config: dict[str, Any], code: Path) -> None:
+        dags = folder / "dags"
+        dags.mkdir(exist_ok=True)
+        (dags / DAG_FILE).write_text(DAG.format(config=config))
+        if not (dags / config["model_dir"]).exists():
+            os.symlink(code, dags / config["model_dir"])
+        bundle = '[{"name": "tests", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", '
+        bundle += f'"kwargs": {{"path": "{dags}"}}}}]'
+        variables = {**environment, "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": bundle}
+        self._forker = Forker("tests.support.worker", folder / "workers.out", variables)
+
+    def start(self, run_id: str, number: int) -> Process:
+        """Start a try of the task.
+
+        :param run_id: of the DAG run; the log file is ``logs/<run id>.attempt=<number>.log``
+        :param number: of the try, from 1
+        """
+        return Process(self._forker.fork(run_id, number))
+
+    def close(self) -> None:
+        """End every process."""
+        self._forker.close()
+
+
+def main(run_id: str, number: int) -> None:
+    """Be the supervisor of one try."""
+    import httpx
+    from airflow.executors.workloads.base import BundleInfo
+    from airflow.sdk.api.client import Client
+    from airflow.sdk.api.datamodels._generated import TaskInstance
+    from airflow.sdk.execution_time.supervisor import supervise_task
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/run"):
+            return httpx.Response(200, json={"text": "taken"})
+        at = "2026-01-01T00:00:00Z"
+        run = {"dag_id": "numbers", "run_id": run_id, "logical_date": at, "start_date": at, "run_after": at,
+               "data_interval_start": at, "data_interval_end": at, "end_date": None, "partition_key": None,
+               "run_type": "manual", "state": "running", "consumed_asset_events": []}  # fmt: skip
+        return httpx.Response(200, json={"dag_run": run, "max_tries": MAX_TRIES, "should_retry": True})
+
+    client = Client(base_url=None, dry_run=True, token="", transport=httpx.MockTransport(answer))
+    task = TaskInstance(
+        id=uuid.uuid4(), dag_version_id=uuid.UUID(int=1), task_id="train", dag_id="numbers", run_id=run_id,
+        try_number=number, map_index=-1, queue="default",
+    )  # fmt: skip
+    supervise_task(
+        ti=task, bundle_info=BundleInfo(name="tests", version=None), dag_rel_path=DAG_FILE, token="", client=client,
+        log_path=f"{run_id}.attempt={number}.log",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    for module in ("dag_processing.bundles.local", "dag_processing.dagbag", "sdk.execution_time.task_runner"):
+        importlib.import_module(f"airflow.{module}")
+
+    from tests.faults.trigger import import_all
+
+    import_all()
+    serve(main)
