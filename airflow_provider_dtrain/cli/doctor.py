@@ -88,7 +88,7 @@ def _folder(name: str, path: Path) -> Line:
     while not place.exists() and place != place.parent:
         place = place.parent
     is_writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-    words = f"{path}{'' if path.exists() else ' (will be made)'}"
+    words = f"{path}{'' if path.exists() else ' (does not exist yet)'}"
     wrong = f"{words}: {place} cannot be written by this account. Change its owner, or [dtrain] {name}"
     return _line(name, is_writable, words if is_writable else wrong)
 
