@@ -258,8 +258,8 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
             words = str(error)
         if words:
             note(
-                f"Warning: host '{record.name}' did not confirm the end of {view.label}: {words} Its processes there end "
-                f"themselves {hook.settings.orphan_timeout_s:g} s after the last renewal."
+                f"Warning: host '{record.name}' did not confirm the end of {view.label}: {words} Its processes there "
+                f"end themselves {hook.settings.orphan_timeout_s:g} s after the last renewal."
             )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli.console import NOT_NOW, command, note, size
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
+from airflow_provider_dtrain.hosts.answers import piece_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -134,8 +135,8 @@ class _Tail:
             length = CHUNK_BYTES if self.end is None else min(CHUNK_BYTES, self.end - self.offset)
             call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=length)
             answer = call.result(CALL_TIMEOUT_S + 5)
-            data, total = answer.get("data", b""), int(answer.get("size", 0))
-            start = int(answer.get("offset", self.offset if self.offset >= 0 else max(0, total + self.offset)))
+            piece = piece_of(rank.host, answer, offset=self.offset, length=length)
+            data, start = piece.data, piece.offset
             if self.end is not None:
                 start = min(start, self.end)
                 data = data[: self.end - start]
@@ -144,7 +145,7 @@ class _Tail:
                 self._print(f"\n[bytes {self.offset} to {start} ({size(freed)}) were left out by log_limit]\n".encode())
             self._print(data)
             self.offset = start + len(data)
-            if not (data or freed) or self.offset >= total:
+            if not (data or freed) or self.offset >= piece.size:
                 return
 
     def _print(self, data: bytes, *, is_end: bool = False) -> None:

@@ -8,6 +8,7 @@ from airflow_provider_dtrain.cli.console import cell, command, dump, note, show,
 from airflow_provider_dtrain.core.events import read_samples
 from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+from airflow_provider_dtrain.hosts.answers import piece_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 2**20
 CALL_TIMEOUT_S = 30.0
+#: Most bytes that are read of a host's samples: the size at which the supervisor stops writing them.
+SAMPLES_MOST_BYTES = 64 << 20
 
 
 @command
@@ -94,12 +97,14 @@ def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
 def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
     """Return the complete lines of a run's samples on a host."""
     link, data = hook.link(hook.store.get_host(host)), bytearray()
-    while True:
+    while len(data) < SAMPLES_MOST_BYTES:
         call = link.call("read", run=run, stream="samples", offset=len(data), length=CHUNK_BYTES)
-        answer = call.result(CALL_TIMEOUT_S)
-        data += answer.get("data", b"")
-        if not answer.get("data") or len(data) >= int(answer.get("size", 0)):
-            return bytes(data[: data.rfind(b"\n") + 1])
+        piece = piece_of(host, call.result(CALL_TIMEOUT_S), offset=len(data), length=CHUNK_BYTES)
+        data += piece.data
+        # Only the last part of the file is shorter.
+        if len(piece.data) < CHUNK_BYTES or len(data) >= piece.size:
+            break
+    return bytes(data[: data.rfind(b"\n") + 1])
 
 
 def _timing_row(row: dict[str, Any]) -> dict[str, Any]:

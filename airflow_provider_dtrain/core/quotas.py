@@ -15,6 +15,10 @@ RESERVED_EVENTS, RESERVED_BYTES = 1000, 16 << 20
 RESERVED_KINDS = frozenset(
     {"init", "first_step", "checkpoint", "validation", "rung", "result", "returned", "stopped", "invalid_hp"}
 )
+#: Most events of a kind that one supervisor may write: a run whose supervisor died before the start is prepared again.
+MOST_OF_SUPERVISOR = {"prepared": 10}
+#: Host, kind, and for an ``exit`` the rank.
+SupervisorKey = tuple[str, str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class Usage:
     reports: int = 0
     validations: int = 0
     names: set[str] = field(default_factory=set)
+    #: Numbers (``seq``) of the supervisors' events of the current run.
+    of_supervisors: dict[SupervisorKey, set[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,36 @@ class Quota:
             return Verdict(event)
         kept = {name: value for name, value in metrics.items() if name not in refused}
         return Verdict({**event, "metrics": kept}, "attempt_metric_names_limit")
+
+
+class SupervisorQuota:
+    """Counts the events of one host's supervisor within a frame, on top of the stored ones.
+
+    A supervisor writes each kind once, and one ``exit`` for each rank. The frame may not be stored in the end, so
+    the caller adds its events to ``usage`` afterwards.
+    """
+
+    def __init__(self, host: str, usage: Usage) -> None:
+        self._host, self._usage = host, usage
+        self._new: dict[SupervisorKey, set[int]] = {}
+
+    def admit(self, event: Mapping[str, Any]) -> bool | None:
+        """Return True for a new event, None for a stored one that the host sent again, False for one too many."""
+        key = supervisor_key(self._host, event)
+        new = self._new.setdefault(key, set())
+        known = self._usage.of_supervisors.get(key, set()) | new
+        if event["seq"] in known:
+            return None
+        if len(known) >= MOST_OF_SUPERVISOR.get(event["kind"], 1):
+            return False
+        new.add(event["seq"])
+        return True
+
+
+def supervisor_key(host: str, event: Mapping[str, Any]) -> SupervisorKey:
+    """Return the key under which an event of a supervisor is counted."""
+    kind = str(event["kind"])
+    return host, kind, int(event["rank"]) if kind == "exit" else None
 
 
 def words_of(option: str, limits: Limits) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from airflow_provider_dtrain.engine.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.deciding import decided
 from airflow_provider_dtrain.engine.drawing import drawn
 from airflow_provider_dtrain.engine.following import GangFollower, max_runtime_over
+from airflow_provider_dtrain.engine.last_copies import SLOTS_WAIT_S, until_copied
 from airflow_provider_dtrain.engine.launching import launch
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.outputs import OutputKeeper, copy_in_time
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
 #: Seconds by which a host may end a run earlier than its follower expects.
 CLOCK_SLACK_S = 5.0
+#: Metrics of a validation that its line in the task log shows.
+MOST_METRICS = 50
 
 
 class Superseded(Exception):
@@ -328,16 +332,21 @@ class AttemptRunner(Restarting):
             self.rt.logs.end(view)
             # No supervisor sends heartbeats for it now, and the last copies may take long.
             async with self.rt.renewing():
+                has_failed = gang.end.failed
+                if not has_failed:
+                    # Every way on releases the gang. A run's folder stays on its host, so it is copied afterwards.
+                    await finishing.release(self.rt, await self.rt.view())
                 copier.noticed()
                 copier.close()
                 keeper.close()
-                await copying
-                if gang.end.failed or gang.end.is_unfinished:
-                    # The trial may resume on other hosts. After a complete run, the slots are released first.
-                    await keeper.copy_last()
+                # A failed attempt may restart on its gang, so the slots are held, but not for as long as a host likes.
+                await until_copied(
+                    self.rt, _last_copies(copying, keeper, gang.end), most_s=SLOTS_WAIT_S if has_failed else None
+                )
                 return await self._after(job, gang)
         finally:
             copying.cancel()
+            self.rt.log.flush()
 
     async def _after(self, job: Job, gang: GangFollower) -> Outcome | None:
         """Handle the end of a gang: return the trial's outcome, or None when the trial continues."""
@@ -379,7 +388,7 @@ class AttemptRunner(Restarting):
             case "checkpoint":
                 copier.reported(event)
             case "validation":
-                log.info("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
+                log.event("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
             case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):
                 log.error("Rank %s on host '%s' ended with exit code %s", event["rank"], host, event.get("exit_code"))
                 if event["rank"] != 0 and event.get("log_tail") and not event.get("error"):
@@ -401,7 +410,9 @@ class AttemptRunner(Restarting):
         """
         await finishing.release(self.rt, view)
         if state != "killed":
-            await OutputKeeper(self.rt, view).copy_last()
+            # The trial ends in the same state when it is killed now, only without waiting.
+            with contextlib.suppress(Killed):
+                await until_copied(self.rt, OutputKeeper(self.rt, view).copy_last(), requests=(Killed,))
         unkept = await find_unkept(self.rt, view, state, error) if is_final else None
         gone = unkept.ids if unkept is not None else frozenset()
         result = await self.rt.db(trial_result, self.rt.store, view, state, without=gone)
@@ -430,6 +441,13 @@ async def end_older(rt: Runtime) -> None:
         watch = await rt.db(rt.store.watch, older.attempt_id, watcher=rt.watcher)
         previous = Runtime(rt.hook, rt.store, older.attempt_id, watch, rt.log, watcher=rt.watcher)
         await AttemptRunner(previous).kill()
+
+
+async def _last_copies(copying: asyncio.Future[Any], keeper: OutputKeeper, end: GangEnd) -> None:
+    """Copy the last checkpoints, and the outputs of a trial that may resume on other hosts."""
+    await copying
+    if end.failed or end.is_unfinished:
+        await keeper.copy_last()
 
 
 def _lease(rt: Runtime, view: AttemptView) -> contextlib.AbstractContextManager[Any]:
@@ -464,6 +482,7 @@ def _ended(view: AttemptView) -> Outcome:
 def _words(metrics: Any) -> str:
     pairs: Iterator[str] = (
         f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in (metrics or {}).items()
+        for name, value in itertools.islice((metrics or {}).items(), MOST_METRICS)
     )
-    return ", ".join(pairs)
+    more = len(metrics or {}) - MOST_METRICS
+    return ", ".join(pairs) + (f" and {more} more" if more > 0 else "")

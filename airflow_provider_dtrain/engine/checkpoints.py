@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -19,6 +18,8 @@ from airflow_provider_dtrain.core.checkpoint_place import (
     shown_path,
 )
 from airflow_provider_dtrain.core.retention import Kept, Saved, unkept
+from airflow_provider_dtrain.core.untrusted import UntrustedInputError, check_size
+from airflow_provider_dtrain.engine import partial_copies
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import HostError, HostRefusedError
 from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError, pack_tree, tree_bytes, unpack_plain
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 PARTIAL = ".copy-"
 #: Most files of one checkpoint.
 FILES_LIMIT = 10_000
+#: Deepest nesting and most values of a checkpoint's metadata: two values for each file, and those of the report.
+_METADATA_DEPTH, _METADATA_VALUES = 64, 300_000
 
 
 class CheckpointCopier:
@@ -57,15 +60,16 @@ class CheckpointCopier:
         """Log a checkpoint event that is in the store, and wake the copier."""
         step, path = event.get("step"), event.get("path")
         try:
-            self.rt.log.info("Checkpoint at step %s: %s", step, self.places.find(path).path)
+            self.rt.log.event("Checkpoint at step %s: %s", step, self.places.find(path).path)
         except UntrustedPathError as error:
             trial, shown = self.view.trial_id, shown_path(path)
-            self.rt.log.warning(
+            self.rt.log.event(
                 "Checkpoint of step %s is refused, %s is not touched: %s. See: airflow dtrain trial describe %d",
                 step,
                 shown,
                 error,
                 trial,
+                is_warning=True,
             )
         self.noticed()
 
@@ -244,8 +248,7 @@ def remove_copy(checkpoint_dir: Path, checkpoint: CheckpointView, experiment_id:
 
 def sweep_partial(folder: Path) -> None:
     """Remove the partial copies of processes that were killed while they copied. Blocks."""
-    for path in folder.glob(f"{PARTIAL}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    partial_copies.sweep(folder, PARTIAL)
 
 
 def best_checkpoint(checkpoints: list[CheckpointView], metric: str | None, smaller_is_better: bool) -> CheckpointView:
@@ -277,11 +280,11 @@ def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limi
     """
     place = trusted(checkpoint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=PARTIAL) as temporary:
+    with partial_copies.partial_copy(target.parent, PARTIAL) as folder:
         with link.fetching(checkpoint.run, place.path) as incoming:
-            found = unpack_plain(incoming, Path(temporary), limit_bytes=limit_bytes, limit_files=FILES_LIMIT)
-        entries = list(Path(temporary).iterdir())
-        source = entries[0] if len(entries) == 1 and entries[0].is_dir() else Path(temporary)
+            found = unpack_plain(incoming, folder, limit_bytes=limit_bytes, limit_files=FILES_LIMIT)
+        entries = list(folder.iterdir())
+        source = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
         verify_copy(source, checkpoint)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(source, target)
@@ -305,13 +308,18 @@ def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
 
     :raises DamagedCopyError: metadata or files differ
     """
-    from airflow_provider_dtrain.train.checkpoint import METADATA, whole
+    from airflow_provider_dtrain.train.checkpoint import METADATA, METADATA_LIMIT_BYTES, whole
     from airflow_provider_dtrain.train.errors import CheckpointError
 
     if checkpoint.sha256 is None and not (folder / METADATA).exists():
         return
     try:
+        with open(folder / METADATA, "rb") as file:
+            # The library parses it without limits for its values. Metadata of more bytes is refused by both.
+            check_size(file.read(METADATA_LIMIT_BYTES), depth=_METADATA_DEPTH, values=_METADATA_VALUES)
         found = whole(folder)
+    except (OSError, UntrustedInputError) as error:
+        raise DamagedCopyError(f"{METADATA} cannot be read: {error}") from error
     except CheckpointError as error:
         raise DamagedCopyError(str(error)) from error
     if checkpoint.sha256 is not None and found.sha256 != checkpoint.sha256:

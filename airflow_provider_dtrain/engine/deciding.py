@@ -132,4 +132,4 @@ class Deciding:
             self._said.add(entry.rung)
             metric = "no finite metric" if entry.metric is None else f"metric {entry.metric:.6g}"
             words = (entry.rung, entry.units, metric, entry.decision)
-            self.rt.log.info("Rung %d at %d units, %s: the searcher decided %s", *words)
+            self.rt.log.event("Rung %d at %d units, %s: the searcher decided %s", *words)

@@ -52,13 +52,15 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     answers = await asyncio.gather(*(_fence(rt, view, host) for host in hosts), return_exceptions=True)
     clear = []
     for host, found in zip(hosts, answers, strict=True):
-        if isinstance(found, HostError):
-            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", found, host)
+        if isinstance(found, Exception):
+            # The slots of the other hosts are released, whatever went wrong with this one.
+            words = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
+            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", words, host)
         elif isinstance(found, BaseException):
             raise found
         elif found.get("clear"):
             clear.append(host)
-            await _show_foreign(rt, host, found.get("foreign"))
+            await _show_foreign(rt, view, host, found.get("foreign"))
         else:
             words = survivors_words(found)
             rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, words)
@@ -84,7 +86,7 @@ async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
     """
     answers = await asyncio.gather(*(_fence(rt, view, host) for host in view.placement), return_exceptions=True)
     for host, found in zip(view.placement, answers, strict=True):
-        if isinstance(found, BaseException) and not isinstance(found, HostError):
+        if isinstance(found, BaseException) and not isinstance(found, Exception):
             raise found
         words = "is gone" if isinstance(found, dict) and found.get("clear") else f"may be left: {found}"
         rt.log.warning("%s, which the store has lost, %s on host '%s'", view.label.capitalize(), words, host)
@@ -103,20 +105,27 @@ async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> 
             await rt.db(rt.store.mark_slot, host, slot, "stuck", words)
 
 
-async def _show_foreign(rt: Runtime, host: str, foreign: object) -> None:
-    """Mark the slots whose devices are in use by processes of other accounts, outside all runs."""
-    for user in _mappings(foreign):
-        slot, words = user.get("slot"), f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
-        if isinstance(slot, int):
+async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: object) -> None:
+    """Mark the attempt's slots whose devices are in use by processes of other accounts, outside all runs.
+
+    It precedes the release, because a released slot is granted again at once.
+    """
+    users = {user.get("slot"): user for user in reversed(_mappings(foreign)) if type(user.get("slot")) is int}
+    for slot in view.placement.get(host, ()):
+        if (user := users.get(slot)) is not None:
+            words = f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
+            words = plain(words, SHOWN_CHARS)
             rt.log.warning("Slot %d of host '%s' is in use by %s", slot, host, words)
             with contextlib.suppress(NotFoundError):
-                await rt.db(rt.store.mark_slot, host, slot, "busy_elsewhere", plain(words, SHOWN_CHARS))
+                await rt.db(rt.store.mark_slot, host, slot, "busy_elsewhere", words)
 
 
 def survivors_words(found: Mapping[str, Any]) -> str:
-    """Return a text that names the processes that a fence found alive, or the slots that are still locked."""
+    """Return a text that names living processes, slots that are still locked, and GPUs without a list of processes."""
     words = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
     words += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not words else []
+    unlisted = found.get("unlisted")
+    words += [one for one in unlisted if isinstance(one, str)] if isinstance(unlisted, list) else []
     return plain(", ".join(words[:20]) or "nothing that it can name", SHOWN_CHARS)
 
 

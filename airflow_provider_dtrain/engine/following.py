@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.events import SUPERVISOR_KINDS
 from airflow_provider_dtrain.core.lifecycle import RankExit
 from airflow_provider_dtrain.engine.deciding import Deciding
 from airflow_provider_dtrain.engine.intake import SUPERVISOR, AttemptQuota
 from airflow_provider_dtrain.engine.renewal import renewer
 from airflow_provider_dtrain.engine.stopping import GiveWay
 from airflow_provider_dtrain.engine.streaming import STOP_MARGIN_S, HostFollower, with_rank
+from airflow_provider_dtrain.engine.tasklog import printable
 from airflow_provider_dtrain.engine.watchdog import GangWatchdog
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, MaxRuntimeError
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 #: Seconds between two checks of the watch: a follower that writes nothing would not notice that it was replaced.
 CHECK_WATCH_S = 10.0
-#: Kinds of events that tell the state of a gang.
-TOLD_KINDS = ("init", "first_step", "stopped", "exit", "ended")
+#: Kinds of events that tell the state of a gang: those of its ranks, and those of its supervisors.
+RANK_KINDS, END_KINDS = ("init", "first_step", "stopped"), ("exit", "ended")
 
 
 @dataclass
@@ -81,7 +81,9 @@ class GangEnd:
             case "stopped":
                 self.left_early = True
             case "exit":
-                self.exits.append(self._exit(host, event, offset_s))
+                # A rank ends once. Stores of earlier versions may hold any number of its exits.
+                if all(known.rank != event["rank"] for known in self.exits):
+                    self.exits.append(self._exit(host, event, offset_s))
             case "ended":
                 self.ended[host] = str(event.get("reason"))
                 if event.get("reason") == "lost":
@@ -94,9 +96,9 @@ class GangEnd:
             exit_code=event.get("exit_code"),
             at=float(event["at"]),
             offset_s=offset_s,
-            error=event.get("error"),
+            error={name: text and printable(text) for name, text in (event.get("error") or {}).items()} or None,
             sent_signal=bool(event.get("sent_signal")),
-            log_tail=str(event.get("log_tail") or ""),
+            log_tail=printable(str(event.get("log_tail") or "")),
             has_stepped=int(event["rank"]) in self.stepping,
         )
 
@@ -147,8 +149,10 @@ class GangFollower:
         :raises Killed: the trial was killed; the ranks still run
         :raises HandedOver: another process follows from here; everything received is committed
         """
-        for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=TOLD_KINDS):
-            if event.kind in SUPERVISOR_KINDS and event.stream != SUPERVISOR:
+        for host, stream, kind in await self.rt.db(self.rt.store.kinds_of, self.rt.attempt_id, RANK_KINDS):
+            self.end.note(host, with_rank(stream, {"kind": kind}), 0.0)
+        for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=END_KINDS):
+            if event.stream != SUPERVISOR:
                 continue
             offset_s = float(event.body.get("clock_offset_s") or 0.0)
             self.end.note(event.host, with_rank(event.stream, event.body), offset_s)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_dtrain.core.events import Line, Source, read_lines
-from airflow_provider_dtrain.core.quotas import Limits, Quota, words_of
+from airflow_provider_dtrain.core.events import SUPERVISOR_KINDS, Line, Source, read_lines
+from airflow_provider_dtrain.core.quotas import Limits, Quota, SupervisorQuota, supervisor_key, words_of
 from airflow_provider_dtrain.engine.threads import in_thread
 from airflow_provider_dtrain.errors import HostProtocolError
 
@@ -67,7 +67,7 @@ class Intake:
     def __init__(self, rt: Runtime, host: str, ranks: frozenset[int], quota: AttemptQuota) -> None:
         self._rt, self._host, self._ranks, self._quota = rt, host, ranks, quota
         self._told: set[tuple[str, str]] = set()
-        #: stream -> bytes that are committed of it, and how often it began again since the subscription
+        #: stream -> byte that comes next, and how often it began again since the subscription
         self._places: dict[str, tuple[int, int]] = {}
 
     @property
@@ -79,7 +79,7 @@ class Intake:
     def begin(self, offsets: Mapping[str, int]) -> None:
         """Record a new subscription.
 
-        :param offsets: stream -> bytes that are committed of it
+        :param offsets: stream -> first byte that the host has to send
         """
         self._places = {stream: (offset, 0) for stream, offset in offsets.items()}
 
@@ -89,7 +89,19 @@ class Intake:
         :raises HostProtocolError: the offset is not the expected one, or the epoch is not the next one
         """
         self._check(frame, epochs=1)
+        if not frame.offset:
+            raise HostProtocolError(
+                self._host, f"Host '{self._host}' restarted {frame.stream}, of which nothing was stored."
+            )
         self._places[str(frame.stream)] = (0, frame.epoch)
+
+    def advance(self, frame: Frame) -> None:
+        """Record a frame of a log, which is not stored here.
+
+        :raises HostProtocolError: the frame does not continue its stream
+        """
+        self._check(frame)
+        self._places[str(frame.stream)] = (frame.end, frame.epoch)
 
     def _check(self, frame: Frame, *, epochs: int = 0) -> None:
         """Raise when a frame does not continue its stream: the store would take it for another follower's."""
@@ -112,13 +124,17 @@ class Intake:
             reading = _gap_of(frame)
         else:
             # Parsing a frame of 1 MiB takes 0.1 s, which is too long for the event loop.
-            reading = await in_thread(read, frame, self._source(stream), await self._quota.get())
+            reading = await in_thread(read, frame, self._source(stream), await self._quota.get(), self._host)
         self._warn(stream, frame.offset, reading.problems)
         place = (self._rt.attempt_id, self._rt.watch, self._host, stream, frame.offset, frame.end)
         found = await self._rt.db(
             self._rt.store.commit_events, *place, reading.batch, epoch=epoch, clock_offset_s=clock_offset_s
         )
         self._places[stream] = (frame.end, frame.epoch)
+        for event in reading.batch:
+            if event["kind"] in SUPERVISOR_KINDS:
+                usage = (await self._quota.get()).usage
+                usage.of_supervisors.setdefault(supervisor_key(self._host, event), set()).add(event["seq"])
         return found
 
     def _source(self, stream: str) -> Source:
@@ -133,13 +149,24 @@ class Intake:
                 self._rt.log.warning("Host '%s', %s at byte %d: %s", self._host, stream, offset, reason)
 
 
-def read(frame: Frame, source: Source, quota: Quota) -> Reading:
-    """Return the events of a frame that may be stored, and a gap for every run of lines that may not."""
+def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:
+    """Return the events of a frame that may be stored, and a gap for every run of lines that may not.
+
+    :param host: host that sent it; its supervisor's events are counted under this name
+    """
     batch: list[dict[str, Any]] = []
     problems: dict[str, str] = {}
+    of_supervisor = SupervisorQuota(host, quota.usage)
     for line in read_lines(frame.data, source):
         event, code, reason = line.event, line.code, line.reason
-        if event is not None and source.rank is not None:
+        if event is not None and source.rank is None:
+            is_new = of_supervisor.admit(event)
+            if is_new is None:
+                continue
+            if not is_new:
+                code, reason = "repeated", f"one '{event['kind']}' more than a supervisor writes"
+                event = None
+        elif event is not None:
             verdict = quota.admit(event, line.size)
             event = dict(verdict.event) if verdict.event is not None else None
             code = verdict.option
@@ -167,7 +194,7 @@ def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> dict[
     """Return the mark for bytes of a stream that are not in the store.
 
     :param offset: where they begin
-    :param code: ``corrupt``, ``invalid``, ``unfinished``, ``missing``, or the option whose limit was hit
+    :param code: ``corrupt``, ``invalid``, ``repeated``, ``unfinished``, ``missing``, or the option whose limit was hit
     """
     return {
         "kind": "gap", "seq": None, "at": time.time(), "offset": offset, "bytes": size, "lines": lines, "code": code,

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.engine.output_copies import send_outputs
 from airflow_provider_dtrain.engine.outputs import carried_to
 from airflow_provider_dtrain.engine.runtime import answer
 from airflow_provider_dtrain.engine.threads import in_thread
-from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError
+from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError
 from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     """
     job = replace(job, secrets=await with_connection(job.config, job.secrets))
     order = rank_order(Placement(view.placement))
-    links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host))
+    links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host, to_launch=True))
     record = view.plan
     if record is None:
         network = await _preflight(view, job, links)
@@ -138,14 +138,14 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
             f"Host '{link.host}': {found['executable']} (Python {found['python']}) lacks {', '.join(missing)}. "
             f"Install with: {found['executable']} -m pip install {' '.join(missing)}"
         )
-    for process in found.get("foreign", ()):
+    for process in found["foreign"]:
         raise HostError(
             link.host,
             f"Host '{link.host}': GPU {process['device']} is in use by process {process['pid']} "
             f"({process['name']}) of user {process['user']} with {process['memory_bytes'] / 2**30:.1f} GiB, "
             "which this store did not start. End it, or disable the slot.",
         )
-    if found.get("problems"):
+    if found["problems"]:
         raise HostError(link.host, f"Host '{link.host}': " + "; ".join(found["problems"]))
 
 
@@ -156,20 +156,29 @@ async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) ->
     async def one(host: str, link: HostLink) -> Any:
         return await answer(link, "preflight", timeout_s=60.0, **asked)
 
-    written = await on_all(links, one)
-    for host, found in written.items():
-        if not found["shared"][path]["writable"]:
+    written: dict[str, dict[str, Any]] = {}
+    for host, found in (await on_all(links, one)).items():
+        written[host] = _shared(host, found, path)
+        if not written[host]["writable"]:
             raise HostError(host, f"Host '{host}': checkpoint_storage: " + "; ".join(found["problems"]))
     # Check again after every host has written its mark.
-    seen = {host: set(found["shared"][path]["seen"]) for host, found in (await on_all(links, one)).items()}
+    seen = {host: set(_shared(host, found, path)["seen"]) for host, found in (await on_all(links, one)).items()}
     for reader in links:
         for writer in links:
-            if written[writer]["shared"][path]["self"] not in seen[reader]:
+            if written[writer]["self"] not in seen[reader]:
                 raise HostError(
                     reader,
                     f"Host '{reader}' does not see in {path} what host '{writer}' wrote there: checkpoint_storage must "
                     "be one folder for all hosts. Mount the same file system there on both, or use s3, gcs or azure.",
                 )
+
+
+def _shared(host: str, found: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return a host's report on a shared path."""
+    if path not in found["shared"]:
+        raise HostProtocolError(host, f"Host '{host}' broke the protocol: 'preflight' did not report on {path}.")
+    report: dict[str, Any] = found["shared"][path]
+    return report
 
 
 async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 MAX_LINE_BYTES = 8192
 #: Bytes that may wait. Further bytes are left out and marked.
 MOST_WAITING_BYTES = 1 << 20
+#: Bytes that a piece takes in addition to its text, separate gaps that may wait, and characters of the reason of a gap.
+PIECE_BYTES, MOST_GAPS, REASON_LIMIT = 256, 100, 300
+SEVERAL = "several reasons"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 #: Prefix that torch puts before the lines of a failed rank, and before its own warnings.
@@ -58,12 +61,22 @@ class _Bytes:
     def end(self) -> int:
         return self.offset + len(self.data)
 
+    @property
+    def cost(self) -> int:
+        """Memory that it takes, bytes."""
+        return PIECE_BYTES + len(self.data)
+
 
 @dataclass
 class _Gap:
     offset: int
     end: int | None
     reason: str
+
+    @property
+    def cost(self) -> int:
+        """Memory that it takes, bytes."""
+        return PIECE_BYTES + len(self.reason)
 
 
 class LogBuffer:
@@ -79,7 +92,9 @@ class LogBuffer:
         self.position = begin
         self._begins: int | None = begin
         self._pieces: deque[_Bytes | _Gap] = deque()
-        self._waiting, self._is_full, self._is_finished = 0, False, False
+        #: Bytes and gaps that wait; the bytes include those that the pieces take.
+        self._waiting, self._gaps = 0, 0
+        self._is_full, self._is_finished = False, False
         self._lock = threading.Lock()
 
     def add(self, offset: int, data: bytes) -> None:
@@ -87,7 +102,8 @@ class LogBuffer:
         if not data:
             return
         with self._lock:
-            self._is_full = self._waiting + len(data) > (self._most // 2 if self._is_full else self._most)
+            limit = self._most // 2 if self._is_full else self._most
+            self._is_full = self._is_crowded or self._waiting + len(data) > limit
             last = self._pieces[-1] if self._pieces else None
             if self._is_full:
                 self._add_gap(offset, offset + len(data), "more than the task log takes (task_log_rate)")
@@ -95,8 +111,7 @@ class LogBuffer:
                 last.data += data
                 self._waiting += len(data)
             else:
-                self._pieces.append(_Bytes(offset, bytearray(data)))
-                self._waiting += len(data)
+                self._push(_Bytes(offset, bytearray(data)))
 
     def skip(self, start: int, end: int | None, reason: str) -> None:
         """Record that bytes will not arrive.
@@ -109,14 +124,47 @@ class LogBuffer:
     def begin_anew(self, offset: int) -> None:
         """Record that the next bytes begin at ``offset`` again."""
         with self._lock:
-            self._pieces.append(_Gap(offset, offset, ""))
+            if self._is_crowded:
+                self._merge_last_gaps()
+            self._push(_Gap(offset, offset, ""))
 
     def _add_gap(self, start: int, end: int | None, reason: str) -> None:
+        reason = " ".join(reason[:REASON_LIMIT].split())
         last = self._pieces[-1] if self._pieces else None
-        if isinstance(last, _Gap) and last.end == start and last.reason == reason:
-            last.end = end
+        is_same = isinstance(last, _Gap) and last.reason == reason
+        if isinstance(last, _Gap) and last.end == start != last.offset and (is_same or self._is_crowded):
+            self._waiting -= last.cost
+            last.end, last.reason = end, reason if is_same else SEVERAL
+            self._waiting += last.cost
         elif end is None or end > start:
-            self._pieces.append(_Gap(start, end, reason))
+            self._push(_Gap(start, end, reason))
+
+    @property
+    def _is_crowded(self) -> bool:
+        """True when further gaps share a mark, and further bytes are left out."""
+        return self._gaps >= MOST_GAPS or self._waiting > self._most
+
+    def _merge_last_gaps(self) -> None:
+        """Replace the gaps after the last bytes by one."""
+        gaps: list[_Gap] = []
+        while self._pieces and isinstance(last := self._pieces[-1], _Gap):
+            self._pieces.pop()
+            self._forget(last)
+            gaps += [last] if last.end != last.offset else []
+        if gaps:
+            ends = [gap.end for gap in gaps if gap.end is not None]
+            is_open = len(ends) < len(gaps)
+            self._push(_Gap(min(gap.offset for gap in gaps), None if is_open else max(ends), SEVERAL))
+
+    def _push(self, piece: _Bytes | _Gap) -> None:
+        self._pieces.append(piece)
+        self._waiting += piece.cost
+        self._gaps += isinstance(piece, _Gap)
+
+    def _forget(self, piece: _Bytes | _Gap) -> None:
+        """Stop counting a piece that was taken out."""
+        self._waiting -= piece.cost
+        self._gaps -= isinstance(piece, _Gap)
 
     def finish(self) -> None:
         """Count an unfinished last line as a line, because nothing follows it."""
@@ -131,7 +179,7 @@ class LogBuffer:
             ends = [piece.end for piece in self._pieces]
             known = [end for end in ends if end is not None]
             self._pieces.clear()
-            self._waiting = 0
+            self._waiting = self._gaps = 0
             self._add_gap(min(starts), None if None in ends else max(known), reason)
 
     @property
@@ -161,8 +209,10 @@ class LogBuffer:
             while self._pieces and (left > 0 or not lines):
                 first = self._pieces[0]
                 if isinstance(first, _Gap):
-                    lines += self._mark(first)
-                    self._pieces.popleft()
+                    marks = self._mark(first)
+                    lines += marks
+                    left -= sum(map(len, marks))
+                    self._forget(self._pieces.popleft())
                     continue
                 cut = self._cut(first, max(left, MAX_LINE_BYTES if not lines else 0))
                 if cut == 0:
@@ -202,7 +252,7 @@ class LogBuffer:
         self.position = piece.offset
         self._waiting -= cut
         if not piece.data:
-            self._pieces.popleft()
+            self._forget(self._pieces.popleft())
         text = block.decode("utf-8", "replace").removesuffix("\n")
         return lines + [
             PREFIX + part for line in text.split("\n") for part in _broken(_TORCH_PREFIX.sub("", clean(line)))

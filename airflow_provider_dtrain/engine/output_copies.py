@@ -7,14 +7,15 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from airflow_provider_dtrain.core.untrusted import UntrustedInputError, parse_object
+from airflow_provider_dtrain.engine import partial_copies
 from airflow_provider_dtrain.engine.checkpoints import sync_folder
-from airflow_provider_dtrain.hosts.unpacking import pack_tree, sync_tree, unpack_plain
+from airflow_provider_dtrain.hosts.unpacking import pack_tree, sync_tree, tree_bytes, unpack_plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.remote import HostLink
@@ -25,8 +26,12 @@ FOLDERS = ("checkpoints", "work")
 FILES_LIMIT, PATH_LIMIT = 10_000, 1024
 #: Most bytes of the last member that a host sends: some hundred bytes for each file.
 END_LIMIT_BYTES = 32 << 20
+#: Deepest nesting and most values of that member. Each file has a path and a list of three values.
+_END_DEPTH, _END_VALUES = 8, 8 * FILES_LIMIT
 #: Most bytes that the supervisor sends, whatever the options say.
 MOST_BYTES = 16 << 30
+#: Unix time of the year 10000, which no date can show.
+YEAR_10000 = 253_402_300_800
 PARTIAL = ".outputs-"
 _GENERATION = re.compile(r"outputs-(\d{1,9})-(\d{1,9})", re.ASCII)
 _MANIFEST, _END = "manifest.json", "end.json"
@@ -124,15 +129,15 @@ class OutputCopies:
         versions = (
             {path: file.version for path, file in before.manifest.files.items()} if before and is_same_run else {}
         )
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=PARTIAL, ignore_cleanup_errors=True) as temporary:
-            folder = Path(temporary)
+        with partial_copies.partial_copy(self.folder, PARTIAL) as folder:
             with link.outputs(
                 manifest.run, known=versions, limit_bytes=limit_bytes, limit_files=FILES_LIMIT
             ) as incoming:
                 unpack_plain(incoming, folder, limit_bytes=limit_bytes + END_LIMIT_BYTES, limit_files=FILES_LIMIT + 1)
             whole = _completed(folder, manifest, before)
-            if whole.size_bytes > limit_bytes:
-                raise BrokenOutputsError(f"the files have {whole.size_bytes} bytes, {limit_bytes} were allowed")
+            # The size on the disk, because a host may announce another one.
+            if (size := tree_bytes(folder)) > limit_bytes:
+                raise BrokenOutputsError(f"the files have {size} bytes, {limit_bytes} were allowed")
             return self._commit(folder, whole)
 
     def _commit(self, folder: Path, manifest: Manifest) -> Generation:
@@ -150,8 +155,7 @@ class OutputCopies:
 
     def sweep(self) -> None:
         """Remove the partial copies of processes that were killed while they copied."""
-        for path in self.folder.glob(f"{PARTIAL}*"):
-            shutil.rmtree(path, ignore_errors=True)
+        partial_copies.sweep(self.folder, PARTIAL)
 
     def _generations(self) -> list[tuple[tuple[int, int], Path]]:
         found = []
@@ -200,20 +204,22 @@ def _link(folder: Path, path: str, file: OutputFile, before: Generation | None) 
     known = before.manifest.files.get(path) if before is not None else None
     if before is None or known is None or known.version != file.version:
         raise BrokenOutputsError(f"{path} was not sent, and the copy before does not have it")
+    if known.size_bytes != file.size_bytes:
+        raise BrokenOutputsError(f"{path} has {known.size_bytes} bytes in the copy before, not {file.size_bytes}")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     os.link(before.path(path), folder / path)
 
 
 def _read_end(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_bytes()
+        with open(path, "rb") as file:
+            text = file.read(END_LIMIT_BYTES + 1)
         path.unlink()
-        found = json.loads(text) if len(text) <= END_LIMIT_BYTES else None
-    except (OSError, ValueError, RecursionError) as error:
+        if len(text) > END_LIMIT_BYTES:
+            raise UntrustedInputError(f"more than {END_LIMIT_BYTES} bytes")
+        return parse_object(text, depth=_END_DEPTH, values=_END_VALUES)
+    except (OSError, UntrustedInputError) as error:
         raise BrokenOutputsError(f"its end is missing or cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise BrokenOutputsError("its end is not an object, or is too long")
-    return found
 
 
 def _files_of(end: Mapping[str, Any]) -> dict[str, OutputFile]:
@@ -229,7 +235,9 @@ def _file_of(path: str, entry: object) -> OutputFile:
     if not is_plain or parts[0] not in FOLDERS or len(parts) < 2:
         raise BrokenOutputsError(f"{path[:100]!r} is not the path of an output")
     match entry:
-        case [int(size), int() | float() as at, str(version)] if size >= 0 and 0 <= at < 2**40 and len(version) < 200:
+        case [int(size), int() | float() as at, str(version)] if (
+            size >= 0 and 0 <= at < YEAR_10000 and len(version) < 200
+        ):
             return OutputFile(size_bytes=size, modified_at=float(at), version=version)
     raise BrokenOutputsError(f"{path[:100]!r} has no size, time and version")
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
     from airflow_provider_dtrain.store.records import AttemptView
 
-#: Seconds after which the copy of one attempt has failed.
-COPY_MOST_S = 3600.0
 #: Seconds that a start waits for the outputs of the attempt before, whose host may be unreachable.
 CATCH_UP_S = 300.0
 #: Seconds that the end of a trial waits for a copy that was not made while it was followed.
@@ -98,8 +96,7 @@ class OutputKeeper:
             return None
         manifest = Manifest(run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=is_final)
         try:
-            async with asyncio.timeout(COPY_MOST_S):
-                found = await self._take(manifest)
+            found = await self._take(manifest)
         except ArchiveLimitError as error:
             self._warn(f"Outputs of rank 0 are not copied: {error}. Raise checkpoint_copy_limit or trial_copy_limit.")
             return None
@@ -135,7 +132,8 @@ class OutputKeeper:
                 f"{', '.join(manifest.left_out)}. They stay only on host '{manifest.host}'."
             )
         if manifest.others:
-            self._warn(f"{manifest.others} output(s) are links, sockets or have no plain name: they are not copied.")
+            words = "output(s) are links, sockets, unreadable or have no plain name: they are not copied."
+            self._warn(f"{manifest.others} {words}")
 
     def _warn_lost(self, error: BaseException, *, is_final: bool) -> None:
         if not is_final:

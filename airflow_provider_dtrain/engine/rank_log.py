@@ -116,7 +116,7 @@ class RankLog:
         sent = min(abs(self._handed - before), sum(map(len, lines)))
         self._due_at = time.monotonic() + max(RECORD_EVERY_S, sent / rate)
         if lines:
-            self._context.run(self.rt.log.info, "\n".join(lines))
+            self._context.run(self.rt.log.rank_lines, lines)
         self._notify()
         return bool(lines)
 

@@ -203,7 +203,7 @@ class Look:
         The states are ``alive``, ``started`` (and over), ``over`` (before a rank started) and ``absent``.
         """
         try:
-            told = await runtime_of(self.hook, store).call(host, "status")
+            told = await runtime_of(self.hook, store).call(host, "status", runs=[view.run] if view.run else [])
         except HostError as error:
             return error
         run = (told.get("runs") or {}).get(view.run)
@@ -312,7 +312,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
     told = await rt.call(host, "status")
     seen = (told.get("stores") or {}).get(rt.store.store_id)
     if isinstance(seen, int):
-        await rt.db(rt.store.raise_token, seen)
+        await accept_token(rt, host, seen)
     runs = {name: run for name, run in (told.get("runs") or {}).items() if isinstance(run, Mapping)}
     live = {name: run.get("launch") for name, run in runs.items() if run.get("state") not in ("ended", "gone")}
     unknown = await rt.db(rt.store.unknown_runs, host, live)
@@ -328,6 +328,21 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
         )
     await free_slots(rt, host)
     return unknown
+
+
+async def accept_token(rt: Runtime, host: str, token: int) -> bool:
+    """Raise the store's token counter to a token that a host has seen, and return False when it is implausible."""
+    counter = await rt.db(rt.store.raise_token, token)
+    if counter < token:
+        rt.log.warning(
+            "Host '%s' recorded token %d of this store, too far above the store's own counter %d. The counter stays. "
+            "User code may have changed the host's files. Once no run of this store is left on the host, remove "
+            "store.json and slots/*.token from its state folder.",
+            host,
+            token,
+            counter,
+        )
+    return counter >= token
 
 
 async def free_slots(rt: Runtime, host: str) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: States after which a trial writes no further checkpoints and does not resume from one.
 DONE = ("completed", "stopped", "killed")
 REMOVE_TIMEOUT_S = 60.0
+#: Checkpoints that could not be removed and are named in the log.
+MOST_SHOWN = 10
 #: Seconds that the end of a trial waits for a removal, and seconds after which the removal times out.
 REMOVAL_PATIENCE_S, REMOVAL_MOST_S = 3.0, 300.0
 
@@ -154,8 +156,11 @@ async def _from_host(rt: Runtime, where: _Folder, found: Sequence[CheckpointView
         rt.log.warning("%d checkpoint(s) on host '%s' are kept for now: %s", len(found), where.host, error)
         return []
     kept = told.get("kept")
-    for name, reason in kept.items() if isinstance(kept, dict) else ():
-        rt.log.warning("Checkpoint %s/%s on host '%s' stays: %s", where.folder, name, where.host, reason)
+    reasons = [f"{name} ({kept[name]!s:.200})" for name in names if name in kept] if isinstance(kept, dict) else []
+    if reasons:
+        more = f" and {len(reasons) - MOST_SHOWN} more" if len(reasons) > MOST_SHOWN else ""
+        words = ", ".join(reasons[:MOST_SHOWN]) + more
+        rt.log.warning("Checkpoints in %s on host '%s' stay: %s", where.folder, where.host, words)
     answered = told.get("removed")
     gone = {name for name in answered if isinstance(name, str)} if isinstance(answered, list) else set()
     return [one for one, name in zip(found, names, strict=True) if name in gone]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.untrusted import is_count
 from airflow_provider_dtrain.engine import finishing
 from airflow_provider_dtrain.engine.drawing import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.outcome import Failure, Outcome, State
@@ -161,7 +162,8 @@ class Restarting:
             await self.rt.note_host(error.host, "unreachable", str(error))
         if isinstance(error, SlotBusyError) or behind:
             unknown = await self._look_at(error)
-            behind = behind or (isinstance(error, SlotBusyError) and error.details.get("run") in unknown)
+            is_forgotten = isinstance(error, SlotBusyError) and error.details.get("run") in unknown
+            behind = is_forgotten or (behind and await self._can_pass(error))
         if not view.is_held_gang:
             # A silent host has already been given its orphan timeout, so nothing can still be running there.
             await self._until_gone(view, gone={host for host in failed if isinstance(failed[host], HostSilentError)})
@@ -221,6 +223,16 @@ class Restarting:
         except DtrainError as problem:
             self.rt.log.warning("Host '%s' could not be checked: %s", error.host, problem)
             return []
+
+    async def _can_pass(self, error: HostError) -> bool:
+        """Return False when a host has recorded a token for a slot that no later grant will have."""
+        from airflow_provider_dtrain.engine.recovery import accept_token
+
+        details = error.details if isinstance(error, HostRefusedError) else {}
+        if "recorded" not in details:
+            return True
+        recorded = details["recorded"]
+        return is_count(recorded) and await accept_token(self.rt, error.host, recorded)
 
     async def _until_gone(self, view: AttemptView, *, gone: AbstractSet[str] = frozenset()) -> None:
         """Wait until no process of the attempt can still be running.

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.errors import (
     DtrainError,
     GangEndedError,
     HostUnreachableError,
+    UserError,
 )
 from airflow_provider_dtrain.store.queue_records import Wishes
 
@@ -140,14 +141,22 @@ class Runtime:
             self._records[host] = await self.db(self.store.get_host, host)
         return self._records[host]
 
-    async def link(self, host: str) -> HostLink:
+    async def link(self, host: str, *, to_launch: bool = False) -> HostLink:
         """Return the open channel to a host, and connect when there is none.
 
+        :param to_launch: raise the user's error for a missing interpreter or SSH connection. Otherwise the host counts
+            as unreachable: this must neither end a running trial nor keep slots of other hosts.
         :raises HostError: no connection, another machine, or a broken protocol
+        :raises UserError: only with ``to_launch``
         """
         record = await self.record(host)
-        address = await self.hook.aaddress(record)
-        link = await in_thread(self.hook.link, record, address, self.connect_timeout_s)
+        try:
+            address = await self.hook.aaddress(record)
+            link = await in_thread(self.hook.link, record, address, self.connect_timeout_s)
+        except UserError as error:
+            if to_launch:
+                raise
+            raise HostUnreachableError(host, str(error)) from error
         link.on_beat = lambda frame, link=link: renewer().beat(link, frame)
         return link
 

@@ -47,6 +47,8 @@ SHOWN_AFTER_S = 10.0
 STEADY_S = 3.0
 #: Number of protocol violations within this many seconds that end a host's part.
 BREACHES_MOST, BREACHES_WITHIN_S = 5, 600.0
+#: Seconds of work on the events of one frame, after which other coroutines run.
+TURN_S = 0.02
 
 
 def with_rank(stream: str, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,12 +135,12 @@ class HostFollower:
             if host == self.host
         }  # fmt: skip
         offsets = {stream: offset for (host, stream), offset in stored.items() if host == self.host}
-        self.intake.begin(offsets)
         self.log_committed = offsets.get(RANK0_LOG, 0)
         if self.log is not None:
             offsets[RANK0_LOG] = self.log.received
         elif (emptied := self.rt.logs.begin_of(self.gang.view, self.log_committed)) != self.log_committed:
             offsets[RANK0_LOG] = emptied
+        self.intake.begin(offsets)
         frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.frames = frames
         loop = asyncio.get_running_loop()
@@ -240,9 +242,9 @@ class HostFollower:
         """Read a file from its start again, because it is shorter than the part that was received."""
         stream = str(frame.stream)
         epoch = self.epochs.get(stream, 0) + frame.epoch
-        if stream != RANK0_LOG:
-            self.intake.check_anew(frame)
-        self.rt.log.warning("Host '%s', %s: %s. It is read again from its start.", self.host, stream, frame.reason)
+        self.intake.check_anew(frame)
+        words = "Host '%s', %s: %s. It is read again from its start."
+        self.rt.log.event(words, self.host, stream, frame.reason, is_warning=True)
         if stream == RANK0_LOG:
             self._rank_log().begin_anew(is_known=self.is_restarted)
             return
@@ -255,6 +257,7 @@ class HostFollower:
         return self.log
 
     async def _take_log(self, frame: Frame) -> None:
+        self.intake.advance(frame)
         log = self._rank_log()
         if frame.t == "gap":
             log.skip(frame.offset, frame.end, frame.reason)
@@ -267,8 +270,13 @@ class HostFollower:
     async def _commit_events(self, link: HostLink, frame: Frame) -> None:
         stream = str(frame.stream)
         epoch, offset_s = self.epochs.get(stream, 0) + frame.epoch, link.clock_offset_s
-        for event in await asyncio.shield(self.intake.commit(frame, epoch, offset_s)):
+        events = await asyncio.shield(self.intake.commit(frame, epoch, offset_s))
+        turn_by = time.monotonic() + TURN_S
+        for event in events:
             await self.gang.take(self.host, with_rank(stream, event), offset_s)
+            if time.monotonic() > turn_by:
+                await asyncio.sleep(0)
+                turn_by = time.monotonic() + TURN_S
 
     async def _back_off(self, error: HostError) -> None:
         """Wait before the next connection, or give the host up when its run must have ended itself."""

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.engine.log_buffer import LogPlace
 from airflow_provider_dtrain.engine.rank_log import RANK0_LOG, TAIL_BYTES, RankLog, Shown
 from airflow_provider_dtrain.engine.tasklog import FILES
 from airflow_provider_dtrain.errors import DtrainError, HostError, StaleWatchError
+from airflow_provider_dtrain.hosts.answers import Piece, piece_of
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.runtime import Runtime
@@ -139,9 +140,9 @@ class TrialLogs:
         """
         for host in hosts:
             with contextlib.suppress(HostError):
-                answer = await self._read(view, host, -TAIL_BYTES, TAIL_BYTES)
+                piece = await self._read(view, host, -TAIL_BYTES, TAIL_BYTES)
                 commit = self.rt.store.commit_log
-                await self.rt.db(commit, view.attempt_id, self.rt.watch, host, 0, None, answer.get("data", b""))
+                await self.rt.db(commit, view.attempt_id, self.rt.watch, host, 0, None, piece.data)
                 return
 
     # -- what is left --------------------------------------------------------------------------
@@ -185,21 +186,21 @@ class TrialLogs:
 
     async def _fill(self, view: AttemptView, log: RankLog) -> None:
         """Read the end of the log from its host."""
-        size = int((await self._read(view, log.host, 0, 0)).get("size", 0))
+        size = (await self._read(view, log.host, 0, 0)).size
         start = max(log.received, size - REST_BYTES)
         if start > log.received:
             log.skip(log.received, start, "the follower was away when the trial ended")
         while log.received < size:
-            answer = await self._read(view, log.host, log.received, _PIECE_BYTES)
-            data, begin = answer.get("data", b""), int(answer.get("offset") or log.received)
-            if begin > log.received:
-                log.skip(log.received, begin, "beyond log_limit")
-            if not data:
+            piece = await self._read(view, log.host, log.received, _PIECE_BYTES)
+            if piece.offset > log.received:
+                log.skip(log.received, piece.offset, "beyond log_limit")
+            if not piece.data:
                 return
-            log.take(begin, data)
+            log.take(piece.offset, piece.data)
 
-    async def _read(self, view: AttemptView, host: str, offset: int, length: int) -> dict[str, Any]:
-        return await self.rt.call(host, "read", run=view.run, stream=RANK0_LOG, offset=offset, length=length)
+    async def _read(self, view: AttemptView, host: str, offset: int, length: int) -> Piece:
+        answer = await self.rt.call(host, "read", run=view.run, stream=RANK0_LOG, offset=offset, length=length)
+        return piece_of(host, answer, offset=offset, length=length)
 
     def _mark_emptied(self, *, without: int | None = None) -> None:
         for attempt_id, part in list(self._emptied.items()):

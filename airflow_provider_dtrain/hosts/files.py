@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_dtrain.errors import HostError, HostProtocolError
-from airflow_provider_dtrain.hosts.exchange import unfinished
+from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.refusals import refusal
 from airflow_provider_dtrain.hosts.transport import Channel, Completed, Transport
 from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
 #: Lowest network throughput that the deadline of a transfer allows for.
 _MIN_BYTES_PER_S = 500_000
+#: The same for files that a host sends. It is lower because a host may need 15 ms to open one of many small files.
+_MIN_INCOMING_BYTES_PER_S = 100_000
 _BASE_TIMEOUT_S = 60.0
 #: Seconds without progress after which a transfer has failed.
 STALL_S = 60.0
@@ -23,6 +25,8 @@ _PIECE_BYTES = 1 << 20
 #: Maximum size of a request that a command reads.
 REQUEST_LIMIT_BYTES = 4 << 20
 _TAR_BLOCK = 512
+#: Offset of the name of the format in a header.
+_MARK_OFFSET = 257
 #: Maximum bytes after an archive: tar pads its last record, and the reader may have read a little ahead.
 _AFTER_ARCHIVE_BYTES = 1 << 20
 
@@ -149,10 +153,15 @@ class FileCommands:
 
 
 class Incoming:
-    """Output of a command as a file to read from. It buffers a few hundred KiB at most."""
+    """Output of a command as a file to read from. It buffers a few hundred KiB at most.
+
+    The host has ``STALL_S`` for all of it, and one second more for each 100,000 bytes that it sends. The time counts
+    only while this side waits, and never exceeds ``STALL_S``: a host that has sent much cannot send the rest slowly.
+    """
 
     def __init__(self, host: str, pipe: Channel) -> None:
         self._host, self._pipe = host, pipe
+        self._left_s = STALL_S
         self._buffer = bytearray()
         self._ended = False
         #: First bytes of the output, for messages.
@@ -160,7 +169,10 @@ class Incoming:
 
     def find_tar(self) -> bool:
         """Drop the output of a login script and return whether an archive follows."""
-        while (start := tar_start(bytes(self._buffer))) is None:
+        tested = 0
+        while (start := tar_start(bytes(self._buffer), tested)) is None:
+            # A name of the format before this position has its whole header in the buffer, and is no archive's.
+            tested = max(0, len(self._buffer) - _TAR_BLOCK + _MARK_OFFSET)
             if len(self._buffer) > NOISE_LIMIT_BYTES + 2 * _TAR_BLOCK or not self._more():
                 self.head = bytes(self._buffer)
                 return False
@@ -170,7 +182,7 @@ class Incoming:
     def read(self, count: int = -1) -> bytes:
         """Return the next ``count`` bytes, or fewer at the end. Without a count, return all remaining bytes.
 
-        :raises HostUnreachableError: no byte arrived for ``STALL_S``
+        :raises HostUnreachableError: the bytes arrive too slowly
         """
         while (count < 0 or len(self._buffer) < count) and self._more():
             pass
@@ -200,9 +212,17 @@ class Incoming:
     def _more(self) -> bool:
         if self._ended:
             return False
-        chunk = self._pipe.receive(timeout_s=STALL_S)
-        if chunk is None:
-            raise unfinished(self._host, STALL_S)
+        begun = time.monotonic()
+        chunk = self._pipe.receive(timeout_s=self._left_s)
+        self._left_s -= time.monotonic() - begun
+        if chunk is None or (chunk and self._left_s <= 0.0):
+            raise HostUnreachableError(
+                self._host,
+                f"Host '{self._host}' sends a file more slowly than {_MIN_INCOMING_BYTES_PER_S:,} bytes/s, and the "
+                f"{STALL_S:g} s allowed for pauses are used up. Its disk or the network is overloaded. Check it with: "
+                f"airflow dtrain hosts probe {self._host}",
+            )
+        self._left_s = min(STALL_S, self._left_s + len(chunk) / _MIN_INCOMING_BYTES_PER_S)
         self._buffer += chunk
         self._ended = not chunk
         return bool(chunk)
@@ -239,11 +259,14 @@ def _reason(done: Completed) -> dict[str, Any]:
     return {"code": f"exit {done.exit_code}", "message": words}
 
 
-def tar_start(output: bytes) -> int | None:
-    """Return the position of a tar after the output of a login script, or None without a tar."""
-    mark = output.find(b"ustar", 0, NOISE_LIMIT_BYTES + _TAR_BLOCK)
+def tar_start(output: bytes, tested: int = 0) -> int | None:
+    """Return the position of a tar after the output of a login script, or None without a tar.
+
+    :param tested: offset before which no name of the format belongs to a tar
+    """
+    mark = output.find(b"ustar", tested, NOISE_LIMIT_BYTES + _TAR_BLOCK)
     while mark >= 0:
-        start = mark - 257
+        start = mark - _MARK_OFFSET
         if start >= 0 and _is_header(output[start : start + _TAR_BLOCK]):
             return start
         mark = output.find(b"ustar", mark + 1, NOISE_LIMIT_BYTES + _TAR_BLOCK)

@@ -88,23 +88,31 @@ CUT_TAIL, CUT_SLACK = 4 << 20, 1 << 20
 #: Time that a program has to join the training library before a requested stop is sent to it as SIGTERM.
 JOIN_S = 10.0
 TOMBSTONE_DAYS = 90
+#: Least age of a folder that is collected although its run may still start. A start that sends files holds no lock.
+UNSTARTED_S = 3600.0
+#: End of the names of folders whose removal has begun.
+DELETED = ".deleted"
+#: A folder with a longer path is moved up before it is emptied: the system limits paths to 4,096 bytes.
+LONG_PATH = 2048
 #: Most runs that one command names or removes.
 COLLECT_LIMIT = 20_000
+#: Most bytes of the runs in one answer to ``status``. Far below MAX_LINE, which would end the channel.
+STATUS_BYTES = 2 << 20
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000
 #: Folders of a run whose files are its outputs.
 OUTPUT_FOLDERS = ("checkpoints", "work")
-#: Most output files that are sent, most that are examined, longest path of one.
-OUTPUT_FILES, OUTPUT_LOOKS, OUTPUT_PATH = 10_000, 500_000, 1024
+#: Most output files that are sent, most that are examined, longest path of one, most folders above one.
+OUTPUT_FILES, OUTPUT_LOOKS, OUTPUT_PATH, OUTPUT_DEPTH = 10_000, 500_000, 1024, 31
 #: A file that changed within SETTLED_S and is open for writing is not sent yet. SETTLE_WAIT_S limits the wait.
 SETTLED_S, SETTLE_WAIT_S = 5.0, 10.0
 #: Last member of the outputs archive. It lists what was sent and what was not.
 OUTPUTS_END = "end.json"
 #: Bytes reserved so that the end of a run can be recorded on a full disk.
 RESERVE = 64 << 10
-#: A gaps record is padded to this size when it is overwritten in place on a full disk.
-GAPS_BYTES = 128
+#: A record that must change on a full disk is padded to this size when it is overwritten in place.
+IN_PLACE_BYTES = 128
 #: Limits of a search in the logs of one run: CPU seconds of each pattern, wall-clock seconds of the whole search.
 MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
 #: Most decisions of the searcher about one run. No search has more rungs.
@@ -157,6 +165,9 @@ CONTAINER_INTERFACES = re.compile(r"(docker|br-|virbr|cni|flannel|podman|lxcbr|l
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None, use_errno=True)
+
+#: Fields that distinguish a process from any other with the same pid.
+IDENTITY = ("pid", "start_time", "boot_id", "pid_ns")
 
 Json = dict[str, Any]
 
@@ -376,12 +387,17 @@ def write_json(path: str, document: Any, *, durable: bool = True, sync_names: bo
     write_atomic(path, data, durable=durable, sync_names=sync_names)
 
 
+def checksum(values: list[Any]) -> str:
+    """Return the checksum of some JSON values."""
+    return f"{zlib.crc32(json.dumps(values).encode()):08x}"
+
+
 def overwrite(path: str, data: bytes) -> None:
     """Replace the content of a one-block file in place, padded with blanks. This needs no free space."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        os.pwrite(fd, data.ljust(GAPS_BYTES), 0)
-        os.ftruncate(fd, GAPS_BYTES)
+        os.pwrite(fd, data.ljust(IN_PLACE_BYTES), 0)
+        os.ftruncate(fd, IN_PLACE_BYTES)
     finally:
         os.close(fd)
 
@@ -563,6 +579,11 @@ def identity(pid: int | None = None) -> Json:
         "boot_id": boot_id(),
         "pid_ns": pid_namespace(),
     }
+
+
+def is_same(one: Json, other: Json) -> bool:
+    """Return whether two records have the identity of the same process."""
+    return all(one.get(key) is not None and one.get(key) == other.get(key) for key in IDENTITY)
 
 
 def start_time(pid: int) -> int:
@@ -900,18 +921,20 @@ class Nvml:
             found["gpu_free_memory"] = memory.free
         return found
 
-    def processes(self, handle: Any) -> list[tuple[int, int]]:
-        """Return pid and used bytes of every compute process on a device."""
+    def processes(self, handle: Any) -> list[tuple[int, int]] | None:
+        """Return pid and used bytes of every compute process on a device, None if the driver does not list them."""
         for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
             function = getattr(self.library, name, None)
             if function is None:
                 continue
-            count = ctypes.c_uint(1024)
-            found = (NvmlProcess * 1024)()
-            if function(handle, ctypes.byref(count), found) == 0:
-                unknown = (1 << 64) - 1
-                return [(one.pid, 0 if one.memory == unknown else one.memory) for one in found[: count.value]]
-        return []
+            # The longer table is for a device with more processes than the first one holds.
+            for size in (1024, 1 << 16):
+                count = ctypes.c_uint(size)
+                found = (NvmlProcess * size)()
+                if function(handle, ctypes.byref(count), found) == 0:
+                    unknown = (1 << 64) - 1
+                    return [(one.pid, 0 if one.memory == unknown else one.memory) for one in found[: count.value]]
+        return None
 
 
 def gpus() -> list[Json]:
@@ -920,21 +943,44 @@ def gpus() -> list[Json]:
         return [nvml.device(index, handle) for index, handle in nvml.handles()] if nvml else []
 
 
-def device_users(devices: Iterable[str]) -> list[Json]:
-    """Return the processes on some devices, with user, memory and command."""
-    wanted, found = set(devices), []
+def list_processes(devices: Iterable[str]) -> dict[str, list[Json]]:
+    """Return the processes on each of some devices that the driver lists, with user, memory and command."""
+    wanted, found = set(devices), dict[str, list[Json]]()
     if not wanted:
-        return []
+        return {}
     with Nvml.opened() as nvml:
         for _, handle in nvml.handles() if nvml else ():
             uuid = nvml.words("nvmlDeviceGetUUID", handle) if nvml else ""
-            if nvml is None or uuid not in wanted:
+            if nvml is None or uuid not in wanted or (listed := nvml.processes(handle)) is None:
                 continue
-            for pid, used in nvml.processes(handle):
-                found.append({
-                    "device": uuid, "pid": pid, "user": user_of(pid), "memory_bytes": used, "name": command_of(pid),
-                })  # fmt: skip
+            found[uuid] = [
+                {"device": uuid, "pid": pid, "user": user_of(pid), "memory_bytes": used, "name": command_of(pid)}
+                for pid, used in listed
+            ]
     return found
+
+
+def device_users(layout: Layout, devices: Iterable[str]) -> tuple[list[Json], list[str]]:
+    """Return the processes on some devices, and the devices whose processes are no longer listed.
+
+    The latter were listed earlier since the last boot. A device that was never listed, e.g. without a driver, is none.
+    """
+    devices = list(devices)
+    listed = list_processes(devices)
+    path, boot = os.path.join(layout.state_dir, "listed_devices.json"), boot_id()
+    known = read_json(path) or {}
+    before = known.get("devices") if known.get("boot_id") == boot else None
+    before = [device for device in before if isinstance(device, str)] if isinstance(before, list) else []
+    if not all(device in before for device in listed):
+        with contextlib.suppress(OSError):
+            write_json(path, {"boot_id": boot, "devices": sorted({*before, *listed})}, durable=False)
+    users = [user for found in listed.values() for user in found]
+    return users, [device for device in devices if device in before and device not in listed]
+
+
+def unlisted_words(device: str) -> str:
+    """Return the reason why a device with unlisted processes does not count as free."""
+    return f"{device}: the driver no longer lists its processes. Repair the driver, or reboot the host."
 
 
 def user_of(pid: int) -> str:
@@ -1013,6 +1059,31 @@ class RunFolder:
     def supervisor(self) -> Json | None:
         """Return the supervisor's identity."""
         return read_json(self.file("supervisor.json"))
+
+    def renewal(self) -> Json:
+        """Return the last renewal, {} before the first one and for a part of one."""
+        content = read_bytes(self.file("renewed"), IN_PLACE_BYTES) or b""
+        found = parse_object(content) or {}
+        times = {key: found.get(key) for key in ("renewed_boottime_s", "deadline_boottime_s")}
+        is_whole = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in times.values())
+        known = checksum([*times.values()])
+        # Only a record in place is as long, and can be read while it is written.
+        told = found.get("checksum", known if len(content) < IN_PLACE_BYTES else None)
+        return times if is_whole and told == known else {}
+
+    def renew(self, reading: float, deadline: float) -> None:
+        """Record a renewal: on a full disk in place, in the block that was allocated when the run was prepared.
+
+        The checksum comes first in a record in place, so that it and the last one never mix to a valid record.
+        """
+        document = {"renewed_boottime_s": reading, "deadline_boottime_s": deadline}
+        try:
+            write_json(self.file("renewed"), document, durable=False)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            record = {"checksum": checksum([reading, deadline]), **document}
+            overwrite(self.file("renewed"), json.dumps(record, separators=(",", ":")).encode())
 
     def alive(self) -> bool:
         """Return whether the supervisor lives."""
@@ -1817,7 +1888,7 @@ def suspects(folder: RunFolder) -> list[Proc]:
     """
     known = folder.supervisor() or {}
     start = number(known.get("start_time"))
-    if folder.has("ended") or folder.has("swept") or not folder.has("started") or start < 0 or is_proved(known):
+    if folder.has("ended") or not folder.has("started") or start < 0 or is_proved(known) or is_swept(folder, known):
         return []
     procs = all_procs()
     told = (read_json(folder.file("started")) or {}).get("origin")
@@ -1832,6 +1903,15 @@ def suspects(folder: RunFolder) -> list[Proc]:
     found = {proc.pid: proc for proc in [*first, *descendants([proc.pid for proc in first], procs)]}
     spared = known_processes(procs) | ancestors(os.getpid(), procs)
     return [proc for proc in found.values() if proc.pid not in spared and not is_dead(proc)]
+
+
+def is_swept(folder: RunFolder, known: Json) -> bool:
+    """Return whether the run's own reaper ended without a child.
+
+    A mark that names no supervisor does not count. Reapers of older versions also wrote it for runs of others.
+    """
+    swept = (read_json(folder.file("swept")) or {}).get("supervisor")
+    return isinstance(swept, dict) and is_same(swept, known)
 
 
 def is_proved(known: Json) -> bool:
@@ -2093,15 +2173,23 @@ def output_file(path: str, found: os.stat_result) -> OutputFile:
 
 
 def walk_files(folder: RunFolder, name: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and status of all but folders below a folder of a run, without the caches of Python."""
+    """Yield path and status of all but folders below a folder of a run, without the caches of Python.
+
+    A folder that cannot be read, or is nested too deep for outputs, is yielded in place of its content.
+    """
     if not os.path.isdir(folder.file(name)) or os.path.islink(folder.file(name)):
         return
-    for base, folders, files in os.walk(folder.file(name)):
-        links = [one for one in folders if os.path.islink(os.path.join(base, one))]
-        folders[:] = sorted(one for one in folders if one != "__pycache__")
-        for one in sorted([*files, *links]):
-            with contextlib.suppress(OSError):
-                yield os.path.relpath(os.path.join(base, one), folder.path), os.lstat(os.path.join(base, one))
+    waiting = [name]
+    while waiting:
+        path = waiting.pop()
+        with contextlib.suppress(OSError):
+            status = os.lstat(folder.file(path))
+            is_shallow = path.count("/") < OUTPUT_DEPTH
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if not (is_folder and is_shallow and os.access(folder.file(path), os.R_OK | os.X_OK)):
+                yield path, status
+            elif os.path.basename(path) != "__pycache__":
+                waiting += [os.path.join(path, one) for one in sorted(os.listdir(folder.file(path)), reverse=True)]
 
 
 def note_baseline(folder: RunFolder) -> None:
@@ -2139,7 +2227,7 @@ class Outputs:
         self.files: dict[str, list[Any]] = {}
         self.unsettled: list[str] = []
         self.left_out: list[tuple[int, str]] = []
-        #: Number of entries that are not sent: links, sockets, unprintable paths, those beyond the limit of entries.
+        #: Number of entries that are not sent: links, sockets, odd paths, unreadable ones, those beyond the limits.
         self.others = 0
         self.total = 0
 
@@ -2204,35 +2292,44 @@ class Outputs:
 
     def _send(self, archive: tarfile.TarFile, file: OutputFile, *, is_last: bool) -> bool:
         """Send a file unless it is known. Return False if the caller must try again."""
+        source = None
         try:
             file = self.refreshed(file)
-            entry = [file.size, file.mtime, file.version]
-            if self.known.get(file.path) == file.version:
-                self.files[file.path] = entry
-            elif self._is_being_written(file):
-                if not is_last:
-                    return False
-                self.unsettled.append(file.path)
-            elif self._write(archive, file):
-                self.files[file.path] = entry
-            else:
-                self.unsettled.append(file.path)
+            is_known = self.known.get(file.path) == file.version
+            if not is_known and not self._is_being_written(file):
+                source = self._open(file)
+            elif not is_known and not is_last:
+                return False
         except FileNotFoundError:
             # Removed since the list was made.
             self.files.pop(file.path, None)
+            return True
+        except OSError:
+            # Without access rights, or of another user. Errors of the archive itself end the role.
+            self.others += 1
+            return True
+        if is_known or (source is not None and self._write(archive, file, source)):
+            self.files[file.path] = [file.size, file.mtime, file.version]
+        else:
+            self.unsettled.append(file.path)
         return True
 
-    def _write(self, archive: tarfile.TarFile, file: OutputFile) -> bool:
-        """Send a file. Return whether it stayed unchanged meanwhile."""
-        fd = os.open(self.folder.file(file.path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as source:
+    def _open(self, file: OutputFile) -> IO[bytes]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return open(self.folder.file(file.path), "rb", opener=lambda path, _: os.open(path, flags))
+
+    def _write(self, archive: tarfile.TarFile, file: OutputFile, source: IO[bytes]) -> bool:
+        """Send an open file and close it. Return whether it could be read and stayed unchanged meanwhile."""
+        with source:
+            fd = source.fileno()
             if version_of(os.fstat(fd)) != file.version:
                 return False
             member = tarfile.TarInfo(file.path)
             member.size, member.mtime = file.size, int(file.mtime)
             member.mode = 0o755 if os.fstat(fd).st_mode & 0o100 else 0o644
-            archive.addfile(member, Padded(source))
-            return version_of(os.fstat(fd)) == file.version
+            padded = Padded(source)
+            archive.addfile(member, padded)
+            return not padded.is_broken and version_of(os.fstat(fd)) == file.version
 
     def _is_being_written(self, file: OutputFile) -> bool:
         if time.time() - file.mtime > SETTLED_S:
@@ -2256,20 +2353,24 @@ class Outputs:
 
 
 class Padded:
-    """A file that reads as zeros behind its end, so that a file that shrinks does not break the archive."""
+    """A file that reads as zeros behind its end and after a read error, so that neither breaks the archive."""
 
     def __init__(self, source: IO[bytes]) -> None:
-        self.source = source
+        self.source, self.is_broken = source, False
 
     def read(self, count: int = -1, /) -> bytes:
         """Return exactly ``count`` bytes."""
-        data = self.source.read(count)
+        data = b""
+        try:
+            data = b"" if self.is_broken else self.source.read(count)
+        except OSError:
+            self.is_broken = True
         return data + bytes(max(0, count - len(data)))
 
 
 def is_plain_path(path: str) -> bool:
     """Return whether a path is text that JSON, archives and other file systems accept."""
-    return len(path) <= OUTPUT_PATH and path.isprintable() and path.count("/") < 32
+    return len(path) <= OUTPUT_PATH and path.isprintable() and path.count("/") <= OUTPUT_DEPTH
 
 
 # -------------------------------------------------------------------------------------------- plans
@@ -2778,6 +2879,7 @@ class Supervisor:
         for rank in self.ranks:
             # This allocates its block now, so that it can be overwritten once the log has filled the disk.
             write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": []}, durable=False)
+        write_atomic(folder.file("renewed"), b"{}".ljust(IN_PLACE_BYTES), durable=False)
         if self.plan["payload"]:
             unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
         os.makedirs(folder.file("work"), mode=0o700, exist_ok=True)
@@ -3009,9 +3111,8 @@ class Supervisor:
 
     def _is_orphan(self) -> bool:
         """Return whether the last renewal has expired. Called only if it may have, because this reads a file."""
-        renewed = read_json(self.folder.file("renewed")) or {}
-        deadline = renewed.get("deadline_boottime_s")
-        if isinstance(deadline, (int, float)) and not isinstance(deadline, bool):
+        deadline = self.folder.renewal().get("deadline_boottime_s")
+        if deadline is not None:
             self.orphan_deadline = float("inf") if deadline == 0 else float(deadline)
         over = boottime() > self.orphan_deadline
         if over:
@@ -3271,7 +3372,8 @@ def detach(layout: Layout, request: bytes, report: int) -> None:
 def reap(layout: Layout, request: bytes, report: int) -> None:
     """Run the reaper: fork a supervisor, wait for its death, then kill every process that it leaves.
 
-    The reaper runs no user code and accepts no command. Orphans of a dead supervisor become its children.
+    The reaper runs no user code and accepts no command. Orphans of a dead supervisor become its children. It proves
+    nothing about a run that another supervisor started, e.g. when its own one was refused or found the run alive.
     """
     for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number_, signal.SIG_IGN)
@@ -3281,16 +3383,18 @@ def reap(layout: Layout, request: bytes, report: int) -> None:
     child = os.fork()
     if child == 0:
         supervise(layout, request, report)
+    supervisor = identity(child)
     close_all_but(-1)
     while os.waitpid(-1, 0)[0] != child:
         pass
     sweep_orphans()
     run = (parse_object(request) or {}).get("plan", {}).get("run")
     folder = layout.run(str(run))
-    if folder.has("started") and not folder.has("ended"):
+    is_own = is_same(supervisor, folder.supervisor() or {})
+    if is_own and folder.has("started") and not folder.has("ended"):
         # Without this record, on a full disk, a fence searches all processes.
         with contextlib.suppress(OSError):
-            write_json(folder.file("swept"), identity(), durable=False)
+            write_json(folder.file("swept"), {**identity(), "supervisor": supervisor}, durable=False)
 
 
 def sweep_orphans() -> None:
@@ -3415,11 +3519,24 @@ class Zygote:
                 if not chunk:
                     return
                 request += chunk
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:
+                refuse_fork(fds[0], error)
+                continue
             if pid == 0:
                 detach(layout, bytes(request), fds[0])
             os.close(fds[0])
             os.waitpid(pid, 0)
+
+
+def refuse_fork(report: int, error: OSError) -> None:
+    """Answer a start for which no process could be forked, and close its pipe."""
+    words = f"This host cannot fork the run's supervisor: {error.strerror}. The account is at its limit of processes"
+    refused = Refused("os_error", f"{words} (ulimit -u), or memory is short. End processes, or raise the limit.")
+    with contextlib.suppress(OSError):
+        write_all(report, json.dumps(refused.answer()).encode())
+    os.close(report)
 
 
 # ----------------------------------------------------------------------------------------- commands
@@ -3550,10 +3667,11 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
         plan = folder.plan() or {}
         left = [describe(proc) for found in remains(folder) for proc in found]
         busy = [] if left else busy_slots(folder, plan, token)
-        own, foreign = ([], []) if left or busy else device_strangers(folder, plan)
-        if left or busy or own:
+        own, foreign, unlisted = ([], [], []) if left or busy else device_strangers(folder, plan)
+        if left or busy or own or unlisted:
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
-            return {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
+            answer = {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
+            return {**answer, "unlisted": [unlisted_words(device) for device in unlisted]} if unlisted else answer
         if plan and not folder.has("ended"):
             # On a full disk the next fence or recovery writes it.
             with contextlib.suppress(OSError):
@@ -3616,17 +3734,19 @@ def busy_slots(folder: RunFolder, plan: Json, token: int) -> list[Json]:
     return found
 
 
-def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Json]]:
+def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Json], list[str]]:
     """Return the processes on a run's GPUs that belong to no known run: possible own ones, and foreign ones.
 
-    A process of this account that is younger than the run may be its own. Each foreign process has its ``slot``.
+    A process of this account that is younger than the run may be its own. Each foreign process has its ``slot``. The
+    third result lists the GPUs on which the run's processes can no longer be seen.
     """
     slots = {device: index for index, device in slot_devices(plan).items() if device is not None}
     known = folder.supervisor() or {}
     # No process of a run from before the last boot is alive.
-    start = number(known.get("start_time")) if known.get("boot_id") == boot_id() else 1 << 62
+    is_of_this_boot = known.get("boot_id") == boot_id()
+    start = number(known.get("start_time")) if is_of_this_boot else 1 << 62
     own, foreign = [], []
-    users = device_users(slots)
+    users, unlisted = device_users(folder.layout, slots)
     procs = all_procs() if users else {}
     spared = known_processes(procs) | ancestors(os.getpid(), procs) if users else set()
     for user in users:
@@ -3637,7 +3757,7 @@ def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Js
             own.append(describe(proc))
         else:
             foreign.append({"slot": slots[user["device"]], **user})
-    return own, foreign
+    return own, foreign, unlisted if is_of_this_boot else []
 
 
 def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
@@ -3742,18 +3862,38 @@ def run_state(folder: RunFolder) -> str:
     return "lost" if folder.has("started") else "gone"
 
 
-def status(layout: Layout, devices: dict[int, str | None] | None = None) -> Json:
-    """Return all runs of this host and the holder of each slot.
+def status(layout: Layout, devices: dict[int, str | None] | None = None, names: Iterable[str] | None = None) -> Json:
+    """Return runs of this host and the holder of each slot.
+
+    The runs take at most :data:`STATUS_BYTES`: those that have not ended come first, then the newest. ``left_out``
+    counts the rest.
 
     :param devices: slots to check in addition to those that were ever locked here, with their devices
+    :param names: the only runs to return; None = all
     """
-    runs = {name: run_status(layout.run(name)) for name in layout.runs() if layout.run(name).exists}
+    folders = [folder for folder in map(layout.run, layout.runs() if names is None else names) if folder.exists]
+    runs: Json = {}
+    room = STATUS_BYTES
+    for folder in sorted(folders, key=status_order):
+        found = run_status(folder)
+        room -= len(json.dumps({folder.name: found}))
+        if room < 0:
+            break
+        runs[folder.name] = found
     devices = devices or {}
     stuck = stuck_slots(layout)
     slots = {}
     for index in sorted({*layout.slots(), *devices}):
         slots[str(index)] = {"held_by": slot_holder(layout, index, devices, stuck)}
-    return {"runs": runs, "slots": slots, "stores": layout.stores()}
+    return {"runs": runs, "left_out": len(folders) - len(runs), "slots": slots, "stores": layout.stores()}
+
+
+def status_order(folder: RunFolder) -> tuple[bool, float]:
+    """Return a key that sorts runs that have not ended first, then the newest."""
+    try:
+        return folder.has("ended"), -os.lstat(folder.path).st_mtime
+    except FileNotFoundError:
+        return True, 0.0
 
 
 def slot_holder(layout: Layout, index: int, devices: dict[int, str | None], stuck: dict[int, str]) -> str | None:
@@ -3768,8 +3908,8 @@ def slot_holder(layout: Layout, index: int, devices: dict[int, str | None], stuc
     holder = machine_holder(layout.machine_lock(index, device))
     if holder is not None or index not in devices or device is None:
         return holder
-    users = device_users([device])
-    return process_words(users[0]) if users else None
+    users, unlisted = device_users(layout, [device])
+    return process_words(users[0]) if users else unlisted_words(device) if unlisted else None
 
 
 def stuck_slots(layout: Layout) -> dict[int, str]:
@@ -3793,7 +3933,7 @@ def run_status(folder: RunFolder) -> Json:
     ``unrenewed_s`` is measured on this host's own clock. It is None if no reading of this boot is known.
     """
     state, known, plan = folder.state(), folder.supervisor() or {}, folder.plan() or {}
-    renewed = (read_json(folder.file("renewed")) or {}).get("renewed_boottime_s", state.get("prepared_boottime_s"))
+    renewed = folder.renewal().get("renewed_boottime_s", state.get("prepared_boottime_s"))
     of_this_boot = known.get("boot_id") == boot_id()
     # The ``ended`` event is sent shortly before the file that records it. Until then state.json counts.
     ended = folder.ended() or (state if state.get("state") == "ended" else {})
@@ -3814,35 +3954,147 @@ def collect(layout: Layout, older_than_s: float, *, runs: Iterable[str] | None =
             dry_run: bool = False) -> Json:  # fmt: skip
     """Remove the folders of runs that ended long ago, and archives unused for as long. Return their sizes.
 
-    Tombstones stay, because a late start of a removed run must be refused.
+    Folders of runs that were never started, such as those of refused starts, are removed likewise. Tombstones stay,
+    because a late start of a removed run must be refused.
 
     :param runs: only these; None = all
     :param archives: ``payloads/<digest>`` and ``libraries/<digest>`` to remove; an archive in use stays
     :param dry_run: remove nothing; return what could be removed, with all unused archives
+    :raises OSError: nothing could be removed; the first error
     """
     sizes: dict[str, int] = {}
-    wanted, now = None if runs is None else set(runs), time.time()
+    wanted, now, failed = None if runs is None else set(runs), time.time(), None
+    if not dry_run:
+        finish_removals(layout)
     for name in layout.runs():
-        folder = layout.run(name)
         if len(sizes) == COLLECT_LIMIT:
             break
+        if wanted is not None and name not in wanted:
+            continue
         try:
-            age = now - os.stat(folder.file("ended")).st_mtime
-            is_old = age >= older_than_s and (wanted is None or name in wanted)
-            lock = take_lock(folder.file("lock")) if is_old else None
-        except FileNotFoundError:
+            size = collect_run(layout.run(name), older_than_s, now, dry_run=dry_run)
+        except OSError as error:
+            failed = failed or error
             continue
-        if lock is None:
-            continue
-        sizes[name] = tree_bytes(folder.path)
-        if not dry_run:
-            layout.bury(name, None)
-            shutil.rmtree(folder.path, ignore_errors=True)
-        os.close(lock)
+        if size is not None:
+            sizes[name] = size
     found = collect_archives(layout, older_than_s, None if dry_run else set(archives))
     if not dry_run:
         forget_tombstones(layout, now)
+    if failed is not None and not dry_run and not sizes and not found:
+        raise failed
     return {"removed": sorted(sizes), "sizes": sizes, "archives": found}
+
+
+def collect_run(folder: RunFolder, older_than_s: float, now: float, *, dry_run: bool) -> int | None:
+    """Remove the folder of an old run. Return the bytes that this frees on the disk, None if the run stays.
+
+    :raises OSError: the tombstone cannot be written, or the folder cannot be renamed
+    """
+    was_started = folder.has("started")
+    if not is_collectable(folder, older_than_s, now) or folder.alive():
+        return None
+    if dry_run:
+        return None if is_locked(folder.file("lock")) else tree_bytes(folder.path)
+    try:
+        lock = take_lock(folder.file("lock"))
+    except FileNotFoundError:
+        return None
+    if lock is None:
+        return None
+    try:
+        if folder.has("started") != was_started:
+            return None
+        size = tree_bytes(folder.path)
+        bury_collected(folder)
+        hidden = f".{folder.name}.{random.getrandbits(48):012x}{DELETED}"
+        hidden = os.path.join(os.path.dirname(folder.path), hidden)
+        os.rename(folder.path, hidden)
+        remove_tree(hidden)
+        return max(0, size - tree_bytes(hidden))
+    finally:
+        os.close(lock)
+
+
+def is_collectable(folder: RunFolder, older_than_s: float, now: float) -> bool:
+    """Return whether a run ended long ago, or was never started and nothing in its folder changed for as long."""
+    with contextlib.suppress(FileNotFoundError):
+        return now - os.stat(folder.file("ended")).st_mtime >= older_than_s
+    if folder.has("started"):
+        return False
+    newest = max((found.st_ctime for _, found in walk_tree(folder.path)), default=now)
+    return now - newest >= (older_than_s if folder.buried else max(older_than_s, UNSTARTED_S))
+
+
+def bury_collected(folder: RunFolder) -> None:
+    """Write the tombstone of a run that is about to be removed. On a full disk its folders make room.
+
+    The run's ``ended`` file stays until then, because it refuses a late start as well.
+    """
+    try:
+        return folder.layout.bury(folder.name, None)
+    except OSError:
+        if not folder.has("ended"):
+            raise
+    for name in names_in(folder.path):
+        if os.path.isdir(folder.file(name)):
+            remove_tree(folder.file(name))
+    folder.layout.bury(folder.name, None)
+
+
+def finish_removals(layout: Layout) -> None:
+    """Remove what earlier collections have left of the folders of runs."""
+    runs = os.path.join(layout.state_dir, "runs")
+    for name in names_in(runs):
+        if name.startswith(".") and name.endswith(DELETED):
+            remove_tree(os.path.join(runs, name))
+
+
+def remove_tree(root: str) -> None:
+    """Remove a file or folder of any depth. What cannot be removed stays.
+
+    Folders get the access rights that their removal needs.
+    """
+    if os.path.islink(root) or not os.path.isdir(root):
+        with contextlib.suppress(OSError):
+            os.unlink(root)
+        return
+    waiting, emptied = [root], set[str]()
+    while waiting:
+        folder = waiting.pop()
+        with contextlib.suppress(OSError):
+            if folder in emptied:
+                os.rmdir(folder)
+                continue
+            emptied.add(folder)
+            waiting.append(folder)
+            make_removable(folder)
+            waiting += remove_files(folder, root)
+
+
+def remove_files(folder: str, root: str) -> list[str]:
+    """Remove the files of a folder and return its folders. Those with long paths are moved to ``root``."""
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    folders = []
+    for entry in found:
+        with contextlib.suppress(OSError):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+            elif len(os.fsencode(entry.path)) <= LONG_PATH:
+                folders.append(entry.path)
+            else:
+                make_removable(entry.path)
+                moved = os.path.join(root, f"{random.getrandbits(64):016x}{DELETED}")
+                os.rename(entry.path, moved)
+                folders.append(moved)
+    return folders
+
+
+def make_removable(folder: str) -> None:
+    """Give the owner of a folder all access rights, which the removal of its content needs."""
+    if os.lstat(folder).st_mode & 0o700 != 0o700:
+        os.chmod(folder, 0o700)
 
 
 def forget_tombstones(layout: Layout, now: float) -> None:
@@ -3885,21 +4137,26 @@ def remove_archive(path: str) -> None:
     if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
         return
-    hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}.deleted")
+    hidden = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}{DELETED}")
     os.rename(path, hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    remove_tree(hidden)
 
 
 def tree_bytes(path: str) -> int:
     """Return the bytes on disk of a file, or of a folder with all files below it."""
-    total = 0
-    with contextlib.suppress(OSError):
-        total = os.lstat(path).st_blocks * 512
-    for base, folders, files in os.walk(path):
-        for name in folders + files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(base, name)).st_blocks * 512
-    return total
+    return sum(found.st_blocks * 512 for _, found in walk_tree(path))
+
+
+def walk_tree(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and status of a file, or of a folder and everything below it. What cannot be read is left out."""
+    waiting = [path]
+    while waiting:
+        one = waiting.pop()
+        with contextlib.suppress(OSError):
+            found = os.lstat(one)
+            yield one, found
+            if stat.S_ISDIR(found.st_mode):
+                waiting += [os.path.join(one, name) for name in os.listdir(one)]
 
 
 @contextlib.contextmanager
@@ -3984,20 +4241,27 @@ def renew(layout: Layout, runs: list[str], reading: float, orphan_timeout_s: flo
     """Set the deadline of some runs to ``reading`` + ``orphan_timeout_s``, 0 = never.
 
     The reading is this host's own, from a heartbeat. A reading from the future is refused. A reading
-    that is older than the last one changes nothing.
+    that is older than the last one changes nothing. A run that cannot be renewed does not keep others from it.
+
+    :raises OSError: of the first run that could not be renewed
     """
     if reading > boottime():
         raise Refused("bad_plan", f"boottime_s: must not be in this host's future, got {reading:g}", field="boottime_s")
+    failed: OSError | None = None
     for name in runs:
         folder = layout.run(name)
-        known = read_json(folder.file("renewed")) or {}
+        known = folder.renewal()
         if not folder.exists or folder.has("ended") or known.get("renewed_boottime_s", -1.0) >= reading:
             continue
         deadline = reading + orphan_timeout_s if orphan_timeout_s else 0
-        document = {"renewed_boottime_s": reading, "deadline_boottime_s": deadline}
-        write_json(folder.file("renewed"), document, durable=False)
+        try:
+            folder.renew(reading, deadline)
+        except OSError as error:
+            failed = failed or error
         # The new deadline may be nearer than the old one, which may have been "never".
         folder.ring()
+    if failed is not None:
+        raise failed
 
 
 def probe(layout: Layout) -> Json:
@@ -4139,7 +4403,7 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     for path in paths:
         shared[path], words = look_at_shared(path, nonce)
         problems += words
-    return {**answer, "foreign": device_users(devices), "problems": problems, "shared": shared}
+    return {**answer, "foreign": device_users(layout, devices)[0], "problems": problems, "shared": shared}
 
 
 # --------------------------------------------------------------------------------------------- logs
@@ -4486,7 +4750,9 @@ def hole_of(path: str, offset: int, size: int) -> tuple[int, int] | None:
 
     :param size: of the log, bytes
     """
-    gaps = (read_json(os.path.join(os.path.dirname(path), "gaps.json")) or {}).get("gaps")
+    # The rank may have replaced the file. The supervisor never writes a longer one.
+    content = read_bytes(os.path.join(os.path.dirname(path), "gaps.json"), IN_PLACE_BYTES)
+    gaps = (parse_object(content or b"") or {}).get("gaps")
     for pair in gaps if isinstance(gaps, list) else ():
         if isinstance(pair, list) and len(pair) == 2 and number(pair[0]) >= 0:
             end = min(number(pair[1]), size)
@@ -4832,6 +5098,7 @@ class Follow:
         os.set_blocking(self.stdin, False)
         self._handle(self.stdin, self._read_input)
         self._handle(self.wake_reader, self._drain_wake)
+        self._handle(self.zygote.socket.fileno(), self._end)
         if self.watcher.fd >= 0:
             self._handle(self.watcher.fd, self._note_changes)
         code = 0
@@ -4975,7 +5242,17 @@ class Follow:
             with contextlib.suppress(OSError):
                 os.write(self.wake_writer, b"!")
 
-        threading.Thread(target=body, daemon=True).start()
+        try:
+            threading.Thread(target=body, daemon=True).start()
+        except RuntimeError as error:
+            self.threads -= 1
+            words = f"This host has no room for another thread: {error}. End processes of the account, or raise"
+            raise Refused("busy", f"{words} its limit (ulimit -u).") from error
+
+    def _end(self) -> None:
+        """End the channel because the zygote is gone. The control side connects again and gets another one."""
+        self._forget(self.zygote.socket.fileno())
+        self.open = False
 
     def _drain_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -5208,7 +5485,8 @@ class Follow:
     def _status(self, fields: Fields) -> Callable[[], Json]:
         items = [Fields(item, "slots") for item in fields.items("slots", limit=65536, default=[])]
         devices = {slot.integer("slot", 0, 65535): slot.text("device", DEVICE, default=None) for slot in items}
-        return lambda: status(self.layout, devices)
+        names = fields.texts("runs", RUN_NAME, limit=COLLECT_LIMIT) if "runs" in fields.values else None
+        return lambda: status(self.layout, devices, names)
 
     def _preflight(self, fields: Fields) -> Callable[[], Json]:
         paths = fields.texts("shared_paths", limit=64, default=[])
@@ -5315,9 +5593,12 @@ class Follow:
                 self.recovering.discard(folder.name)
             return {}
 
-        with contextlib.suppress(Refused):
+        # Before the thread exists, because a quick one removes the name at once.
+        self.recovering.add(folder.name)
+        try:
             self._start_thread(None, work)
-            self.recovering.add(folder.name)
+        except Refused:
+            self.recovering.discard(folder.name)
 
     def _pump(self) -> None:
         """Send the new data of all subscriptions, one frame of each stream in turn."""
@@ -5458,10 +5739,8 @@ def role_fence(layout: Layout, args: argparse.Namespace) -> Json:
 
 def role_status(layout: Layout, args: argparse.Namespace) -> Json:
     """Show all runs, or one."""
-    found = status(layout.ensure())
-    if args.run:
-        found["runs"] = {name: run for name, run in found["runs"].items() if name == args.run}
-    return {"ok": True, **found}
+    names = [checked_run(layout, args.run).name] if args.run else None
+    return {"ok": True, **status(layout.ensure(), names=names)}
 
 
 def role_collect(layout: Layout, args: argparse.Namespace) -> Json:

@@ -88,6 +88,9 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
                     raise _store_error(error) from error
             except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
                 raise _store_error(error) from error
+            except OverflowError as error:
+                # SQLite's driver raises it for integers of more than 64 bits.
+                raise StoreError(f"The store cannot hold this value: {error}") from error
         raise AssertionError("unreachable")
 
     return cast("Callable[Concatenate[S, P], T]", transaction)
@@ -107,6 +110,8 @@ def reading(work: Callable[[], T]) -> T:
         except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
             if not _is_lost(error) or attempt == TRIES - 1:
                 raise _store_error(error) from error
+        except OverflowError as error:
+            raise StoreError(f"The store cannot hold this value: {error}") from error
     raise AssertionError("unreachable")
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreSetBackError
 from airflow_provider_dtrain.store import fast
 from airflow_provider_dtrain.store.base import Base, guard, reads, set_back, writes
 from airflow_provider_dtrain.store.fast import Statement
@@ -25,6 +25,8 @@ from airflow_provider_dtrain.store.views import store_mark
 LOG_TAIL_BYTES = 64 * 1024
 #: Key in the body of a stored event: seconds by which the host's clock was ahead. Measured here, not by the host.
 OFFSET_KEY = "clock_offset_s"
+#: Name of a run after the mark of its store: trial, attempt and token.
+_RUN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 _RANK_STREAM = re.compile(r"rank(\d+)\.(events|log)")
 Handler = Callable[[Connection, Row[Any], Mapping[str, Any], int | None], None]
 
@@ -66,7 +68,8 @@ class Events(Base):
             that are left out, with ``offset``, ``bytes``, ``lines``, ``code`` and ``reason``
         :param epoch: number of restarts of the stream; see :meth:`begin_epoch`
         :param clock_offset_s: seconds by which the host's clock is ahead of this one; stored with each event
-        :raises StaleWatchError: the watch is not current, or the stream is not at ``old_offset`` of ``epoch``
+        :raises StaleWatchError: the watch is not current
+        :raises StoreSetBackError: the stream is not at ``old_offset`` of ``epoch``
         """
         attempt = guard(conn, attempt_id, watch)
         token = _token_of(conn, attempt_id)
@@ -119,7 +122,8 @@ class Events(Base):
         :param old_offset: committed offset of the previous epoch
         :param epoch: number of the new epoch
         :param reason: in words
-        :raises StaleWatchError: the watch is not current, or the stream is at another offset or epoch
+        :raises StaleWatchError: the watch is not current
+        :raises StoreSetBackError: the stream is at another offset or epoch
         """
         guard(conn, attempt_id, watch)
         token = _token_of(conn, attempt_id)
@@ -217,6 +221,17 @@ class Events(Base):
         ]
 
     @reads
+    def kinds_of(self, conn: Connection, attempt_id: int, kinds: Sequence[str]) -> list[tuple[str, str, str]]:
+        """Return each (host, stream, kind) of the attempt's current run that has events of these kinds.
+
+        A rank may write any number of such events, so their bodies are not read.
+        """
+        of = events.c
+        query = sa.select(of.host, of.stream, of.kind).distinct().where(of.attempt_id == attempt_id)
+        query = query.where(of.token == _token_of(conn, attempt_id), of.kind.in_(list(kinds)))
+        return [(row.host, row.stream, row.kind) for row in conn.execute(query)]
+
+    @reads
     def check_watch(
         self, conn: Connection, attempt_id: int, watch: int, *, followed: AttemptView | None = None
     ) -> None:
@@ -277,10 +292,9 @@ class Events(Base):
         mark = f"{store_mark(conn)}-t"
         found = {}
         for name in runs:
-            trial, _, rest = name.removeprefix(mark).partition(".")
-            number, _, token = rest.partition(".")
-            if name.startswith(mark) and trial.isdigit() and number.isdigit() and token.isdigit():
-                found[name] = (int(trial), int(number), int(token))
+            parts = _RUN.fullmatch(name.removeprefix(mark))
+            if name.startswith(mark) and parts is not None:
+                found[name] = (int(parts[1]), int(parts[2]), int(parts[3]))
         known: dict[tuple[int, int, int], Any] = {}
         held = (allocation_slots.c.host == host, allocation_slots.c.released_at.is_(None))
         for some in _chunks(list(found.values()), 200):
@@ -352,11 +366,12 @@ class _Stream(NamedTuple):
     epoch: int
 
 
-def _moved(attempt_id: int, host: str, stream: str, old: int) -> StaleWatchError:
-    return StaleWatchError(
-        f"Stream {stream} of attempt {attempt_id} on host '{host}' is no longer at byte {old}: another follower has "
-        "committed it."
-    )
+def _moved(attempt_id: int, host: str, stream: str, old: int) -> StoreSetBackError:
+    """Return the error for a stream at another position, although the follower's watch is current.
+
+    The store has lost commits, or has one that this follower took for lost: the follower must read its state again.
+    """
+    return set_back(attempt_id, f"stream {stream} of host '{host}' is not at byte {old}")
 
 
 def _positions(conn: Connection, attempt_id: int) -> dict[tuple[str, str], tuple[int, int]]:

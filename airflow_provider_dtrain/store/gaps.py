@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.quotas import Usage, names_of
+from airflow_provider_dtrain.core.quotas import SupervisorKey, Usage, names_of
 from airflow_provider_dtrain.store.base import Base, reads
-from airflow_provider_dtrain.store.tables import events, metrics, streams
+from airflow_provider_dtrain.store.tables import allocations, attempts, events, metrics, streams
 
 GAP = "gap"
 #: Most separate gaps of one stream. Later gaps are merged into the last one with the same code.
@@ -35,9 +35,27 @@ class Gaps(Base):
         rows = sa.select(metrics.c.metrics).where(metrics.c.attempt_id == attempt_id)
         latest = conn.scalars(rows.order_by(metrics.c.id.desc()).limit(NAMES_OF_ROWS))
         return Usage(
+            of_supervisors=_of_supervisors(conn, attempt_id),
             events=sum(counts.values()), event_bytes=int(size or 0), checkpoints=counts.get("checkpoint", 0),
             reports=counts.get("report", 0), validations=counts.get("validation", 0), names=names_of(latest),
         )  # fmt: skip
+
+
+def _of_supervisors(conn: Connection, attempt_id: int) -> dict[SupervisorKey, set[int]]:
+    """Return the numbers of the events that the supervisors of an attempt's current run have stored."""
+    # Only the rank of an exit is checked to be an integer.
+    rank = sa.case((events.c.kind == "exit", events.c.body["rank"].as_integer()))
+    query = (
+        sa.select(events.c.host, events.c.kind, events.c.seq, rank.label("rank"))
+        .join(attempts, attempts.c.id == events.c.attempt_id)
+        .join(allocations, allocations.c.id == attempts.c.allocation_id)
+        .where(events.c.attempt_id == attempt_id, events.c.token == allocations.c.token)
+        .where(events.c.stream == "supervisor.events", events.c.kind != GAP)
+    )
+    found: dict[SupervisorKey, set[int]] = {}
+    for row in conn.execute(query):
+        found.setdefault((row.host, row.kind, row.rank), set()).add(row.seq)
+    return found
 
 
 def add_gaps(conn: Connection, key: Mapping[str, Any], marks: Sequence[Mapping[str, Any]]) -> None:

@@ -73,6 +73,10 @@ from airflow_provider_dtrain.store.views import run_name, store_mark
 TURNS = 5
 #: An exclusion that leaves no host that could serve the trial expires after this time.
 EXCLUDED_FOR = timedelta(minutes=10)
+#: Grants that a store can have lost with its last backup: a thousand per second for 34 years.
+MOST_RAISE = 2**40
+#: Highest token that a host can raise the counter to. Supervisors accept 10**18, so most of the tokens stay free.
+TOKEN_LIMIT = 2**56
 _TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial")))
 _TAKE_UP = Statement(
     allocations.update()
@@ -337,11 +341,14 @@ class Queue(Ending):
 
     @writes
     def raise_token(self, conn: Connection, at_least: int) -> int:
-        """Raise the token counter to the highest token that hosts have seen, and return it.
+        """Raise the token counter to the highest token that a host has seen, and return the counter.
 
-        This is needed after a restore from a backup.
+        This is needed after a restore from a backup. The counter stays as it is when no backup explains the token: a
+        host reads it from a file that user code can write, and a counter at its maximum would end all grants.
         """
         current = raise_token(conn, 0)
+        if at_least > min(current + MOST_RAISE, TOKEN_LIMIT):
+            return current
         return raise_token(conn, max(0, at_least - current))
 
 

@@ -1,9 +1,9 @@
 """Checkpoints on disk, which are complete or do not exist.
 
 A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, ``metadata.json``, and in some cases
-``pending.pt``. It is written under a name that starts with a dot, fsynced and renamed. ``metadata.json`` holds the size
-and sha256 of each file, and a checksum of itself. Files are loaded with ``weights_only=True``: no pickle of a
-checkpoint is ever run.
+``pending.pt`` and ``others.pt``. It is written under a name that starts with a dot, fsynced and renamed.
+``metadata.json`` holds the size and sha256 of each file, and a checksum of itself. Files are loaded with
+``weights_only=True``: no pickle of a checkpoint is ever run.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ STATE = "state.pt"
 RNG = "rng.pt"
 #: Gradients of each rank of an unfinished group of batches. The file exists only if there are any.
 PENDING = "pending.pt"
+#: States of prepared objects that differ between the ranks, for each rank. The file exists only if there are any.
+OTHERS = "others.pt"
 #: Suffixes of folders that are not checkpoints.
 TEMPORARY = ".tmp"
 DELETED = ".deleted"

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_dtrain.train import batch_size, seeding, sharded_tensors, telling
 from airflow_provider_dtrain.train.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader
+from airflow_provider_dtrain.train.dataset_comparison import DatasetComparison
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.ending import Ending
 from airflow_provider_dtrain.train.environment import Environment
@@ -65,7 +66,7 @@ class Context(Ending):
         self._position: Callable[[int, int | None], Position] = self._script_position
         self._records_per_epoch: int | None = None
         self._streams_apart = self._stepped = False
-        self._schedules = Schedules()
+        self._schedules, self._datasets = Schedules(), DatasetComparison(distributed)
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
@@ -154,21 +155,24 @@ class Context(Ending):
 
         Global batch ``b`` of an epoch holds the same samples with any number of slots.
 
-        :param dataset: map-style, with a length
+        :param dataset: map-style, with a length; the whole data set on each rank
         :param batch_size: samples per rank and step; default: :attr:`per_slot_batch_size`
         :param shuffle: shuffle by the trial's seed, in a new order each epoch
         :param drop_last: drop a smaller last batch. Otherwise it is divided evenly, and at most ``slots - 1`` samples
             occur twice
         :param max_batches: length of an epoch in batches; default: the whole data set
         :param options: options of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``pin_memory``
+        :raises SetupError: the data set differs between the ranks
         """
         self._progress.has_loader = True
-        return Loader(
+        loader = Loader(
             dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
             size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,
             drop_last=drop_last, max_batches=max_batches, options=options, timings=self._timings,
             on_last=self._gradients.announce_last, leaves=lambda: self.stop_requested,
         )  # fmt: skip
+        self._datasets.refuse_part(dataset, "ctx.loader", "training")
+        return loader
 
     def validation_loader(self, dataset: Any, *, batch_size: int | None = None, **options: Any) -> Any:
         """Return this rank's share of validation data, in order. Each sample is on exactly one rank.
@@ -176,9 +180,14 @@ class Context(Ending):
         Shares may differ by one sample, so pass their size to :meth:`report_validation` as ``weight``. Call a model
         with buffers (batch norm) as ``dtrain.unwrap(model)`` here: DistributedDataParallel exchanges buffers in each
         call, and would wait for a rank that has no batch left.
+
+        :param dataset: map-style, with a length; the whole data set on each rank
+        :raises SetupError: the data set differs between the ranks
         """
-        return validation_loader(dataset, rank=self.distributed.get_rank(), size=self.distributed.get_size(),
-                                 per_slot=batch_size or self.per_slot_batch_size, options=options)  # fmt: skip
+        loader = validation_loader(dataset, rank=self.distributed.get_rank(), size=self.distributed.get_size(),
+                                   per_slot=batch_size or self.per_slot_batch_size, options=options)  # fmt: skip
+        self._datasets.refuse_part(dataset, "ctx.validation_loader", "validation")
+        return loader
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the remaining epochs, up to ``count - 1``. The first may be a restored, partly trained epoch.

@@ -138,10 +138,14 @@ class Loader:
         self._on_last = on_last
         #: Whether the epoch must end before its next batch. Called inside ``ctx.epochs`` only.
         self._leaves = leaves if progress.in_epochs else None
+        if max_batches is not None and max_batches < 1:
+            raise EmptyLoaderError(
+                f"max_batches must be 1 or more, got {max_batches}: no batch is left. Leave it out to take all data."
+            )
         if not len(self):
             raise EmptyLoaderError(
                 f"The training data has {len(dataset)} samples, a global batch takes {per_slot * size}, and drop_last "
-                f"drops smaller ones: no batch is left (max_batches: {max_batches})."
+                "drops smaller ones: no batch is left. Use drop_last=False or a smaller batch size."
             )
 
     def __len__(self) -> int:
@@ -228,31 +232,40 @@ def refuse_empty(dataset: Any, what: str) -> None:
 class SeededBatches:
     """Data set in a loader worker that seeds the random generators anew for each batch.
 
+    All other attributes are those of the data set, also when a ``worker_init_fn`` sets them.
+
     :param dataset: map-style
     :param seed: seed of this rank and epoch
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
+        # Names that the data set does not have itself.
+        self.__dict__.update(_dtrain_dataset=dataset, _dtrain_seed=seed)
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._dtrain_dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_dataset" not in self.__dict__:
+        if name.startswith("__") or "_dtrain_dataset" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._dataset, name)
+        return getattr(self._dtrain_dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dtrain_dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dtrain_dataset, name)
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         number, *samples = indices
-        seed_everything(derive(self._seed, number))
-        fetch = getattr(self._dataset, "__getitems__", None)
-        return fetch(samples) if fetch is not None else [self._dataset[index] for index in samples]
+        seed_everything(derive(self._dtrain_seed, number))
+        fetch = getattr(self._dtrain_dataset, "__getitems__", None)
+        return fetch(samples) if fetch is not None else [self._dtrain_dataset[index] for index in samples]
 
     def __getitem__(self, numbered: tuple[int, Any]) -> Any:
         number, index = numbered
-        seed_everything(derive(self._seed, number))
-        return self._dataset[index]
+        seed_everything(derive(self._dtrain_seed, number))
+        return self._dtrain_dataset[index]
 
 
 def torch_loader(

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.train.data import rank_batches, refuse_empty, torch
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
 from airflow_provider_dtrain.train.index_comparison import Sharing, compare, draw_alike
-from airflow_provider_dtrain.train.index_source import IndexSource, is_indexed, sampler_parts, set_epoch
+from airflow_provider_dtrain.train.index_source import IndexSource, is_indexed, known_length, sampler_parts, set_epoch
 from airflow_provider_dtrain.train.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -96,6 +96,8 @@ class Shares:
         #: None: the loader is a stream.
         self._source = self._verdict.source
         self._by_sample = self._source is not None and self._source.by_sample
+        #: Number of batches in the epoch that :meth:`training` began last, the same on all ranks; None: not counted.
+        self.drawn: int | None = None
         #: Distance by which one batch moves the position.
         self.stride = 1
         if self._source is not None:
@@ -118,23 +120,32 @@ class Shares:
         :raises EmptyLoaderError: the loader yields no batch
         """
         if self._source is None:
-            known = [length for length in self._distributed.allgather(_length(self.loader)) if length is not None]
+            known = [length for length in self._distributed.allgather(known_length(self.loader)) if length is not None]
             if len(known) < self._size:
                 return None
-            whole = min(known)
+            # A rank without validation data has no metrics. The other ranks' metrics count.
+            whole = max(known) if self._what == "validation" else min(known)
         elif self.sharing is Sharing.OWN:
-            whole = (min if self._drops() else max)(self._verdict.batches) if all(self._verdict.batches) else 0
-        elif self._drops():
-            whole = len(self._source) // self.stride
+            whole = self._own_length(self._verdict.batches)
         else:
-            whole = -(-len(self._source) // self.stride)
+            whole = self._cut_length(len(self._source))
         if not whole:
             raise self.nothing()
         return whole
 
+    def _cut_length(self, items: int) -> int:
+        """Return the number of batches per rank in an epoch of this many samples, or batches of a user's sampler."""
+        return items // self.stride if self._drops() else -(-items // self.stride)
+
+    def _own_length(self, counts: Sequence[int]) -> int:
+        """Return the number of batches per rank in an epoch in which the ranks draw these numbers of batches."""
+        if not all(counts) and self._what != "validation":
+            return 0
+        return (min if self._drops() and all(counts) else max)(counts)
+
     def nothing(self) -> EmptyLoaderError:
         """Return the error of a loader that yields no batch."""
-        samples = _length(self.loader.dataset) if self._source is not None else None
+        samples = known_length(self.loader.dataset) if self._source is not None else None
         of = f" ({samples} samples)" if samples is not None else ""
         if self.sharing is Sharing.OWN:
             counts = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(self._verdict.batches))
@@ -149,23 +160,26 @@ class Shares:
         """Return this rank's batches of an epoch, from a position on. Called by all ranks.
 
         :param offset: where the first batch begins, in units of :attr:`stride`
-        :param length: number of batches in the epoch; a rank whose own data ends earlier repeats it from the start
+        :param length: number of batches in the epoch; a rank whose own data ends earlier repeats it from the start. A
+            sampler whose epochs differ in length overrides it, see :attr:`drawn`.
         """
         if self._source is None:
             return self._stream(epoch, offset, length)
         first = offset // self.stride
         if self.sharing is Sharing.OWN:
             batches = self._own(self._source.draw(epoch), drops=self._drops())
-            if not batches:
+            if epoch and self._source.plain is None:
+                length = self.drawn = self._own_length(self._distributed.allgather(len(batches)))
+            if not batches or length == 0:
                 raise self.nothing()
             batches = [batches[i % len(batches)] for i in range(first, length or len(batches))]
-        elif self._by_sample:
-            order, per_slot, drops = self._drawn(self._source, epoch), self.loader.batch_size, self._drops()
-            batches = list(rank_batches(
-                order, start=offset, per_slot=per_slot, rank=self._rank, size=self._size, drop_last=drops
-            ))  # fmt: skip
         else:
-            batches = self._dealt(self._drawn(self._source, epoch))[first:]
+            order = self._drawn(self._source, epoch)
+            self.drawn = self._cut_length(len(order))
+            batches = list(rank_batches(
+                order, start=offset, per_slot=self.loader.batch_size, rank=self._rank, size=self._size,
+                drop_last=self._drops(),
+            )) if self._by_sample else self._dealt(order)[first:]  # fmt: skip
         return self._load(batches, derive(self._seed, "loader", epoch, self._rank), first)
 
     def validation(self) -> Iterator[Any]:
@@ -206,7 +220,7 @@ class Shares:
 
     def _stream(self, epoch: int, skip: int, length: int | None) -> Iterator[Any]:
         """Yield the batches of an iterable. With a length, restart it when it ends too early."""
-        left = None if length is None else length - skip
+        left = None if length is None else max(0, length - skip)
         for number in itertools.count() if left != 0 else ():
             iterator, taken, first = self._opened(epoch, number, skip)
             if not taken:
@@ -261,6 +275,24 @@ class Shares:
             self._size, ranks,
         )  # fmt: skip
 
+    def converted(self, offset: int, batches: int, sharing: str) -> int:
+        """Return the position of a checkpoint in the units of this loader. A stream counts batches, not samples.
+
+        :param offset: position in the epoch, in the units of the loader at that time
+        :param batches: number of batches trained in the epoch
+        :param sharing: value of the checkpoint's :class:`Sharing`, empty if it is not known
+        """
+        stream = self.sharing is Sharing.STREAM
+        if not (sharing or stream) or (sharing == Sharing.STREAM.value) == stream or offset == batches * self.stride:
+            return offset
+        if not self._rank:
+            log.warning(
+                "The sharing of the training data is %r now and was %r when the checkpoint was written. Training "
+                "resumes after %d batches of the epoch. In this epoch, some samples may be repeated or skipped. The "
+                "next epoch is complete.", self.sharing.value, sharing or "unknown", batches,
+            )  # fmt: skip
+        return batches * self.stride
+
     def _say(self) -> None:
         """Log once, on rank 0, how the ranks use a loader that the library does not cut."""
         if self._size == 1 or self._rank:
@@ -269,12 +301,18 @@ class Shares:
         if self.sharing is Sharing.OWN:
             counts = self._verdict.batches
             again = f"; {self._verdict.repeated} samples are on several ranks" if self._verdict.repeated else ""
+            again = "; its generators are seeded by rank" if self._verdict.by_rank else again
             log.info("The %s data loader (%s) gives each rank its own part and is used unchanged: %s batches per "
                      "rank%s.", self._what, kind, _span(counts), again)  # fmt: skip
             if max(counts) - min(counts) > 1 and self._what == "training":
                 log.warning("The ranks' parts of the training data differ in length (%s batches). %s", _span(counts),
                             "drop_last drops the surplus." if self._drops() else
                             "Ranks with fewer batches repeat theirs.")  # fmt: skip
+        elif self._source is not None and self._source.plain is None:
+            items = len(self._source)
+            log.info("The %s data loader (%s) draws the same %d %s on all ranks (%s). Each rank gets %d of them.",
+                     self._what, kind, items, "samples" if self._by_sample else "batches",
+                     type(self._source.sampler).__name__, -(-items // self._size))  # fmt: skip
         elif self.sharing is Sharing.STREAM and not self._left_alone:
             if isinstance(self.loader, torch_data.DataLoader) and not _is_iterable(self.loader.dataset):
                 kind = f"{type(self.loader).__name__} with {type(_sampler(self.loader)).__name__}"
@@ -302,13 +340,6 @@ def _is_iterable(dataset: Any) -> bool:
 
 def _span(counts: Sequence[int]) -> str:
     return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def batch_length(batch: Any) -> int:

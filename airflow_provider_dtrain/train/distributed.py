@@ -154,6 +154,12 @@ class Distributed:
             dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group)
         return int(vote.item())
 
+    def first_value(self, key: str, value: str) -> str:
+        """Return the value of the rank that was the first to call this with the key. Waits for no other rank."""
+        if self._store is None:
+            return value
+        return bytes(self._store.compare_set(f"first/{key}", "", value)).decode()
+
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
         """Return rank 0's bytes on every rank. Nothing is unpickled."""
         size = self.broadcast(len(content) if content is not None else None)

@@ -61,7 +61,7 @@ class BatchSizeError(TrainError, ValueError):
 
 
 class MetricError(TrainError, ValueError):
-    """Raised when a metric is not a number."""
+    """Raised when a metric is not a number, or its name is not printable."""
 
 
 class NonFiniteLossError(MetricError):

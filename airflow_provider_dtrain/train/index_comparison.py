@@ -52,6 +52,10 @@ class Finding:
     comparable: bool = True
     #: A sampler of torch takes the whole data set, so that only its length is compared.
     whole: bool = False
+    #: Digest of the states of the sampler's generators before they were seeded; no bytes if it holds none.
+    generators: bytes = b""
+    #: The indices are a part of the data, or repeat some of it, so that each rank may draw its own.
+    divided: bool = False
     #: The sampler raised this.
     error: str | None = None
 
@@ -65,6 +69,8 @@ class Verdict:
     batches: tuple[int, ...] = ()
     #: Indices that occur on more than one rank although each has its own part.
     repeated: int = 0
+    #: The ranks seeded their samplers differently, and each draws its own samples.
+    by_rank: bool = False
     #: Draws this rank's indices; None for a stream.
     source: IndexSource | None = None
 
@@ -81,7 +87,9 @@ def compare(
 
     def examine() -> tuple[Finding, Keys | None, IndexSource | None]:
         source = find_source()
-        return (*_examine(source, loader), source) if source is not None else (Finding(), None, None)
+        if source is None:
+            return Finding(), None, None
+        return (*_examine(source, loader, distributed.get_size()), source)
 
     (finding, keys, source), findings = _exchanged(examine, distributed, what)
     if any(item.digest is None for item in findings):
@@ -90,7 +98,8 @@ def compare(
     batches = tuple(item.batches for item in findings)
     if len({item.digest for item in findings}) == 1:
         _refuse_contents(findings, what)
-        return Verdict(Sharing.CUT, batches, source=source)
+        apart = _drawn_by_rank(source, loader, findings, distributed, what) if source is not None else None
+        return apart or Verdict(Sharing.CUT, batches, source=source)
     if not all(item.comparable for item in findings):
         return Verdict(Sharing.STREAM)
     _refuse_lengths(findings, what)
@@ -99,7 +108,24 @@ def compare(
     repeated, examples = repetitions(keys.numbers, distributed.allgather)
     if repeated >= len(findings):
         raise SetupError(_overlap(findings, repeated, examples if keys.are_indices else [], what, source))
-    return Verdict(Sharing.OWN, batches, repeated, source)
+    return Verdict(Sharing.OWN, batches, repeated, source=source)
+
+
+def _drawn_by_rank(
+    source: IndexSource, loader: Any, findings: list[Finding], distributed: Distributed, what: str
+) -> Verdict | None:
+    """Return the verdict on samplers that the user seeded by rank and that draw a part each, None for others.
+
+    They draw equal indices only because the library seeds them alike. Seeded by rank, they may draw a sample on several
+    ranks, as with replacement, so that overlaps are not counted.
+    """
+    if len({item.generators for item in findings}) == 1 or not any(item.divided for item in findings):
+        return None
+    mine = source.by_rank(distributed.get_rank())
+    _, findings = _exchanged(lambda: _examine(mine, loader, distributed.get_size()), distributed, what)
+    if len({item.digest for item in findings} - {None}) < 2:
+        return None
+    return Verdict(Sharing.OWN, tuple(item.batches for item in findings), by_rank=True, source=mine)
 
 
 def draw_alike(source: IndexSource, epoch: int, distributed: Distributed, what: str) -> Sequence[Any]:
@@ -143,7 +169,7 @@ def _exchanged(examine: Callable[[], Any], distributed: Distributed, what: str) 
     return found, findings
 
 
-def _examine(source: IndexSource, loader: Any) -> tuple[Finding, Keys | None]:
+def _examine(source: IndexSource, loader: Any, ranks: int) -> tuple[Finding, Keys | None]:
     """Return the facts about this rank's first epoch, and its indices.
 
     The indices are None when a sampler of torch takes the whole data set.
@@ -152,12 +178,15 @@ def _examine(source: IndexSource, loader: Any) -> tuple[Finding, Keys | None]:
         length = len(source)
         finding = Finding(b"%d" % length, length, contents=source.contents(), whole=True)
         return _with_batches(finding, source, loader, length), None
+    # Drawing seeds the generators.
+    generators = source.generators() if source.plain is None else b""
     items = source.first() if source.plain is None else source.draw(0, shuffle=False)
     if items is None:
         return Finding(), None
     keys = source.keys(items)
     finding = Finding(
-        _digest(source, items, keys), keys.numbers.numel(), contents=source.contents(), comparable=keys.comparable
+        _digest(source, items, keys), keys.numbers.numel(), contents=source.contents(), comparable=keys.comparable,
+        generators=generators, divided=bool(generators) and source.is_divided(ranks, keys),
     )  # fmt: skip
     return _with_batches(finding, source, loader, len(items)), keys
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import logging
 import operator
 import pickle
 from array import array
@@ -20,6 +22,12 @@ from airflow_provider_dtrain.train import seeding
 from airflow_provider_dtrain.train.data import permutation
 from airflow_provider_dtrain.train.seeding import derive
 
+log = logging.getLogger(__name__)
+
+#: Indices per epoch, 1.6 GB, up to which a sampler is drawn: a longer one is meant to be endless.
+LONGEST = 200_000_000
+#: The same for a sampler of torch that takes the whole data set, whose first epoch is not drawn at the start.
+LONGEST_PLAIN = 10_000_000_000
 #: Attributes that a subclass of torch's DataLoader overrides when it makes its batches in another way.
 _ITERATION = ("__iter__", "_get_iterator", "_index_sampler", "_auto_collation")
 #: Depth to which samplers within samplers are searched.
@@ -71,23 +79,44 @@ class IndexSource:
         #: Length and shuffling of a sampler of torch that takes the whole data set; None for every other sampler.
         self.plain = _plain_order(self.sampler) if self.by_sample else None
         self._first: Sequence[Any] | None = None
+        self._count = 0
+        #: The rank, where the sampler's own generators are seeded by it.
+        self._rank: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        return self.plain[0] if self.plain is not None else len(self.sampler)
+        """Return the number of items in the first epoch. :meth:`first` counts them unless the sampler is plain."""
+        return self.plain[0] if self.plain is not None else self._count
 
     def first(self) -> Sequence[Any] | None:
         """Draw the first epoch and return it, or None if its end is not known.
 
         The next :meth:`draw` of the first epoch returns the same indices. At most one item more than the sampler's
-        length is drawn, because a sampler may be endless.
+        length is drawn, because a sampler may be endless. No item is drawn if the length is above :data:`LONGEST`.
         """
-        try:
-            length = len(self)
-        except (TypeError, NotImplementedError):
+        length = known_length(self.sampler)
+        if length is None or length > LONGEST:
             return None
-        drawn = self._draw(0, length + 1)
+        drawn, length = self._draw(0, first=True)
         self._first = drawn if len(drawn) <= length else None
+        self._count = len(drawn)
         return self._first
+
+    def by_rank(self, rank: int) -> IndexSource:
+        """Return a source of the same sampler, whose own generators are seeded by the rank as well."""
+        other = copy.copy(self)
+        other._rank, other._first = (rank,), None
+        return other
+
+    def generators(self) -> bytes:
+        """Return a digest of the states of the generators that the sampler holds, or no bytes if it holds none."""
+        states = [state for state in map(seeding.generator_state, self._attributes()) if state is not None]
+        return blake2b(repr(states).encode(), digest_size=16).digest() if states else b""
+
+    def is_divided(self, ranks: int, keys: Keys) -> bool:
+        """Return whether drawn indices are too few, or too often repeated, to be the data of all ranks together."""
+        drawn = keys.numbers.numel()
+        repeats = drawn - torch.unique(keys.numbers).numel() > drawn // 10
+        return repeats or drawn * ranks <= (known_length(self._dataset) or 0) + ranks
 
     def draw(self, epoch: int, *, shuffle: bool = True) -> Sequence[Any]:
         """Return the indices of an epoch, or its batches of indices.
@@ -98,16 +127,37 @@ class IndexSource:
             length, shuffles = self.plain
             return permutation(length, self._seed, epoch) if shuffles and shuffle else range(length)
         drawn, self._first = self._first, None
-        return self._draw(epoch, None) if drawn is None or epoch else drawn
+        if drawn is not None and not epoch:
+            return drawn
+        items, limit = self._draw(epoch)
+        if len(items) > limit:
+            log.warning("%s draws more than %d indices in epoch %d, twice its length. The rest of it is left out.",
+                        type(self.sampler).__name__, limit, epoch)  # fmt: skip
+            items = items[:limit]
+        return items
 
-    def _draw(self, epoch: int, limit: int | None) -> Sequence[Any]:
+    def _draw(self, epoch: int, *, first: bool = False) -> tuple[Sequence[Any], int]:
+        """Draw an epoch. Return its items and their largest number: one item more shows that the epoch is longer.
+
+        The largest number is the sampler's length in the first epoch. It is twice the length later, when the sampler is
+        known to end, because the length of some samplers is an estimate.
+        """
         seed = derive(self._seed, "sampler", epoch)
         with seeding.seeded(seed):
             for part in sampler_parts(self.sampler):
                 set_epoch(part, epoch)
-                for value in getattr(part, "__dict__", {}).values():
-                    seeding.seed_generator(value, seed)
-            return _collected(itertools.islice(self.sampler, len(self) if limit is None else limit))
+            for value in self._attributes():
+                seeding.seed_generator(value, derive(self._seed, "sampler", epoch, *self._rank))
+            iterator = iter(self.sampler)
+            head = list(itertools.islice(iterator, 1))
+            # Some samplers build an epoch, and so have its length, only when its iteration begins.
+            length = known_length(self.sampler) or 0
+            limit = min(length if first else 2 * max(length, self._count), LONGEST)
+            return _collected(itertools.chain(head, itertools.islice(iterator, limit))), limit
+
+    def _attributes(self) -> Iterator[Any]:
+        for part in sampler_parts(self.sampler):
+            yield from getattr(part, "__dict__", {}).values()
 
     def keys(self, items: Sequence[Any]) -> Keys:
         """Return one number per index. The same sample has the same number on all ranks.
@@ -148,15 +198,27 @@ def set_epoch(item: Any, epoch: int) -> None:
         item.set_epoch(epoch)
 
 
+def known_length(item: Any) -> int | None:
+    """Return the length of a data set, sampler or loader, or None if it has none or cannot give it."""
+    try:
+        return len(item)
+    # ValueError and OverflowError: not a length that Python takes. RuntimeError: loaders that combine loaders.
+    except (TypeError, NotImplementedError, ValueError, OverflowError, RuntimeError):
+        return None
+
+
 def _plain_order(sampler: Any) -> tuple[int, bool] | None:
     iterates = getattr(type(sampler), "__iter__", None)
     if iterates is SequentialSampler.__iter__:
-        return len(sampler.data_source), False
-    if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
-        return len(sampler.data_source), True
-    if iterates is DistributedSampler.__iter__:
-        return len(sampler.dataset), bool(sampler.shuffle)
-    return None
+        dataset, shuffles = sampler.data_source, False
+    elif type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
+        dataset, shuffles = sampler.data_source, True
+    elif iterates is DistributedSampler.__iter__:
+        dataset, shuffles = sampler.dataset, bool(sampler.shuffle)
+    else:
+        return None
+    length = known_length(dataset)
+    return None if length is None or length > LONGEST_PLAIN else (length, shuffles)
 
 
 def sampler_parts(sampler: Any, depth: int = _DEPTH) -> Iterator[Any]:

@@ -102,7 +102,10 @@ class Length:
         if geometry.records_per_epoch is not None:
             goal = self.count * geometry.records_per_epoch
             return _ceil(goal - position.records, geometry.batch_records(self.name))
-        return (self.count - position.epoch) * self._epoch(geometry) - position.epoch_batches
+        ahead = self.count - position.epoch
+        distance = ahead * self._epoch(geometry) - position.epoch_batches
+        # A resumed position may be past the end of its epoch. The epoch still has to be ended.
+        return max(1, distance) if ahead > 0 else distance
 
     def next(self, position: Position, geometry: Geometry) -> int:
         """Return the number of batches from a position to the next multiple of this length, at least 1."""
@@ -112,7 +115,11 @@ class Length:
             period = self.count * (1 if self.unit == "records" else geometry.records_per_epoch or 1)
             return _ceil(period - position.records % period, geometry.batch_records(self.name))
         ahead = self.count - position.epoch % self.count
-        return ahead * self._epoch(geometry) - position.epoch_batches
+        return max(1, ahead * self._epoch(geometry) - position.epoch_batches)
+
+    def at_end_of(self, epoch: int, geometry: Geometry) -> bool:
+        """Return whether a multiple of this length is reached when the epoch of this index ends."""
+        return self.unit == "epochs" and geometry.records_per_epoch is None and (epoch + 1) % self.count == 0
 
     def _epoch(self, geometry: Geometry) -> int:
         if geometry.epoch_batches is None:

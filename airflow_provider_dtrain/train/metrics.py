@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.errors import LimitError, NonFiniteLossError
+from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
 from airflow_provider_dtrain.train.events import EventWriter
 from airflow_provider_dtrain.train.reducers import number
 from airflow_provider_dtrain.train.timings import Timings
@@ -153,9 +153,10 @@ class Reporter:
 
 
 def check_names(metrics: Mapping[str, Any]) -> None:
-    """Raise when a report has more metrics, or longer names, than the control side accepts.
+    """Raise when a report has more metrics, or other names, than the control side accepts.
 
     :raises LimitError: gives the limit and the value
+    :raises MetricError: a name has characters that cannot be printed
     """
     if len(metrics) > METRICS_LIMIT:
         raise LimitError(f"A report must have at most {METRICS_LIMIT:,} metrics, got {len(metrics):,}.")
@@ -163,6 +164,11 @@ def check_names(metrics: Mapping[str, Any]) -> None:
         if not 0 < len(name) <= NAME_LIMIT:
             raise LimitError(
                 f"The name of a metric must have 1 to {NAME_LIMIT} characters, got {len(name):,} in '{name[:40]}...'."
+            )
+        if not name.isprintable():
+            raise MetricError(
+                f"The name of a metric must consist of printable characters, got {name!r}. Remove line breaks, tabs "
+                "and control characters from it."
             )
 
 

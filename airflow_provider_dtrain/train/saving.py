@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train import checkpoint as disk
-from airflow_provider_dtrain.train import seeding, storage, warm_start
+from airflow_provider_dtrain.train import rank_states, seeding, storage, warm_start
 from airflow_provider_dtrain.train.background import Background
 from airflow_provider_dtrain.train.data import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 class Saver:
     """Writes and reads the checkpoints of one trial.
 
-    Rank 0 writes. Data that only another rank has (random states, gradients of an unfinished group) is sent to it. On
-    restore, the other ranks get the files from rank 0, so a checkpoint needs to be on one host only.
+    Rank 0 writes. Data that only another rank has (random states, gradients of an unfinished group, states of prepared
+    objects that differ between the ranks) is sent to it. On restore, the other ranks get the files from rank 0, so a
+    checkpoint needs to be on one host only.
 
     :param where: folder or URL for checkpoints
     :param look: True: ``restore`` may read it; False: it is a folder of this run alone
@@ -73,11 +74,13 @@ class Saver:
     def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
         self.finish()
         self._prepared.refuse_sharded()
+        others = self._prepared.other_states()
+        apart = rank_states.gather(self._distributed, others)
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
         if ranks is None or self._storage is None:
             return None
         state = {
-            **self._prepared.state(),
+            **self._prepared.state(others),
             "gradients": self._gradients.state_dict(),
             "progress": self._progress.state(),
             "counters": dict(counters),
@@ -85,6 +88,8 @@ class Saver:
         contents = {disk.STATE: state, disk.RNG: [rng for rng, _ in ranks]}
         if any(pending for _, pending in ranks):
             contents[disk.PENDING] = [pending for _, pending in ranks]
+        if apart is not None and any(apart):
+            contents[disk.OTHERS] = apart
         taken = self._snapshots.take(contents)
         where = self._storage.reserve(step)
         known = {**self._facts(), **facts}
@@ -146,10 +151,13 @@ class Saver:
             state = self._everywhere(found, disk.STATE)
             rng = self._everywhere(found, disk.RNG)
             pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
+            apart = self._everywhere(found, disk.OTHERS) if disk.OTHERS in metadata["files"] else None
         warm_start.refuse_other_models(self._prepared.models, state.get("models", []), f"step {metadata['step']}")
         warm_start.refuse_other_optimizers(
             self._prepared.optimizers, state.get("optimizers", []), f"step {metadata['step']}"
         )
+        if apart is not None:
+            state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
         self._prepared.load(state)
         self._progress.load(state["progress"])
         if state.get("gradients") is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import random
@@ -71,6 +72,23 @@ def seed_generator(generator: Any, seed: int) -> bool:
     else:
         return False
     return True
+
+
+def generator_state(generator: Any) -> str | None:
+    """Return the state of one generator object of Python, torch or numpy, or None if it is none."""
+    import torch
+
+    numpy = _numpy()
+    if isinstance(generator, torch.Generator):
+        return str(generator.get_state().tolist())
+    # A subclass may have no state, such as random.SystemRandom.
+    if type(generator) is random.Random:  # noqa: S311
+        return str(generator.getstate())
+    if numpy is not None and isinstance(generator, numpy.random.RandomState):
+        return json.dumps(generator.get_state(), default=lambda value: value.tolist())
+    if numpy is not None and isinstance(generator, numpy.random.Generator):
+        return json.dumps(generator.bit_generator.state, default=lambda value: value.tolist())
+    return None
 
 
 def make_deterministic() -> None:

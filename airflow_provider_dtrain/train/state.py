@@ -54,9 +54,19 @@ class Prepared:
             f"load_state_dict, got {type(item).__name__}. For data, use ctx.loader(dataset)."
         )
 
-    def state(self) -> dict[str, Any]:
-        """Return the state of every object. The state of a model is that of its unwrapped module."""
-        state = {kind: [unwrap(item).state_dict() for item in items] for kind, items in self._groups().items()}
+    def other_states(self) -> list[Any]:
+        """Return the states of the objects that are no model, optimizer or scheduler."""
+        return [item.state_dict() for item in self.others]
+
+    def state(self, others: list[Any]) -> dict[str, Any]:
+        """Return the state of every object. The state of a model is that of its unwrapped module.
+
+        :param others: return value of :meth:`other_states`
+        """
+        state: dict[str, Any] = {
+            kind: [unwrap(item).state_dict() for item in items] if items is not self.others else others
+            for kind, items in self._groups().items()
+        }
         if self._on_save is not None:
             self._on_save(state)
         return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -100,9 +100,11 @@ class Trainer:
             model.train()
         HERE.steps = lambda: context._batch
         ctx.restore()
-        self._shares.say_resumed(self._state.saved_sharing, self._state.saved_ranks, self._position.offset)
+        saved, position = self._state.saved_sharing, self._position
+        self._shares.say_resumed(saved, self._state.saved_ranks, position.offset)
+        position.offset = self._shares.converted(position.offset, position.epoch_batches, saved)
         # With another batch size, the same samples are another number of batches.
-        self._position.epoch_batches = self._position.offset // self._shares.stride
+        position.epoch_batches = position.offset // self._shares.stride
         self._saved = self._position.batches if self._position.batches else -1
         context._initial = context._batch = self._position.batches
         ctx._progress.epoch, ctx._progress.in_epochs = self._position.epoch, True
@@ -160,20 +162,43 @@ class Trainer:
         self._ctx._progress.epoch = position.epoch
         if not position.epoch_batches:
             self._callbacks.call("on_training_epoch_start", position.epoch)
-        length = self._geometry.epoch_batches
-        batches = self._shares.training(position.epoch, position.offset, length)
+        batches = self._shares.training(position.epoch, position.offset, self._geometry.epoch_batches)
+        length = self._epoch_length()
         while True:
             count = self._until_something()
             ended = self._batches(batches, count)
             self._report()
             if ended:
-                self._due = [False, False]
-            if ended or position.epoch_batches == length:
+                self._due = self._due_at_end()
+            if ended or (length is not None and position.epoch_batches >= length):
                 self._end_epoch()
                 ended = True
             self._look()
             if ended or self._ends() or self._stops():
                 return
+
+    def _epoch_length(self) -> int | None:
+        """Return the number of batches in the current epoch, None if it is unknown, and measure by it."""
+        if self._shares.drawn is not None:
+            self._geometry = replace(self._geometry, epoch_batches=self._shares.drawn)
+            self._context._epoch_length = self._shares.drawn
+        length, done = self._geometry.epoch_batches, self._position.epoch_batches
+        if length is not None and done > length and self._rank == 0:
+            log.warning(
+                "The checkpoint was written after %d batches of epoch %d, which has %d batches now: the epoch ends. "
+                "The next epoch is complete.", done, self._position.epoch, length,
+            )  # fmt: skip
+        return length
+
+    def _due_at_end(self) -> list[bool]:
+        """Return whether a validation and a checkpoint are due where the data of an epoch ended early."""
+        plan, epoch, geometry = self._plan, self._position.epoch, self._geometry
+        due = [
+            period is not None and period.at_end_of(epoch, geometry)
+            for period in (plan.validation_period, plan.checkpoint_period)
+        ]
+        rungs = any(rung.count == epoch + 1 and rung.at_end_of(epoch, geometry) for rung in plan.rungs)
+        return [due[0] or rungs, due[1]]
 
     def _until_something(self) -> int:
         """Return the number of batches until a report, validation, checkpoint, rung or end is due."""
@@ -270,7 +295,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         position = self._position
-        if not position.epoch_batches:
+        if not position.offset:
             raise self._shares.nothing()
         self._callbacks.call("on_training_epoch_end", position.epoch)
         position.epoch, position.epoch_batches, position.offset = position.epoch + 1, 0, 0
@@ -305,6 +330,9 @@ class Trainer:
         """Report the means of the unit's batches, and synchronize with the other ranks."""
         step, ctx, context = self._position.batches, self._ctx, self._context
         count, before = self._metrics.count, perf_counter()
+        if not count:  # The data ended, or a resumed position was past its end.
+            ctx._meet()
+            return
         first = step - count + 1
         columns = self._metrics.settle(first, self._rank, fail_on_nan=ctx._reporter._fail_on_nan)
         ctx._timings.add("from_device", perf_counter() - before)

@@ -73,7 +73,7 @@ def test_a_checkpoint_goes_to_a_host_and_comes_back_in_pieces(link: HostLink, tm
 def test_a_copy_that_differs_is_no_copy(link: HostLink, tmp_path: Path) -> None:
     sent, target = make(tmp_path, 1), tmp_path / "copies" / "one"
     send(link, RUN, "checkpoints", sent, sent.name)
-    with pytest.raises(DamagedCopyError, match="not the one"):
+    with pytest.raises(DamagedCopyError, match="differs from the one"):
         fetch_copy(link, view(f"checkpoints/{sent.name}", "0" * 64), target, limit_bytes=LIMIT)
     (sent / "state.pt").write_bytes(b"other")
     send(link, RUN, "spoilt", sent, sent.name)

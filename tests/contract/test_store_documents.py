@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_dtrain.core.resources import PoolOptions
-from airflow_provider_dtrain.errors import ConflictError, IllegalTransitionError, NotFoundError, UserError
+from airflow_provider_dtrain.errors import ConflictError, IllegalTransitionError, NotFoundError, StoreError, UserError
 from airflow_provider_dtrain.store.records import SlotRecord
 from tests.contract.store_world import host
 
@@ -85,7 +85,7 @@ def test_a_name_or_a_machine_is_registered_once(store):
 
 def test_a_pool_holds_one_slot_type(store):
     store.add_host(host("h1"))
-    with pytest.raises(ConflictError, match="holds cuda slots"):
+    with pytest.raises(ConflictError, match="has cuda slots"):
         store.add_host(host("h2", slot_type="cpu"))
     assert [record.name for record in store.list_hosts()] == ["h1"]
 
@@ -170,3 +170,10 @@ def test_a_pool_in_use_is_not_removed(store):
     store.remove_pool("gpus")
     with pytest.raises(NotFoundError):
         store.get_pool("gpus")
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30])
+def test_a_number_that_no_column_holds_is_an_error_of_the_store(store, number):
+    store.add_host(host("h1", 1))
+    with pytest.raises(StoreError):
+        store.mark_slot("h1", number, "stuck")

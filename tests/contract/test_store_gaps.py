@@ -81,3 +81,19 @@ def test_the_usage_of_an_attempt_counts_what_its_ranks_stored(store, followed):
     assert (usage.events, usage.event_bytes) == (5, 500)
     assert (usage.reports, usage.validations, usage.checkpoints) == (3, 1, 1)
     assert usage.names == {"loss", "m0", "m1", "m2"}
+
+
+def test_the_events_of_supervisors_are_counted_by_host_kind_and_rank(store, followed):
+    told = [event("prepared", 1, port=1, rank="no number"), event("exit", 2, rank=0, exit_code=0)]
+    told += [event("exit", 3, rank=1, exit_code=0), event("prepared", 4, port=1)]
+    store.commit_events(*followed, "h1", "supervisor.events", 0, 90, [*told, gap(90, 0, "repeated")])
+    commit(store, followed, 0, 50, [event("init", 1)])
+    assert store.usage(followed[0]).of_supervisors == {
+        ("h1", "prepared", None): {1, 4}, ("h1", "exit", 0): {2}, ("h1", "exit", 1): {3},
+    }  # fmt: skip
+
+
+def test_a_kind_of_event_is_found_once_however_often_a_rank_wrote_it(store, followed):
+    commit(store, followed, 0, 500, [event("init", n) for n in range(50)] + [event("stopped", 51, step=1)])
+    found = store.kinds_of(followed[0], ("init", "stopped", "first_step"))
+    assert sorted(found) == [("h1", "rank0.events", "init"), ("h1", "rank0.events", "stopped")]

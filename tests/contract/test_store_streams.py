@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreSetBackError
 from tests.contract.store_world import host
 
 AT = 1_767_323_045.25
@@ -62,7 +62,7 @@ def test_a_gap_is_marked_once(store, followed):
 @pytest.mark.parametrize(("old_offset", "epoch"), [(299, 1), (300, 2), (300, 0)])
 def test_an_epoch_begins_only_where_the_stream_is(store, followed, old_offset, epoch):
     commit(store, followed, 0, 300, FIRST)
-    with pytest.raises(StaleWatchError, match="another follower"):
+    with pytest.raises(StoreSetBackError, match="is not at byte"):
         anew(store, followed, old_offset, epoch)
     assert store.epochs(followed[0]) == {("h1", "rank0.events"): 0}
 
@@ -71,7 +71,7 @@ def test_a_frame_of_an_older_epoch_is_refused(store, followed):
     commit(store, followed, 0, 300, FIRST)
     anew(store, followed, 300, 1)
     for old in (0, 300):
-        with pytest.raises(StaleWatchError, match="another follower"):
+        with pytest.raises(StoreSetBackError, match="is not at byte"):
             commit(store, followed, old, 400, FIRST)
     store.watch(followed[0], watcher="another")
     with pytest.raises(StaleWatchError):
@@ -95,7 +95,13 @@ def test_a_run_is_known_by_trial_attempt_and_token(store, submit, start):
         f"{mark}-t{trial}.{int(number) + 1}.{token}",
         f"{mark}-t{trial}.{number}.{int(token) + 1}",
     ]
-    others = ["t1.1.1", f"00000000-t{trial}.{number}.{token}", "nonsense"]
+    others = [
+        "t1.1.1",
+        f"00000000-t{trial}.{number}.{token}",
+        "nonsense",
+        f"{mark}-t\u00b2.1.1",
+        f"{mark}-t1.1.{'9' * 19}",
+    ]
     assert store.unknown_runs(host_of_run, dict.fromkeys([run, *forgotten, *others])) == forgotten
     assert store.unknown_runs(host_of_run, {}) == []
     assert store.unknown_runs("elsewhere", {run: None}) == [run], "it holds nothing there"

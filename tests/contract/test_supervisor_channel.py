@@ -312,3 +312,43 @@ def test_a_killed_follow_disturbs_nobody(host: Host) -> None:
     other = host.channel()
     other.call("subscribe", run="t1.1.7", offsets={"rank0.log": size}, logs="all")
     other.wait(lambda: other.stream("t1.1.7", "rank0.log"))
+
+
+#: Runs the supervisor's file; the first fork of its zygote fails.
+FAILING_FORK = """
+import errno, os, runpy, sys
+fork, follow, failed = os.fork, os.getpid(), []
+def fork_later():
+    if os.getpid() != follow and not failed:
+        failed.append(1)
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+os.fork = fork_later
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_failed_fork_refuses_one_start_and_no_later_one(host: Host) -> None:
+    python, *arguments = host.argv("follow")
+    channel = Channel([python, "-c", FAILING_FORK, *arguments], host.env, host.root)
+    host.channels.append(channel)
+    with pytest.raises(Refusal, match="ulimit -u") as refused:
+        channel.call("prepare", plan=make_plan("t1.1.7", "true"), secrets={})
+    assert refused.value.code == "os_error"
+    assert channel.call("prepare", plan=make_plan("t1.1.7", "true"), secrets={})["state"] == "prepared"
+
+
+def test_a_channel_without_its_zygote_ends_and_the_next_one_starts_runs(host: Host) -> None:
+    channel = host.channel()
+    start(channel, make_plan("t1.1.7", "sh", "-c", "exec sleep 1000"))
+    (zygote,) = psutil.Process(channel.process.pid).children()
+    zygote.kill()
+    with pytest.raises(EOFError):
+        channel.wait(lambda: False)
+    assert channel.process.wait(20) == 0
+    other = host.channel()
+    assert other.call("status")["runs"]["t1.1.7"]["state"] == "running"
+    plan = make_plan("t2.1.8", "true")
+    plan["ranks"][0]["slot"] = 1
+    assert other.call("prepare", plan=plan, secrets={})["state"] == "prepared"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,18 @@ def test_archives_that_a_living_run_uses_or_somebody_asked_for_stay(one_host: Ho
 def test_names_that_lead_elsewhere_are_refused(one_host: Host, names: dict[str, Any]) -> None:
     with pytest.raises(Refusal, match="bad_plan"):
         one_host.channel().call("collect", older_than_s=0, **names)
+
+
+def test_a_folder_without_write_access_is_removed_like_any_other(account: Callable[..., Host]) -> None:
+    host = account()
+    channel = host.channel()
+    script = "mkdir -p ro/inner; echo x | tee ro/file ro/inner/file; chmod 0 ro/inner; chmod 500 ro"
+    start(channel, make_plan("t1.1.7", "sh", "-c", script))
+    channel.wait_event("t1.1.7", "ended")
+    folder = host.run_dir("t1.1.7")
+    until(lambda: (folder / "ended").exists() and not supervisor.is_locked(str(folder / "lock")), "the end")
+    assert channel.call("collect", older_than_s=0)["removed"] == ["t1.1.7"]
+    assert os.listdir(host.state_dir / "runs") == []
 
 
 def test_tombstones_are_forgotten_when_nobody_can_want_the_run_any_more(one_host: Host) -> None:

@@ -109,3 +109,32 @@ def test_the_ranks_of_the_next_run_on_the_device_are_no_strangers(device: Device
     device.use(*device.host.processes("t2.1.8"))
     found = device.fence(channel)
     assert (found["clear"], "foreign" in found) == (True, False)
+
+
+def test_a_device_whose_processes_are_no_longer_listed_withholds_clear_until_they_are(device: Device) -> None:
+    channel = ended(device)
+    asked = [{"slot": 0, "device": "GPU-fake"}]
+    assert channel.call("preflight", slots=asked)["foreign"] == []
+    device.users.write_text("lost")
+    found = device.fence(channel)
+    assert (found["clear"], found["survivors"], found["busy_slots"]) == (False, [], [])
+    assert found["unlisted"][0].startswith("GPU-fake: the driver no longer lists its processes.")
+    assert channel.call("status", slots=asked)["slots"]["0"]["held_by"] == found["unlisted"][0]
+    device.use()
+    assert device.fence(channel)["clear"] is True
+    assert channel.call("status", slots=asked)["slots"]["0"]["held_by"] is None
+
+
+def test_a_device_whose_processes_were_never_listed_withholds_nothing(device: Device) -> None:
+    channel = ended(device)
+    device.users.write_text("lost")
+    assert device.fence(channel)["clear"] is True
+
+
+def test_a_process_behind_a_thousand_others_on_the_device_withholds_clear(device: Device) -> None:
+    channel = ended(device)
+    with program(**device.host.account) as pid:
+        # The others are numbers of no process that this host can see.
+        device.use(*range(2**31, 2**31 + 1024), pid)
+        found = device.fence(channel)
+        assert (found["clear"], [one["pid"] for one in found["survivors"]]) == (False, [pid])

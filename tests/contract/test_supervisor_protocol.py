@@ -202,6 +202,8 @@ def test_status_says_what_recovery_asks_for(host: Host) -> None:
     run = channel.call("status")["runs"]["t1.1.7"]
     assert (run["state"], run["token"], run["store"], run["buried"]) == ("running", 7, "store-1", False)
     assert 0 <= run["unrenewed_s"] < 20
+    assert list(channel.call("status", runs=["t1.1.7", "t2.1.8"])["runs"]) == ["t1.1.7"]
+    assert channel.call("status", runs=["t2.1.8"])["runs"] == {}
     reading = channel.call("probe")["boottime_s"]
     channel.call("renew", boottime_s=reading - 100 if reading > 200 else reading, runs=["t1.1.7"], orphan_timeout_s=900)
     assert channel.call("status")["runs"]["t1.1.7"]["unrenewed_s"] >= 0
@@ -308,6 +310,20 @@ def test_a_full_disk_keeps_no_run_from_being_fenced(tmp_path: Path, full: Path) 
         assert channel.call("fence", run="t2.1.8", token=8)["clear"] is True
         with pytest.raises(Refusal, match="tombstone|lost|ended"):
             channel.call("prepare", plan=started, secrets={})
+    finally:
+        host.clean()
+
+
+def test_a_run_on_a_full_disk_is_renewed(tmp_path: Path, full: Path) -> None:
+    host = Host(tmp_path / "host")
+    host.state_dir = full / "state"
+    try:
+        channel = host.channel()
+        start(channel, make_plan("t1.1.7", *SLEEP, orphan_timeout_s=900))
+        fill(full)
+        reading = supervisor.boottime()
+        channel.call("renew", runs=["t1.1.7"], boottime_s=reading, orphan_timeout_s=0.001)
+        assert channel.wait_event("t1.1.7", "ended")["reason"] == "orphaned", "the supervisor reads the renewal"
     finally:
         host.clean()
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,62 @@ def test_a_run_of_an_older_version_has_no_reaper_and_is_fenced_as_it_was_then(ac
         path.write_text(json.dumps(known))
     assert channel.call("fence", run=RUN, token=7)["clear"] is True
     assert host.processes(RUN) == []
+
+
+def roles(host: Host) -> set[int]:
+    """Return the living processes of this program for a host's folders."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and os.fsencode(host.state_dir) in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.add(int(entry.name))
+    return {pid for pid in found if is_alive(pid)}
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["attached", "refused"])
+def test_the_reaper_of_a_start_that_did_not_start_the_run_proves_nothing_about_it(
+    account: Callable[..., Host], leaks: list[int], is_late: bool
+) -> None:
+    host = account()
+    channel = host.channel()
+    pid = leak(channel, leaks)
+
+    def start_again() -> None:
+        before = roles(host)
+        with suppress(Refusal):
+            channel.call("prepare", plan=make_plan(RUN, *LEAK), secrets={})
+        until(lambda: roles(host) <= before, "the end of the second reaper")
+
+    if not is_late:
+        start_again()
+    host.kill_parents(RUN)
+    if is_late:
+        channel.call("fence", run=RUN, token=7, wait_s=0.1)
+        start_again()
+    found = channel.call("fence", run=RUN, token=7, wait_s=0.1)
+    assert is_alive(pid)
+    assert (found["clear"], [one["pid"] for one in found.get("survivors", ())]) == (False, [pid])
+
+
+@pytest.mark.parametrize(
+    ("change", "is_clear"), [({}, True), ({"supervisor": None}, False), ({"pid": 1}, False)],
+    ids=["of its reaper", "of an older version", "of another reaper"],
+)  # fmt: skip
+def test_only_the_mark_of_the_reaper_of_the_runs_own_supervisor_proves_that_nothing_is_left(
+    account: Callable[..., Host], leaks: list[int], change: dict[str, Any], is_clear: bool
+) -> None:
+    host = account()
+    channel = host.channel()
+    pid = leak(channel, leaks)
+    folder = host.run_dir(RUN)
+    known = json.loads((folder / "supervisor.json").read_text())
+    host.kill_parents(RUN)
+    until(lambda: not host.processes(RUN), "the end of the rank")
+    mark = {"pid": 5, "start_time": 5, "boot_id": known["boot_id"], "supervisor": {**known, **change}}
+    (folder / "swept").write_text(json.dumps({**mark, **change} if "supervisor" in change else mark))
+    found = channel.call("fence", run=RUN, token=7, wait_s=5 if is_clear else 0.1)
+    assert found["clear"] is is_clear, found
+    assert is_alive(pid)
 
 
 @pytest.mark.netns

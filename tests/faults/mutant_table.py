@@ -279,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a rank ends its run by an event of the supervisor",
         path=f"{CORE}/events.py",
-        old="of_supervisor != (source.rank is None) and (of_supervisor or kind in _FIELDS)",
+        old="(kind in SUPERVISOR_KINDS) != (source.rank is None)",
         new="False",
         test="tests/unit/test_events.py::test_a_rank_cannot_write_what_only_a_supervisor_or_the_store_writes",
     ),

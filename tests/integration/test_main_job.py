@@ -211,7 +211,7 @@ def test_two_trials_run_on_one_held_gang_that_a_teardown_frees(cluster: Cluster)
     places = [{host["host"]: [rank["slot"] for rank in host["ranks"]] for host in one["hosts"]} for one in results]
     assert places == [gang["slots"]] * 2
     assert all(f".{gang['token']}" in logs[name] for name in ("slow", "fast")), "both runs bear the gang's token"
-    assert "is free" in logs["free"]
+    assert "was released" in logs["free"]
     assert cluster.taken() == []
 
 

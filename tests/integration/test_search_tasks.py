@@ -302,7 +302,7 @@ def test_a_killed_experiment_has_no_best_trial_although_some_completed(hook: Dtr
     hook.store.request_kill_experiment(view.experiment_id, "ann")
     with pytest.raises(AirflowFailException, match="killed by ann"):
         run.trial(plan[1])
-    with pytest.raises(AirflowFailException, match=r"killed by ann\. Of 'searched': 1 completed, 1 killed"):
+    with pytest.raises(AirflowFailException, match=r"killed by ann\. Trials of 'searched': 1 completed, 1 killed"):
         run.best(plan)
     assert hook.store.experiment(view.experiment_id).state == "killed"
 

@@ -1,5 +1,5 @@
 /* Stands in for NVIDIA's management library: one device, GPU-fake, or one that never answers.
- * The file that FAKE_NVML_PROCESSES names holds the numbers of the processes on the device. */
+ * The file that FAKE_NVML_PROCESSES names holds the numbers of the processes on the device, or "lost". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,9 +38,13 @@ struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance,
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, struct process *found) {
     const char *name = getenv("FAKE_NVML_PROCESSES");
     FILE *file = name ? fopen(name, "r") : NULL;
-    unsigned number = 0;
-    while (file && number < *count && fscanf(file, "%u", &found[number].pid) == 1) found[number++].memory = 1 << 20;
+    unsigned number = 0, pid, is_lost = 0;
+    for (; file && fscanf(file, "%u", &pid) == 1; number++)
+        if (number < *count) { found[number].pid = pid; found[number].memory = 1 << 20; }
+    if (file) is_lost = fgetc(file) == 'l';
     if (file) fclose(file);
+    if (is_lost) return 15;
+    pid = number > *count;
     *count = number;
-    return 0;
+    return pid ? 7 : 0;
 }

@@ -46,7 +46,7 @@ def answer(line):
     elif cmd == "refuse":
         say({"re": key, "ok": False, "code": command["code"], "message": "no \x1b[31m", "slot": 3, "missing": ["abc"]})
     elif cmd == "read":
-        say({"re": key, "ok": True, "bytes": 5, "size": 99}, b"a\nb\nc")
+        say({"re": key, "ok": True, "bytes": 5, "size": 99, "offset": 0}, b"a\nb\nc")
     elif cmd == "stream":
         for number in range(command["count"]):
             raw = b"x" * command["size"]
@@ -62,7 +62,8 @@ def answer(line):
     elif key is not None:
         got = {k: v for k, v in command.items() if k != "id"}
         wrong = command.get("wrong", {})
-        say({"re": key, "ok": True, **wrong, "got": got, "wall_s": time.time() + 100, "results": [], "clear": True})
+        told = {"wall_s": time.time() + 100, "boottime_s": 12.5, "results": [], "clear": True}
+        say({"re": key, "ok": True, **wrong, "got": got, **told})
     else:
         say({"t": "data", "run": "seen", "stream": cmd, "offset": 0, "bytes": len(line)}, line)
 

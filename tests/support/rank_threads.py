@@ -35,6 +35,16 @@ class ThreadRank(Distributed):
             self._baton.acquire()
         return values
 
+    def gather(self, value: Any) -> list[Any] | None:
+        values = self.allgather(value)
+        return values if self.rank == 0 else None
+
+    def broadcast(self, value: Any = None) -> Any:
+        return self.allgather(value)[0]
+
+    def broadcast_bytes(self, content: bytes | None = None) -> bytes:
+        return bytes(self.broadcast(content))
+
 
 def in_ranks(size: int, body: Callable[[ThreadRank], Any]) -> list[Any]:
     """Return the body's result, or the exception that it raised, for each rank."""

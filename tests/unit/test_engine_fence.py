@@ -17,7 +17,9 @@ from airflow_provider_dtrain.engine.recovery import free_slots
 from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
 from airflow_provider_dtrain.store.repository import Store, migrate
 
-VIEW: Any = SimpleNamespace(run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={})
+VIEW: Any = SimpleNamespace(
+    run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1"
+)
 SURVIVOR = {"pid": 4711, "state": "R", "command": "python train.py"}
 
 
@@ -77,12 +79,40 @@ async def test_a_slot_whose_device_another_account_uses_is_busy_elsewhere_althou
     foreign = [{"slot": 1, "pid": 9, "user": "alice", "name": "jupyter", "device": "GPU-1", "memory_bytes": 5}, "x"]
     assert await fence(runtime(store, fence={"clear": True, "foreign": foreign}), VIEW) == ["gpu-01"]
     assert shown(store) == ("busy_elsewhere", "process 9 (jupyter) of user alice")
-    far = [{"slot": 77, "pid": 9}, {"slot": "1"}]
-    assert await fence(runtime(store, fence={"clear": True, "foreign": far}), VIEW) == ["gpu-01"]
+
+
+async def test_a_host_marks_only_the_slots_of_the_run_and_each_of_them_once(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    slots: list[Any] = [0, 77, 9999999999999999999, -1, "1", True, None, [1], *[1] * 1000]
+    foreign = [{"slot": slot, "pid": number, "name": "x", "user": "y"} for number, slot in enumerate(slots)]
+    assert await fence(runtime(store, fence={"clear": True, "foreign": foreign}), VIEW) == ["gpu-01"]
+    assert [slot.state for slot in store.slots()] == ["ready", "busy_elsewhere"]
+    assert caplog.text.count("is in use by") == 1
+    assert "process 8 (x) of user y" in caplog.text, "the first one of the slot"
+
+
+async def test_an_unexpected_error_of_one_host_leaves_the_slots_of_the_others_to_be_released(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    rt, answers = runtime(store), {"gpu-01": {"clear": True}, "gpu-02": RuntimeError("a defect")}
+
+    async def call(host: str, cmd: str, **_: Any) -> Any:
+        if isinstance(found := answers[host], Exception):
+            raise found
+        return found
+
+    rt.call = call
+    view = SimpleNamespace(**{**vars(VIEW), "held_hosts": ("gpu-01", "gpu-02")})
+    assert await fence(rt, view) == ["gpu-01"]  # type: ignore[arg-type]
+    assert "gpu-02" in caplog.text
+    assert "a defect" in caplog.text
 
 
 def test_a_slot_whose_lock_an_unknown_process_keeps_is_named() -> None:
     assert survivors_words({"survivors": [], "busy_slots": [{"slot": 3, "run": None}]}) == "lock of slot 3"
+    words = "GPU-1: the driver no longer lists its processes."
+    assert survivors_words({"survivors": [], "busy_slots": [], "unlisted": [words, 5]}) == words
 
 
 def test_nonsense_of_a_host_is_harmless_and_short() -> None:

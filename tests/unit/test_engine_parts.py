@@ -155,3 +155,10 @@ def test_a_log_of_another_trial_has_its_name_in_each_line(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO):
         log.warning("Host '%s' answers", "a")
     assert [record.getMessage() for record in caplog.records] == ["Trial 7: Host 'a' answers"]
+
+
+def test_one_exit_of_each_rank_is_kept() -> None:
+    end = GangEnd()
+    for code in (1, *[0] * 1000):
+        end.note("h0", {"kind": "exit", "rank": 3, "exit_code": code, "at": 1.0, "log_tail": "x" * 60_000}, 0.0)
+    assert [one.exit_code for one in end.exits] == [1]

@@ -153,6 +153,15 @@ def test_a_report_of_too_many_metrics_is_refused() -> None:
     assert "whose 'metrics' is of type dict" in refusal(event("report", step=1, metrics=many))
 
 
+def test_a_supervisor_writes_no_kinds_of_its_own() -> None:
+    assert "an event 'custom', which a supervisor may not write" in refusal(event(x="y" * 900_000), SUPERVISOR)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "loss\nFAKE LINE", "\u202eloss"])
+def test_the_name_of_a_metric_is_printable(name: str) -> None:
+    assert "whose 'metrics' is of type dict" in refusal(event("validation", step=1, metrics={name: 1.0}))
+
+
 def test_text_that_no_database_takes_is_replaced() -> None:
     (found,) = read_lines(event(**{"a\x00": ["x\ud800y\x00", {"b": "\udfff"}], "emoji": "😀"}), RANK0)
     assert found.event is not None

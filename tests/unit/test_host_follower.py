@@ -132,3 +132,40 @@ async def test_a_frame_that_a_defect_cannot_handle_is_a_breach_and_no_crash() ->
     async with asyncio.timeout(60):
         await it.run()
     assert "cannot be handled" in str(it.gang.end.lost["h"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"t": "data", "offset": 7, "data": b"x"}, {"t": "gap", "offset": 7, "skip_bytes": 1}, {"t": "gap", "epoch": 2}],
+)
+async def test_a_frame_that_does_not_continue_the_log_breaks_the_protocol(wrong: dict[str, Any]) -> None:
+    frame = Frame(run="t1.1.1", stream="rank0.log", **wrong)
+    it = follower(HostUnreachableError("h", "cut"), [frame])
+    async with asyncio.timeout(60):
+        await it.run()
+    assert "expected byte 0 of epoch" in str(it.gang.end.lost["h"])
+
+
+async def test_many_events_of_one_frame_leave_turns_to_other_coroutines(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, turns = follower(HostUnreachableError("h", "cut")), list[int]()
+    taken: list[Any] = []
+
+    async def commit(*_: Any) -> list[Any]:
+        return [{"kind": "validation"}] * 100
+
+    async def take(*event: Any) -> None:
+        taken.append(event)
+
+    async def beat() -> None:
+        while len(taken) < 100:
+            turns.append(len(taken))
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(streaming, "TURN_S", -1.0)
+    it.intake.commit = commit  # type: ignore[assignment, method-assign]
+    it.gang.take = take  # type: ignore[method-assign]
+    beating = asyncio.ensure_future(beat())
+    link: Any = SimpleNamespace(clock_offset_s=0.0)
+    await it._commit_events(link, Frame(t="data", run="r", stream="rank0.events"))
+    await beating
+    assert len(turns) > 90

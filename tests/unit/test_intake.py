@@ -103,6 +103,8 @@ async def test_a_stream_begins_anew_once_at_a_time_and_from_where_it_was() -> No
     for wrong in (frame(b"", 9, epoch=1), frame(b"", 10, epoch=2), frame(b"", 10)):
         with pytest.raises(HostProtocolError):
             it.check_anew(wrong)
+    with pytest.raises(HostProtocolError, match="of which nothing was stored"):
+        it.check_anew(frame(b"", 0, epoch=1, stream="rank1.events"))
     it.check_anew(frame(b"", 10, epoch=1))
     await it.commit(frame(report(1), 0, epoch=1), 1, 0.0)
 
@@ -118,3 +120,62 @@ async def test_a_gap_of_the_host_is_stored_as_one() -> None:
 def test_a_host_may_send_its_own_ranks_and_its_supervisor_alone() -> None:
     it, _ = intake()
     assert it.streams == {"supervisor.events", "rank0.events", "rank0.log"}
+
+
+def told(seq: int, kind: str, **fields: Any) -> bytes:
+    body = json.dumps({"seq": seq, "at": 1.0, "kind": kind, **fields}).encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def of_supervisor(data: bytes, offset: int = 0, **more: Any) -> Frame:
+    return frame(data, offset, stream="supervisor.events", **more)
+
+
+async def commit_all(it: Intake, memory: Memory, *lines: bytes) -> list[str]:
+    """Commit each line in a frame of its own, and return the kinds that were stored."""
+    offset = 0
+    for line in lines:
+        await it.commit(of_supervisor(line, offset), 0, 0.0)
+        offset += len(line)
+    return [event["kind"] for batch in memory.batches for event in batch]
+
+
+async def test_one_exit_of_each_rank_is_stored_and_further_ones_are_gaps() -> None:
+    it, memory = intake()
+    exits = [told(seq, "exit", rank=0, exit_code=0, log_tail="x" * 60_000) for seq in range(3, 20)]
+    kinds = await commit_all(it, memory, told(1, "prepared"), told(2, "started", ranks=[]), *exits)
+    assert kinds == ["prepared", "started", "exit", *["gap"] * 16]
+    assert memory.batches[-1][0]["code"] == "repeated"
+    assert memory.batches[-1][0]["reason"] == "one 'exit' more than a supervisor writes"
+    memory.batches.clear()
+    batch = read(of_supervisor(exits[0] + exits[1]), Source(None, frozenset({0})), quota()).batch
+    assert [event["kind"] for event in batch] == ["exit", "gap"], "in one frame"
+
+
+async def test_a_run_may_be_prepared_several_times_before_its_start() -> None:
+    it, memory = intake()
+    kinds = await commit_all(it, memory, *(told(seq, "prepared", port=5) for seq in range(1, 15)))
+    assert kinds == ["prepared"] * 10 + ["gap"] * 4
+
+
+async def test_events_that_a_rebooted_host_sends_again_are_no_gaps() -> None:
+    it, memory = intake()
+    start = told(1, "prepared") + told(2, "started", ranks=[])
+    await it.commit(of_supervisor(start), 0, 0.0)
+    it.check_anew(of_supervisor(b"", len(start), epoch=1))
+    await it.commit(of_supervisor(start + told(3, "ended", reason="lost"), epoch=1), 1, 0.0)
+    assert [event["kind"] for event in memory.batches[-1]] == ["ended"]
+
+
+async def test_an_event_whose_commit_failed_is_stored_when_it_comes_again() -> None:
+    it, memory = intake()
+    commit, ended = memory.commit_events, told(1, "ended", reason="completed")
+
+    def refuse(*_: Any, **__: Any) -> list[Any]:
+        raise HostProtocolError("h", "the store did not answer")
+
+    memory.commit_events = refuse  # type: ignore[method-assign]
+    with pytest.raises(HostProtocolError):
+        await it.commit(of_supervisor(ended), 0, 0.0)
+    memory.commit_events = commit  # type: ignore[method-assign]
+    assert await commit_all(it, memory, ended) == ["ended"]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_provider_dtrain.engine.log_buffer import MAX_LINE_BYTES, LogBuffer, LogPlace, clean
+from airflow_provider_dtrain.engine.log_buffer import MAX_LINE_BYTES, MOST_GAPS, LogBuffer, LogPlace, clean
 
 PLACE = LogPlace(trial_id=7, attempt=2)
 FIRST = "[rank 0] --- trial 7, attempt 2: the log from byte 0 on ---"
@@ -128,3 +128,42 @@ def test_a_line_without_an_end_is_broken_and_nothing_of_it_is_lost() -> None:
     parts = everything(buffer, 100_000)[1:]
     assert sum(line.count("x") for line in parts) == 3 * MAX_LINE_BYTES + 5
     assert max(map(len, parts)) <= MAX_LINE_BYTES + len("[rank 0] ")
+
+
+def test_many_gaps_with_different_reasons_share_a_mark_and_a_bounded_record() -> None:
+    buffer = LogBuffer(PLACE, 0)
+    for offset in range(20_000):
+        buffer.skip(offset, offset + 1, f"{offset:06d}" + "x" * 1990)
+    assert len(buffer._pieces) <= MOST_GAPS
+    records = []
+    while buffer.has_record:
+        records.append(buffer.record(16 * 1024))
+    assert max(sum(map(len, lines)) for lines in records) < 17 * 1024
+    assert buffer.position == 20_000
+    assert "(19901) left out: several reasons" in records[-1][-1]
+
+
+def test_gaps_and_bytes_in_turns_are_bounded_and_counted_again_once_they_are_sent() -> None:
+    buffer = LogBuffer(PLACE, 0)
+    for offset in range(0, 20_000, 2):
+        buffer.add(offset, b"x")
+        buffer.skip(offset + 1, offset + 2, "beyond log_limit")
+    assert len(buffer._pieces) <= 2 * MOST_GAPS
+    everything(buffer)
+    assert (buffer.position, buffer._waiting, buffer._gaps) == (20_000, 0, 0)
+
+
+def test_a_file_that_begins_anew_very_often_takes_bounded_memory() -> None:
+    buffer = LogBuffer(PLACE, 0)
+    for _ in range(5000):
+        buffer.add(0, b"line\n")
+        buffer.begin_anew(0)
+    assert len(buffer._pieces) <= 2 * MOST_GAPS + 2
+    everything(buffer)
+    assert (buffer.position, buffer._waiting, buffer._gaps) == (0, 0, 0)
+
+
+def test_the_reason_of_a_gap_stays_in_its_line() -> None:
+    buffer = LogBuffer(PLACE, 0)
+    buffer.skip(0, 5, "lost\nFAKE LINE")
+    assert [line.count("\n") for line in everything(buffer)] == [0]

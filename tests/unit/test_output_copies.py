@@ -8,11 +8,13 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.engine import output_copies
 from airflow_provider_dtrain.engine.output_copies import BrokenOutputsError, Generation, Manifest, OutputCopies
 from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError
 from tests.unit.test_supervisor_archives import member
@@ -144,6 +146,25 @@ def test_an_end_that_cannot_be_read_is_no_copy(copies: OutputCopies, end: bytes)
     assert list(copies.folder.iterdir()) == []
 
 
+def test_an_end_of_more_values_than_files_have_is_no_copy(copies: OutputCopies) -> None:
+    with pytest.raises(BrokenOutputsError, match="at most 80,000 are accepted"):
+        take(copies, Host().has({}, more=[{}] * 100_000))
+
+
+def test_an_end_of_all_files_and_unsettled_paths_is_accepted(copies: OutputCopies) -> None:
+    most = output_copies.FILES_LIMIT
+    unsettled = [f"work/of another run {number}" for number in range(most)]
+    host = Host().has({f"work/file {number}": b"" for number in range(most)}, sent=set(), unsettled=unsettled)
+    with pytest.raises(BrokenOutputsError, match="was not sent"):
+        take(copies, host)
+
+
+def test_an_end_is_never_read_beyond_its_limit(copies: OutputCopies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_copies, "END_LIMIT_BYTES", 100)
+    with pytest.raises(BrokenOutputsError, match="more than 100 bytes"):
+        take(copies, Host().has({}, more="x" * 100))
+
+
 def test_an_archive_without_its_end_is_no_copy(copies: OutputCopies) -> None:
     host = Host().has({"work/a": b"1"})
     host.members.pop()
@@ -169,6 +190,23 @@ def test_the_limit_holds_for_what_comes_and_for_what_is_linked(copies: OutputCop
     assert set(held(copies)) == {"work/a"}
 
 
+def test_a_linked_file_has_the_size_that_the_copy_before_gives(copies: OutputCopies) -> None:
+    take(copies, Host().has({"work/a": b"x" * LIMIT}))
+    host = Host().has({"work/b": b"y" * LIMIT})
+    entries = {"work/a": [0, 1.5, version(b"x" * LIMIT)], "work/b": [LIMIT, 1.5, "v"]}
+    host.members[-1] = member("end.json", content=json.dumps({"files": entries}).encode())
+    with pytest.raises(BrokenOutputsError, match="in the copy before"):
+        take(copies, host)
+    assert set(held(copies)) == {"work/a"}
+
+
+def test_the_limit_holds_for_the_bytes_on_the_disk(copies: OutputCopies) -> None:
+    before = take(copies, Host().has({"work/a": b"1"}))
+    before.path("work/a").write_bytes(b"x" * (LIMIT + 1))
+    with pytest.raises(BrokenOutputsError, match="were allowed"):
+        take(copies, Host().has({"work/a": b"1"}, sent=set()))
+
+
 def test_members_that_the_end_does_not_name_are_dropped(copies: OutputCopies) -> None:
     host = Host().has({"work/a": b"1"})
     host.members.insert(0, member("work/more", content=b"2"))
@@ -187,3 +225,17 @@ def test_what_a_killed_process_left_is_swept_and_never_read(copies: OutputCopies
     assert held(copies) == {"work/a": b"1"}
     copies.sweep()
     assert sorted(os.listdir(copies.folder)) == ["outputs-1-1", "outputs-9-9"]
+
+
+def test_a_time_that_no_date_can_show_is_refused(copies: OutputCopies) -> None:
+    """Such a file would end ``trials outputs`` with a ValueError."""
+    host = Host()
+    for at in (253_402_300_799.9, 253_402_300_800, 1e12):
+        end = {"files": {"work/a": [1, at, "v"]}}
+        host.members = [member("work/a", content=b"x"), member("end.json", content=json.dumps(end).encode())]
+        if at < 253_402_300_800:
+            found = take(copies, host).manifest.files["work/a"].modified_at
+            assert datetime.fromtimestamp(found, UTC).year == 9999
+        else:
+            with pytest.raises(BrokenOutputsError, match="no size, time and version"):
+                take(copies, host)

@@ -5,7 +5,9 @@ A renewal goes to the store first, under the watch, then to the host, with the h
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.engine import recovery
 from airflow_provider_dtrain.engine.recovery import Look
 from airflow_provider_dtrain.engine.renewal import PROGRESS_LIMIT_S, Follower, Renewer
 from airflow_provider_dtrain.errors import HostLostError, HostSilentError, HostUnreachableError, StoreUnavailableError
@@ -125,6 +128,61 @@ def test_an_answer_that_was_overtaken_or_repeated_moves_no_deadline(prepared):
     assert deadline(file) == reading + 900.0
 
 
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk on which no new file finds room."""
+
+    def refuse(path: str, *args: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(supervisor, "write_atomic", refuse)
+
+
+def test_a_full_disk_keeps_no_run_from_being_renewed(prepared, full_disk):
+    layout, file = prepared
+    file.write_bytes(b"{}".ljust(supervisor.IN_PLACE_BYTES))
+    reading = earlier_reading()
+    for one in (0.5 * reading, reading):
+        supervisor.renew(layout, ["t1.1.7"], one, 900.0)
+        assert deadline(file) == one + 900.0
+        assert layout.run("t1.1.7").renewal()["renewed_boottime_s"] == one
+    supervisor.renew(layout, ["t1.1.7"], 0.9 * reading, 10**6)
+    assert deadline(file) == reading + 900.0
+
+
+@pytest.mark.parametrize(
+    "before", [{}, {"renewed_boottime_s": 199.5, "deadline_boottime_s": 1099.5}, None],
+    ids=["prepared", "renamed", "in place"],
+)  # fmt: skip
+def test_a_renewal_that_is_read_while_it_is_overwritten_is_none_or_one_of_both(prepared, full_disk, before):
+    layout, file = prepared
+    folder = layout.run("t1.1.7")
+    file.write_bytes(json.dumps(before or {}, separators=(",", ":")).encode())
+    if before is None:
+        folder.renew(199.5, 1099.5)
+    old, known = file.read_bytes(), [{}, folder.renewal()]
+    folder.renew(200.25, 1100.25)
+    new = file.read_bytes()
+    known.append(folder.renewal())
+    assert folder.renewal()["deadline_boottime_s"] == 1100.25
+    for cut in range(len(new) + 1):
+        for torn in (new[:cut] + old[cut:], old[:cut].ljust(cut) + new[cut:]):
+            file.write_bytes(torn)
+            assert folder.renewal() in known, torn
+
+
+def test_a_run_that_cannot_be_renewed_keeps_no_other_run_from_it(prepared):
+    layout, file = prepared
+    file.mkdir()
+    other = file.parent.with_name("t2.1.8")
+    other.mkdir()
+    (other / "lock").touch()
+    reading = earlier_reading()
+    with pytest.raises(OSError, match="Is a directory"):
+        supervisor.renew(layout, ["t1.1.7", "t2.1.8"], reading, 900.0)
+    assert deadline(other / "renewed") == reading + 900.0
+
+
 # -- silence -------------------------------------------------------------------------------------
 LIMIT_S = (900.0 + 20.0) * 1.05
 VIEW: Any = SimpleNamespace(attempt_id=1, watch=5, renewed_at=datetime(2026, 1, 1, tzinfo=UTC), run="t1.1.7")
@@ -149,6 +207,19 @@ def test_a_silent_host_is_given_up_once_its_run_must_have_ended_itself():
     lost = look(LIMIT_S + 1.0)._lost(VIEW, SILENCE)
     assert lost is not None
     assert type(lost["gpu-1"]) is HostSilentError
+
+
+async def test_recovery_requests_its_run_by_name_because_the_status_of_all_runs_is_bounded(monkeypatch):
+    asked: list[Any] = []
+
+    async def call(host: str, cmd: str, **arguments: Any) -> dict[str, Any]:
+        asked.append((host, cmd, arguments))
+        return {"runs": {VIEW.run: {"state": "ended", "ranks": [{"pid": 5}]}}}
+
+    monkeypatch.setattr(recovery, "runtime_of", lambda *_: SimpleNamespace(call=call))
+    monkeypatch.setattr(recovery, "_is_namesake", lambda *_: False)
+    assert await look(None)._state_of(SimpleNamespace(), VIEW, "gpu-1") == "started"
+    assert asked == [("gpu-1", "status", {"runs": [VIEW.run]})]
 
 
 def test_a_silent_host_whose_runs_never_end_themselves_is_never_given_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -140,6 +141,83 @@ def test_a_file_that_changes_while_it_is_sent_is_unsettled(folder: RunFolder, mo
     members, end = sent(folder)
     # The archive stays valid; its end marks the file as incomplete.
     assert (len(members["work/a"]), end["unsettled"], end["files"]) == (100, ["work/a"], {})
+
+
+def test_an_unreadable_file_is_counted_and_the_rest_is_sent(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("work/a", "work/lockfile", "work/z"):
+        write(folder, name, "1")
+    open_ = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith("lockfile"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return open_(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    members, end = sent(folder)
+    assert (set(members), set(end["files"])) == ({"work/a", "work/z"}, {"work/a", "work/z"})
+    assert (end["others"], end["unsettled"]) == (1, [])
+
+
+class BadDisk(io.FileIO):
+    """A file whose second read fails."""
+
+    reads = 0
+
+    def read(self, count: int | None = -1, /) -> bytes | None:
+        self.reads += 1
+        if self.reads > 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().read(count)
+
+
+def test_a_read_error_inside_a_file_leaves_the_archive_whole(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "work/a", "x" * 50_000)
+    write(folder, "work/b", "1")
+    os.utime(folder.file("work/a"), (2e9, 2e9))
+    open_ = Outputs._open
+
+    def open_bad(outputs: Outputs, file: supervisor.OutputFile) -> Any:
+        return BadDisk(folder.file(file.path)) if file.path == "work/a" else open_(outputs, file)
+
+    monkeypatch.setattr(Outputs, "_open", open_bad)
+    members, end = sent(folder, limit=100_000)
+    assert (len(members["work/a"]), members["work/b"]) == (50_000, b"1")
+    assert (set(end["files"]), end["unsettled"]) == ({"work/b"}, ["work/a"])
+
+
+def test_an_archive_that_cannot_be_written_ends_the_role(folder: RunFolder) -> None:
+    write(folder, "work/a", "1")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb", buffering=0) as target, pytest.raises(BrokenPipeError):
+        Outputs(folder, {}, 10_000, 100).send(target)
+
+
+@pytest.fixture
+def very_deep(folder: RunFolder) -> Iterator[None]:
+    """Folders in ``work/e`` that are nested deeper than the limit of recursion."""
+    for levels in (600, 1_200):
+        os.makedirs(folder.file("work", *["e"] * levels))
+    yield
+    # Neither pytest nor shutil can remove them.
+    subprocess.run(["rm", "-rf", folder.file("work", "e")], check=True)
+
+
+@pytest.mark.usefixtures("very_deep")
+def test_unreadable_and_very_deep_folders_are_counted(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, "work/ro/x", "1")
+    write(folder, "work/a", "1")
+    write(folder, "work/" + "d/" * (supervisor.OUTPUT_DEPTH - 1) + "last", "1")
+    for name in ("x", "y", "z"):
+        write(folder, "work/" + "d/" * supervisor.OUTPUT_DEPTH + name, "1")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/ro") and access(path, mode))
+    members, end = sent(folder)
+    assert set(members) == {"work/a", "work/" + "d/" * (supervisor.OUTPUT_DEPTH - 1) + "last"}
+    assert end["others"] == 3
 
 
 def test_checkpoints_on_shared_storage_are_not_sent(folder: RunFolder) -> None:

@@ -232,3 +232,26 @@ def test_the_longest_record_of_an_exit_fits_a_line_of_events(tmp_path):
     tail = (b"\xff" * supervisor.LOG_TAIL).decode("utf-8", "replace")
     record = {"seq": 2**62, "kind": "exit", "rank": 10**6, "exit_code": 1, "error": error, "log_tail": tail}
     assert 0.8 * supervisor.WINDOW < len(supervisor.encode_event(record)) < supervisor.WINDOW
+
+
+def test_status_is_bounded_and_leaves_out_the_runs_that_ended_longest_ago(
+    layout: supervisor.Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 21):
+        folder = Path(layout.run(f"t{number}.1.{number}").path)
+        folder.mkdir()
+        (folder / "lock").touch()
+        if number > 2:
+            (folder / "ended").write_text('{"reason": "completed"}')
+        # The higher its number, the longer ago the run ended.
+        os.utime(folder, (10_000 - number, 10_000 - number))
+    every = supervisor.status(layout)
+    assert (len(every["runs"]), every["left_out"]) == (20, 0)
+    monkeypatch.setattr(supervisor, "STATUS_BYTES", len(json.dumps(every["runs"])) // 4)
+    found = supervisor.status(layout)
+    kept = [f"t{number}.1.{number}" for number in range(1, 1 + len(found["runs"]))]
+    assert list(found["runs"]) == kept, "runs that have not ended come first, then the newest"
+    assert len(kept) + found["left_out"] == 20
+    assert 3 <= len(kept) <= 5
+    asked = supervisor.status(layout, names=["t20.1.20", "t77.1.77"])
+    assert (asked["runs"], asked["left_out"]) == ({"t20.1.20": every["runs"]["t20.1.20"]}, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts.supervisor import SKIP, WINDOW, Stream
+from airflow_provider_dtrain.hosts.supervisor import SKIP, WINDOW, Stream, hole_of
 
 SHORT = b"00000000 {}\n"
 
@@ -90,3 +90,12 @@ def test_a_file_that_grows_after_the_end_of_its_run_is_read_to_where_it_ended(tm
         file.write(SHORT * 3)
     assert frames(stream) == [("data", 0, len(SHORT))]
     assert stream.drained()
+
+
+def test_gaps_that_no_supervisor_wrote_are_not_parsed_for_each_frame(tmp_path: Path) -> None:
+    gaps, log = tmp_path / "gaps.json", str(tmp_path / "log")
+    gaps.write_text(f'{{"gaps":[[{10**17},{10**18}]]}}')
+    assert hole_of(log, 0, 10**18) == (10**17, 10**18)
+    # A rank may write into its folder. Parsing 8 MiB for each frame would block all streams of the channel.
+    gaps.write_text('{"gaps":[' + "0," * 4_000_000 + "[5,9]]}")
+    assert hole_of(log, 0, 100) is None

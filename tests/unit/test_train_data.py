@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.data import Loader, Progress, permutation, rank_batches, validation_loader
+from airflow_provider_dtrain.train.data import (
+    Loader,
+    Progress,
+    SeededBatches,
+    permutation,
+    rank_batches,
+    validation_loader,
+)
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.goals import epochs_done
 
@@ -139,6 +149,41 @@ def test_loading_data_draws_nothing_from_the_global_generator():
     list(loader(Progress()))
     list(validation_loader(list(range(5)), rank=0, size=1, per_slot=2, options={}))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Marked(list):
+    """Data set with attributes that a ``worker_init_fn`` sets and deletes."""
+
+    kind = None
+
+    def __getitem__(self, index):
+        return (self.kind == "set") + 2 * hasattr(self, "old")
+
+
+def mark(_):
+    dataset = torch.utils.data.get_worker_info().dataset
+    dataset.kind = "set"
+    del dataset.old
+
+
+def test_attributes_that_a_worker_sets_are_those_of_the_data_set():
+    data = Marked(range(4))
+    data.old = 1
+    batches = Loader(data, Progress(), seed=1, rank=0, size=1, per_slot=4, shuffle=False, drop_last=False,
+                     max_batches=None, options={"num_workers": 1, "worker_init_fn": mark})  # fmt: skip
+    assert as_lists(batches) == [[1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
+def test_a_copy_of_a_data_set_in_a_worker_seeds_its_batches_as_well(copied):
+    data = Marked(range(4))
+    data._seed = data._dataset = "of the data set"
+    twin = copied(SeededBatches(data, 5))
+    twin.kind = "set"
+    assert (len(twin), twin[0, 1], twin._seed, twin._dataset) == (4, 1, "of the data set", "of the data set")
+    state = torch.get_rng_state()
+    SeededBatches(data, 5)[0, 1]
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_an_epoch_counts_when_its_pass_has_ended_and_without_a_loader_from_its_first_validation_on():

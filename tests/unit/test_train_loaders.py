@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import sys
 
 import pytest
 
@@ -493,6 +494,184 @@ def test_a_loader_that_is_to_be_left_alone_is_iterated_as_it_is(caplog, monkeypa
     for epoch in (0, 1):
         trained(lambda _: td.DataLoader(Numbers(), sampler=sampler), 1, epoch, left_alone=experimental.left_alone)
         assert sampler.epoch == epoch
+
+
+def test_a_stream_that_resumes_past_its_end_yields_nothing():
+    def make(_):
+        return td.DataLoader(Lines(), batch_size=2)
+
+    assert [len(trained(make, size=1, offset=offset)[1][0]) for offset in (3, 4, 9)] == [1, 0, 0]
+
+
+def test_a_position_counts_batches_when_a_loader_becomes_a_stream_or_ceases_to_be_one(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    def body(d):
+        cut = Shares(td.DataLoader(Numbers(), batch_size=4), d, 5, "training")
+        stream = Shares(Thousandfold(Numbers(), batch_size=4), d, 5, "training", left_alone=True)
+        kept = [cut.converted(16, 4, "own"), cut.converted(16, 4, ""), stream.converted(3, 3, "stream")]
+        return kept, [stream.converted(16, 2, "cut"), stream.converted(16, 2, ""), cut.converted(3, 3, "stream")]
+
+    assert in_ranks(2, body) == [([16, 16, 3], [2, 2, 24])] * 2
+    warned = [message for message in caplog.messages if "some samples may be repeated or skipped" in message]
+    assert len(warned) == 3, "rank 0 warns"
+    assert "is 'stream' now and was 'cut' when the checkpoint was written. Training resumes after 2" in warned[0]
+
+
+def test_samplers_that_are_seeded_by_rank_draw_a_part_each_and_are_not_cut(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+    caplog.set_level(logging.INFO)
+
+    def weighted(count, seed, by_batch=False):
+        def make(d):
+            generator = torch.Generator().manual_seed(seed * d.rank)
+            sampler = td.WeightedRandomSampler(torch.ones(1000), count // d.size, generator=generator)
+            if by_batch:
+                return td.DataLoader(Numbers(1000), batch_sampler=td.BatchSampler(sampler, 10, False))
+            return td.DataLoader(Numbers(1000), batch_size=10, sampler=sampler)
+
+        return make
+
+    for count, by_batch in ((1000, False), (1000, True), (8000, False)):
+        make = weighted(count, 1, by_batch)
+        sharing, (one, two) = trained(make)
+        assert sharing is Sharing.OWN
+        assert [len(flat(one)), len(flat(two))] == [count // 2] * 2
+        assert one != two
+        assert trained(make)[1] == [one, two] != trained(make, epoch=1)[1], "a resumed run draws the same"
+        assert trained(make, epoch=1)[1][0] != trained(make, epoch=1)[1][1]
+    assert "50 batches per rank; its generators are seeded by rank." in caplog.text
+    sharing, batches = trained(weighted(1000, 0))
+    assert (sharing, [len(flat(rank)) for rank in batches]) == (Sharing.CUT, [250, 250])
+    told = "(Numbers) draws the same 500 samples on all ranks (WeightedRandomSampler). Each rank gets 250 of them."
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_sampler_with_another_generator_by_rank_and_a_part_of_the_data_is_not_cut(name):
+    def body(d):
+        sampler = Drawn(lambda: [int(sampler.rng.random() * 1000) for _ in range(500)], 500)
+        sampler.rng = GENERATORS[name](d.rank)
+        return Shares(td.DataLoader(Numbers(1000), batch_size=10, sampler=sampler), d, 5, "training").sharing
+
+    assert in_ranks(2, body) == [Sharing.OWN] * 2
+
+
+def test_a_generator_by_rank_that_the_sampler_does_not_draw_from_changes_nothing():
+    def make(d):
+        return td.DataLoader(
+            Numbers(), batch_size=4, sampler=Drawn(lambda: range(16), 16, unused=numpy.random.default_rng(d.rank))
+        )
+
+    sharing, batches = trained(make)
+    assert (sharing, sorted(flat(batches[0]) + flat(batches[1]))) == (Sharing.CUT, list(range(16)))
+
+
+class Varying(td.Sampler):
+    """Makes 3 + epoch batches per rank of 2 samples. Its length is that of the epoch that began last."""
+
+    def __init__(self, ranks, rank=None):
+        self.ranks, self.rank, self.epoch, self.made = ranks, rank, 0, []
+        self.build()
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def build(self):
+        self.made = [[2 * i, 2 * i + 1] for i in range((3 + self.epoch) * self.ranks)]
+        self.made = self.made if self.rank is None else self.made[self.rank :: self.ranks]
+
+    def __iter__(self):
+        self.build()
+        return iter(self.made)
+
+    def __len__(self):
+        return len(self.made)
+
+
+@pytest.mark.parametrize(("by_rank", "sharing"), [(False, Sharing.CUT), (True, Sharing.OWN)])
+def test_epochs_of_different_lengths_are_trained_to_their_end(by_rank, sharing):
+    def body(d):
+        sampler = Varying(d.size, d.rank if by_rank else None)
+        shares = Shares(td.DataLoader(Numbers(), batch_sampler=sampler), d, 5, "training")
+        length, found = shares.length(), []
+        for epoch in (0, 2, 1):
+            found.append(flat(batch.tolist() for batch in shares.training(epoch, 0, length)))
+            found.append(shares.drawn or length)
+        return shares.sharing, found
+
+    (one_sharing, one), (two_sharing, two) = in_ranks(2, body)
+    assert one_sharing is two_sharing is sharing
+    assert one[1::2] == two[1::2] == [3, 5, 4]
+    assert [sorted(a + b) for a, b in zip(one[::2], two[::2], strict=True)] == [
+        list(range(12)), list(range(20)), list(range(16)),
+    ]  # fmt: skip
+
+
+def test_an_epoch_that_is_much_longer_than_its_sampler_says_is_cut_short_with_a_warning(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    class Growing(Drawn):
+        def set_epoch(self, epoch):
+            self.draw = itertools.count if epoch else lambda: range(COUNT)
+
+    _, batches = trained(lambda _: td.DataLoader(Numbers(), sampler=Growing(None)), epoch=1)
+    assert sorted(flat(batches[0]) + flat(batches[1])) == list(range(2 * COUNT))
+    assert "Growing draws more than 64 indices in epoch 1, twice its length." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("of", "length"),
+    [("data set", 10**12), *(("sampler", length) for length in (10**12, sys.maxsize, sys.maxsize + 1, -1))],
+)
+def test_a_length_that_stands_for_endless_makes_a_stream(of, length):
+    def body(d):
+        if of == "sampler":
+            loader = td.DataLoader(Numbers(), sampler=Drawn(itertools.count, length), batch_size=4)
+        else:
+            loader = td.DataLoader(Numbers(length), batch_size=4)
+        shares = Shares(loader, d, 5, "training")
+        first = list(itertools.islice(shares.training(0, 0, None), 2))
+        return shares.sharing, shares.length(), [batch.tolist() for batch in first]
+
+    whole = -(-length // 4) if 0 < length <= sys.maxsize else None
+    assert in_ranks(1, body) == [(Sharing.STREAM, whole, [[0, 1, 2, 3], [4, 5, 6, 7]])]
+
+
+def test_a_replacing_sampler_of_huge_length_starts_at_once():
+    def make(_):
+        return td.DataLoader(Numbers(), sampler=td.RandomSampler(Numbers(), replacement=True, num_samples=10**12))
+
+    assert in_ranks(1, lambda d: Shares(make(d), d, 5, "training").sharing) == [Sharing.STREAM]
+
+
+def test_a_loader_whose_length_raises_has_none():
+    class Combined:
+        def __iter__(self):
+            return iter([1, 2])
+
+        def __len__(self):
+            raise RuntimeError("Please call `iter(combined_loader)` first.")
+
+    assert in_ranks(1, lambda d: Shares(Combined(), d, 5, "training").length()) == [None]
+
+
+def test_validation_needs_a_batch_on_one_rank_only():
+    def shard(d):
+        return td.DataLoader(Numbers(1), batch_size=4, sampler=range(1 - d.rank))
+
+    def stream(d):
+        return [torch.tensor([0])] * (1 - d.rank)
+
+    def length(make, what):
+        return in_ranks(2, lambda d: Shares(make(d), d, 5, what).length())
+
+    for make in (shard, stream):
+        assert length(make, "validation") == [1, 1]
+        assert validated(make) == [[[0]], []]
+        assert all(isinstance(error, dtrain.EmptyLoaderError) for error in length(make, "training"))
+    (error, _) = length(lambda _: td.DataLoader(Numbers(1), sampler=[]), "validation")
+    assert isinstance(error, dtrain.EmptyLoaderError)
 
 
 @pytest.mark.parametrize("name", SHARDED)

@@ -154,3 +154,12 @@ def test_a_name_that_is_too_long_is_refused():
     it, _ = reporter()
     with pytest.raises(LimitError, match="must have 1 to 256 characters, got 257 in 'xxx"):
         it.report(1, {"x" * 257: 1.0}, None)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "loss\nFAKE LINE", "a\tb"])
+def test_the_name_of_a_metric_must_be_printable(name):
+    it, _ = reporter()
+    with pytest.raises(MetricError, match="must consist of printable characters, got '"):
+        it.report(1, {name: 1.0}, epoch=0)
+    with pytest.raises(MetricError, match="must consist of printable characters, got '"):
+        it.numbers(1, {name: 1.0})

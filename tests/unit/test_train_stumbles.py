@@ -45,6 +45,13 @@ def test_data_smaller_than_a_batch_that_is_left_out_is_refused():
     assert len(loader([1, 2, 3])) == 1
 
 
+@pytest.mark.parametrize(("drop_last", "max_batches"), [(False, 0), (True, 0), (False, -1)])
+def test_a_length_of_no_batches_is_named_as_the_cause(drop_last, max_batches):
+    with pytest.raises(EmptyLoaderError, match=f"max_batches must be 1 or more, got {max_batches}") as raised:
+        loader([1, 2, 3, 4], drop_last=drop_last, max_batches=max_batches)
+    assert "drop_last" not in str(raised.value)
+
+
 @pytest.mark.parametrize(("saved", "mine"), [("SGD", "Adam"), ("Adam", "SGD")])
 def test_a_checkpoint_of_another_optimizer_is_refused_with_what_differs(saved, mine):
     parameters = [torch.nn.Parameter(torch.zeros(2))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -179,6 +180,100 @@ def test_checkpoints_come_at_their_period_and_at_the_end(tmp_path):
     config = {"checkpoint_policy": "all", "min_checkpoint_period": {"batches": 3}}
     Kept(Small).run(7, config=config, checkpoint_dir=tmp_path)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == [f"step-{step:08d}" for step in (3, 6, 7)]
+
+
+class Lines(torch.utils.data.IterableDataset):
+    """Twenty samples of the small trial, as a stream with a length."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(self.samples)
+
+    def __len__(self):
+        return len(self.samples)
+
+
+class Streaming(Watching):
+    """Iterates its data. ``cut`` returns a loader that the library cuts."""
+
+    cut = False
+
+    def build_training_data_loader(self):
+        data = self.data() if self.cut else Lines(list(self.data()))
+        return torch.utils.data.DataLoader(data, batch_size=self.context.get_per_slot_batch_size())
+
+
+class Cut(Streaming):
+    cut = True
+
+
+@pytest.mark.parametrize(
+    ("length", "epochs"), [({"epochs": 3}, [1, 2]), ({"epochs": 1}, []), ({"batches": 14}, [1, 2])]
+)
+def test_a_stream_that_resumes_past_the_end_of_its_epoch_begins_the_next_one(
+    tmp_path, length, epochs, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+    config = {"scheduling_unit": 1, "min_validation_period": {"epochs": 1}, "checkpoint_policy": "best"}
+    options = {"checkpoint_dir": tmp_path / "c", "config": config}
+    Kept(Streaming).run({"batches": 8}, hparams={**HPARAMS, "global_batch_size": 2}, **options)
+    kept = Kept(Streaming)
+    kept.run(length, hparams={**HPARAMS, "global_batch_size": 4}, **options)
+    # 8 of 10 batches were trained. An epoch has 5 now.
+    whole = kept.trial.trained
+    assert [epoch for epoch, _, _ in whole] == [epoch for epoch in epochs for _ in range(5)][: len(whole)]
+    assert len(whole) == {"epochs": 5 * len(epochs), "batches": 6}[next(iter(length))]
+    ended = [item[1] for item in kept.trial.story if item[0] == "epoch end"]
+    assert ended == ([0] if not epochs else [0, 1] if "batches" in length else [0, 1, 2])
+    validations = [item for item in kept.trial.story if item[0] == "validation"]
+    assert len(validations) == len(epochs) + 1
+    assert "after 8 batches of epoch 0, which has 5 batches now: the epoch ends" in caplog.text
+
+
+def test_a_loader_that_was_cut_and_is_a_stream_now_resumes_after_as_many_batches(tmp_path):
+    options = {"checkpoint_dir": tmp_path / "c", "config": {"checkpoint_policy": "best"}}
+    options["hparams"] = {**HPARAMS, "global_batch_size": 4}
+    Kept(Cut).run({"batches": 3}, **options)
+    kept = Kept(Streaming)
+    kept.run({"epochs": 2}, **options)
+    assert [epoch for epoch, _, _ in kept.trial.trained] == [0, 0, 1, 1, 1, 1, 1]
+
+
+class Varying(torch.utils.data.Sampler):
+    """Makes 3 batches in the first epoch, 5 in the second and 4 in the others."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter([[i] for i in range(len(self))])
+
+    def __len__(self):
+        return {0: 3, 1: 5}.get(self.epoch, 4)
+
+
+class Uneven(Watching):
+    def build_training_data_loader(self):
+        return torch.utils.data.DataLoader(self.data(), batch_sampler=Varying())
+
+
+def test_epochs_of_different_lengths_end_and_validate_where_their_data_ends(tmp_path):
+    config = {"min_validation_period": {"epochs": 1}, "checkpoint_policy": "best"}
+    whole = Kept(Uneven)
+    whole.run({"epochs": 4}, config=config)
+    assert [epoch for epoch, _, _ in whole.trial.trained] == [0] * 3 + [1] * 5 + [2] * 4 + [3] * 4
+    units = [
+        item[1] if item[0] == "unit" else item[0] for item in whole.trial.story if item[0] in ("unit", "validation")
+    ]
+    assert units == [3, "validation", 5, "validation", 4, "validation", 4, "validation"]
+    Kept(Uneven).run({"batches": 7}, config=config, checkpoint_dir=tmp_path / "c")
+    rest = Kept(Uneven)
+    rest.run({"epochs": 4}, config=config, checkpoint_dir=tmp_path / "c")
+    assert rest.trial.trained == whole.trial.trained[7:]
 
 
 def test_schedulers_advance_as_their_mode_says():

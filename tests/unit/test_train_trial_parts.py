@@ -110,6 +110,7 @@ def test_validation_sees_each_sample_once_on_one_rank(length, per_slot, size):
         ({"epochs": 2}, Position(batches=6, records=48, epoch=2), 0, 6),
         ({"batches": 3}, Position(batches=6, records=48, epoch=2), -3, 3),
         ({"records": 16}, Position(batches=6, records=48, epoch=2), -4, 2),
+        ({"epochs": 2}, Position(batches=9, records=72, epoch=1, epoch_batches=6), 1, 1),
     ],
 )
 def test_lengths_are_counted_from_where_training_is(given_length, position, left, following):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
+
+import pytest
 
 from airflow_provider_dtrain.engine import trial_logs
 from airflow_provider_dtrain.engine.log_buffer import LogPlace
@@ -64,6 +67,20 @@ async def test_a_host_that_does_not_answer_leaves_a_mark_from_the_last_known_byt
         "Read: airflow dtrain trial logs 7 --attempt 1 --from 4 ---"
     ]
     assert world.store.closed == [1]
+
+
+@pytest.mark.parametrize("answer", [{"size": 99, "offset": 2**62}, {"size": 99, "offset": 0}, {"size": 2**62}])
+async def test_a_log_whose_host_sends_nonsense_ends_with_a_mark(world: World, answer: dict[str, Any]) -> None:
+    world.reader.go_on()
+    world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
+
+    async def call(*_: Any, offset: int, length: int, **__: Any) -> dict[str, Any]:
+        return {"offset": offset, "data": b"x" * length * 2, **(answer if length else {"size": 99})}
+
+    world.call = call  # type: ignore[method-assign]
+    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    assert "everything from byte 4 on left out: Host 'a' broke the protocol" in lines_of(world)[0]
+    assert (world.store.closed, world.store.positions[-1]) == ([1], 4)
 
 
 async def test_what_airflow_has_not_written_stays_open_for_the_next_follower(world: World, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_nothing_but_plain_members_below_the_folder_is_unpacked(tmp_path: Path, 
 
 
 def test_a_member_is_not_written_through_a_file(tmp_path: Path) -> None:
-    with pytest.raises(tarfile.TarError, match="below something"):
+    with pytest.raises(tarfile.TarError, match="below a path that is not a folder"):
         unpack(archive(member("a", content=b"1"), member("a/b", content=b"1")), tmp_path)
 
 
@@ -129,6 +130,60 @@ def test_a_chain_of_extended_headers_is_refused_before_it_nests_deeply(tmp_path:
     chain = pax_header(kind, b"10 a=bcde\n") * 5000
     with pytest.raises(ArchiveLimitError, match="more than 8 extended headers"):
         unpack_plain(io.BytesIO(chain + bytes(1024)), tmp_path, limit_bytes=1 << 30, limit_files=10)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"1" * 4096,
+        b"1 1 1 1 =\n",
+        b"10 a=bcde\n" + b"1" * 4096,
+        b"10 a=bcdef",
+        b"11 a=bcde\n",
+        b"8 a=bcde\n",
+        b"0 a=bcde\n",
+        b"-10 a=bcd\n",
+        b"10 abcdef\n",
+        b"7 =bcd\n",
+        b"11 size=-5\n",
+        b"12 size=5_0\n",
+        b"14 mtime=noon\n",
+        b"22 GNU.sparse.map=0,1\n",
+    ],
+)
+def test_a_malformed_extended_header_is_a_damaged_archive(tmp_path: Path, records: bytes) -> None:
+    data = pax_header(tarfile.XHDTYPE, records) + tarfile.TarInfo("a").tobuf(tarfile.USTAR_FORMAT)
+    with pytest.raises(tarfile.TarError):
+        unpack(io.BytesIO(data + bytes(1024)), tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE])
+@pytest.mark.parametrize("value", [b"1", b"1 hdrcharset=", b"1 1 =\n"])
+def test_an_extended_header_takes_linear_time(tmp_path: Path, kind: bytes, value: bytes) -> None:
+    value *= 60_000 // len(value)
+    records = b"%d comment=%s\n" % (len(value) + len("12345 comment=\n"), value)
+    data = pax_header(kind, records) + tarfile.TarInfo("a").tobuf(tarfile.USTAR_FORMAT) + bytes(1024)
+    begun = time.thread_time()
+    assert unpack(io.BytesIO(data), tmp_path).files == 1
+    assert time.thread_time() - begun < 1.0
+
+
+def test_an_extended_header_needs_a_member(tmp_path: Path) -> None:
+    with pytest.raises(tarfile.TarError, match="no member after an extended header"):
+        unpack(io.BytesIO(pax_header(tarfile.XHDTYPE, b"10 a=bcde\n") + bytes(1024)), tmp_path)
+
+
+def test_path_time_and_size_of_an_extended_header_count(tmp_path: Path) -> None:
+    info, content = member("ü" * 60 + "/" + "\udcff" * 60 + "9" * 100, content=b"123")
+    info.mtime = 1_700_000_000.25  # type: ignore[assignment]
+    assert unpack(archive((info, content), member("next", content=b"4")), tmp_path).files == 2
+    assert (tmp_path / info.name).read_bytes() == b"123"
+    assert (tmp_path / info.name).stat().st_mtime == 1_700_000_000.25
+    sized = pax_header(tarfile.XHDTYPE, b"12 size=600\n") + tarfile.TarInfo("sized").tobuf(tarfile.USTAR_FORMAT)
+    rest = b"1".ljust(1024, b"2") + archive(member("last", content=b"5")).getvalue()
+    assert unpack(io.BytesIO(sized + rest), tmp_path).files == 2
+    assert (tmp_path / "sized").stat().st_size == 600
+    assert (tmp_path / "last").read_bytes() == b"5"
 
 
 def test_global_headers_are_counted_over_the_whole_archive(tmp_path: Path) -> None:

@@ -1,0 +1,294 @@
+"""Answers of a host that contradict the protocol: they harm neither the store nor other hosts, and no reader raises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.cli import profile
+from airflow_provider_dtrain.cli.logs import _Tail
+from airflow_provider_dtrain.engine import finishing, launching
+from airflow_provider_dtrain.engine.recovery import Look, look_at_host
+from airflow_provider_dtrain.engine.restarting import Restarting
+from airflow_provider_dtrain.engine.runtime import Runtime
+from airflow_provider_dtrain.engine.streaming import HostFollower
+from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    EnvironmentMissingError,
+    HostProtocolError,
+    HostRefusedError,
+    HostUnreachableError,
+    NotFoundError,
+)
+from airflow_provider_dtrain.hosts.answers import check_answer, piece_of
+from airflow_provider_dtrain.hosts.wire import WireError
+from airflow_provider_dtrain.store.repository import Store, migrate
+
+#: Errors of the connection to a host that are the user's, during a launch.
+ERRORS = [
+    EnvironmentMissingError("Host 'b': interpreter 'python3' does not exist there."),
+    NotFoundError("Host 'b' needs Airflow connection 'ssh_b', which cannot be fetched."),
+]
+
+
+class Hosts:
+    """Hook whose hosts give these answers to every command. A host with an error has no connection.
+
+    :param answers: host -> command -> answer, or the error of its connection
+    """
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers, self.calls = answers, list[str]()
+        self.settings = SimpleNamespace(orphan_timeout_s=900.0, kill_grace_s=20.0)
+        self.store: Any = SimpleNamespace(get_host=lambda name: SimpleNamespace(name=name, slots=()))
+
+    async def aaddress(self, record: Any) -> Any:
+        return None
+
+    def link(self, record: Any, address: Any = None, timeout_s: float = 1.0) -> Any:
+        if isinstance(found := self.answers[record.name], Exception):
+            raise found
+
+        def call(cmd: str, **_: Any) -> Future[Any]:
+            self.calls.append(cmd)
+            future: Future[Any] = Future()
+            future.set_result(found[cmd])
+            return future
+
+        return SimpleNamespace(call=call, host=record.name)
+
+
+def runtime(answers: dict[str, Any], **store: Any) -> Runtime:
+    """Return a runtime whose hosts answer so, with a store of these methods."""
+    hook: Any = Hosts(answers)
+    for name, method in store.items():
+        setattr(hook.store, name, method)
+    return Runtime(hook, hook.store, 1, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
+
+
+def gang(*hosts: str) -> Any:
+    return SimpleNamespace(
+        run="t1.1.7", token=7, held_hosts=hosts, placement=dict.fromkeys(hosts, (0,)), plan={"plans": {}},
+        label="attempt 1", attempt_id=1, watch=1, renewed_at=None, is_held_gang=False,
+    )  # fmt: skip
+
+
+# -- tokens --------------------------------------------------------------------------------------
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    url = f"sqlite:///{tmp_path}/s.db"
+    migrate(url)
+    opened = Store.open(url)
+    yield opened
+    opened.close()
+
+
+async def test_a_token_that_no_backup_explains_is_reported_and_not_taken(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.raise_token(500)
+    rt = runtime(
+        {"a": {"status": {"stores": {store.store_id: 2**63 - 1}, "runs": {}}}}, store_id=store.store_id,
+        raise_token=store.raise_token, unknown_runs=store.unknown_runs,
+    )  # fmt: skip
+    assert await look_at_host(rt, "a") == []
+    assert store.raise_token(0) == 500
+    assert f"Host 'a' recorded token {2**63 - 1} of this store" in caplog.text
+    assert "remove store.json" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("recorded", "excluded"), [(8, None), (2**61, "a"), ("9", "a"), (-1, "a")], ids=["later", "far", "text", "below"]
+)
+async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
+    store: Store, recorded: Any, excluded: str | None
+) -> None:
+    moved: list[Any] = []
+
+    def move_on(attempt_id: int, watch: int, *, exclude_host: str | None, **_: Any) -> Any:
+        moved.append(exclude_host)
+        return SimpleNamespace(attempt_id=1)
+
+    class Trial(Restarting):
+        salvaging = False
+
+        async def _look_at(self, error: Any) -> list[str]:
+            return []
+
+        async def _until_gone(self, view: Any, **_: Any) -> None:
+            """Nothing runs."""
+
+    trial: Any = object.__new__(Trial)
+    trial.rt = runtime({}, move_on=move_on, raise_token=store.raise_token)
+    refused = HostRefusedError("a", "Its grant is over.", code="stale_token", details={"recorded": recorded})
+    await trial._host_failed(gang("a"), refused)
+    assert moved == [excluded]
+
+
+# -- connections ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_a_host_without_an_interpreter_or_connection_keeps_no_other_hosts_slots(
+    error: DtrainError, caplog: pytest.LogCaptureFixture
+) -> None:
+    released: list[Any] = []
+    rt = runtime(
+        {"a": {"fence": {"clear": True}}, "b": error}, check_watch=lambda *_, **__: None,
+        release=lambda attempt_id, watch, hosts, **_: released.append(hosts),
+    )  # fmt: skip
+    assert await finishing.release(rt, gang("a", "b")) == ["a"]
+    assert released == [["a"]]
+    assert f"{error} Its slots stay taken" in caplog.text
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_a_host_without_an_interpreter_or_connection_is_silent_for_recovery_and_followers(
+    error: DtrainError,
+) -> None:
+    hook: Any = Hosts({"b": error})
+    assert isinstance(await Look(hook)._state_of(hook.store, gang("b"), "b"), HostUnreachableError)
+    follower: Any = object.__new__(HostFollower)
+    follower.rt, follower.host, follower.log, follower.is_linked = runtime({"b": error}), "b", None, False
+    follower.gang = SimpleNamespace(end=SimpleNamespace(ended={}))
+
+    async def back_off(found: Exception) -> None:
+        assert isinstance(found, HostUnreachableError)
+        follower.gang.end.ended["b"] = "enough"
+
+    follower._back_off = back_off
+    await follower.run()
+    assert follower.gang.end.ended == {"b": "enough"}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_a_launch_names_the_missing_interpreter_or_connection(error: DtrainError) -> None:
+    with pytest.raises(type(error), match="Host 'b'"):
+        await runtime({"b": error}).link("b", to_launch=True)
+
+
+# -- answers -------------------------------------------------------------------------------------
+PREFLIGHT = {"python": "3.9.1", "executable": "python3", "modules": {}, "foreign": [], "problems": [], "shared": {}}
+PROCESS = {"device": "GPU-1", "pid": 1, "name": "x", "user": "y", "memory_bytes": 5}
+
+
+@pytest.mark.parametrize(
+    ("cmd", "answer"),
+    [
+        ("read", {"bytes": 0, "size": 9, "offset": 0}),
+        ("preflight", PREFLIGHT),
+        ("preflight", {**PREFLIGHT, "python": None, "executable": None, "modules": {"torch": None}}),
+        ("preflight", {**PREFLIGHT, "shared": {"/s": {"writable": True, "self": "m", "seen": ["m"]}}}),
+        ("preflight", {**PREFLIGHT, "foreign": [PROCESS]}),
+        ("prepare", {"state": "prepared", "port": None}),
+        ("prepare", {"state": "prepared", "port": 29500, "attached": False}),
+        ("fence", {"clear": True}),
+        ("fence", {"clear": True, "foreign": [{**PROCESS, "slot": 0}]}),
+    ],
+)
+def test_an_answer_with_the_fields_of_its_command_is_accepted(cmd: str, answer: dict[str, Any]) -> None:
+    check_answer(cmd, answer)
+
+
+def without(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("cmd", "answer"),
+    [
+        ("read", {"bytes": 0, "size": None, "offset": 0}),
+        ("read", {"size": 9, "offset": 0, "data": "text"}),
+        ("read", {"bytes": 0, "size": 9}),
+        *[("preflight", without(PREFLIGHT, name)) for name in PREFLIGHT],
+        ("preflight", {**PREFLIGHT, "foreign": None}),
+        ("preflight", {**PREFLIGHT, "problems": None}),
+        ("preflight", {**PREFLIGHT, "foreign": [without(PROCESS, "pid")]}),
+        ("preflight", {**PREFLIGHT, "shared": {"/s": {"writable": True}}}),
+        ("prepare", {"state": "prepared"}),
+        ("prepare", {"port": 29500}),
+        ("probe", {"stores": {}}),
+        ("net_listen", {"port": 5, "addresses": None}),
+        ("net_connect", {"results": [{"ok": True}]}),
+        ("fence", {"clear": True, "foreign": [{"slot": 9999999999999999999}]}),
+        ("fence", {"clear": True, "foreign": [{"pid": 1}]}),
+    ],
+)
+def test_an_answer_without_a_field_that_is_read_is_refused(cmd: str, answer: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match=f"an answer to '{cmd}' whose"):
+        check_answer(cmd, answer)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "answer"),
+    [
+        (0, 5, {"offset": 0, "data": b"123456", "size": 9}),
+        (4, 5, {"offset": 3, "data": b"", "size": 9}),
+        (4, 5, {"offset": 10, "data": b"", "size": 9}),
+        (4, 5, {"offset": 2**62, "data": b"", "size": 9}),
+        (-4, 5, {"offset": 4, "data": b"", "size": 9}),
+    ],
+)
+def test_a_part_of_a_file_that_was_not_requested_is_refused(offset: int, length: int, answer: dict[str, Any]) -> None:
+    with pytest.raises(HostProtocolError, match="Host 'h' broke the protocol"):
+        piece_of("h", answer, offset=offset, length=length)
+
+
+@pytest.mark.parametrize(
+    ("offset", "answer"),
+    [
+        (0, {"offset": 0, "data": b"12345", "size": 9}),
+        (4, {"offset": 9, "data": b"", "size": 9}),
+        (20, {"offset": 20, "data": b"", "size": 9}),
+        (-4, {"offset": 5, "data": b"6789", "size": 9}),
+        (-40, {"offset": 0, "data": b"12345", "size": 9}),
+        (4, {"offset": 4, "data": b"56789", "size": 6}),
+    ],
+    ids=["start", "freed", "beyond the end", "tail", "whole", "it grew"],
+)
+def test_a_requested_part_of_a_file_is_accepted(offset: int, answer: dict[str, Any]) -> None:
+    piece = piece_of("h", answer, offset=offset, length=5)
+    assert (piece.offset, piece.data, piece.size) == (answer["offset"], answer["data"], answer["size"])
+
+
+async def test_a_host_that_reports_on_another_path_is_refused_by_name() -> None:
+    hosts = Hosts({"h": {"preflight": PREFLIGHT}})
+    link = hosts.link(hosts.store.get_host("h"))
+    with pytest.raises(HostProtocolError, match="Host 'h' broke the protocol: 'preflight' did not report on /s"):
+        await launching._check_shared({"h": link}, "/s", "nonce")
+
+
+def test_samples_of_a_host_that_lies_about_their_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(profile, "SAMPLES_MOST_BYTES", 16)
+    hook = Hosts({"h": {}})
+    read, link = list[int](), SimpleNamespace()
+
+    def call(cmd: str, *, offset: int, **_: Any) -> Future[Any]:
+        assert len(read) < 100
+        read.append(offset)
+        future: Future[Any] = Future()
+        future.set_result({"offset": offset, "size": 2**62, "data": b"{}x\n"})
+        return future
+
+    link.call = call
+    hook.link = lambda *_: link  # type: ignore[method-assign]
+    assert profile._samples(hook, "h", "t1.1.1") == b"{}x\n" * 4  # type: ignore[arg-type]
+    assert read == [0, 4, 8, 12]
+
+
+def test_a_log_that_a_host_sends_from_nowhere_is_a_note_and_the_end_that_the_store_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hook: Any = Hosts({"h": {"read": {"offset": 2**62, "size": 9, "data": b""}}})
+    rank: Any = SimpleNamespace(rank=0, host="h", log_tail="last words")
+    args: Any = SimpleNamespace(all=False, tail=None, start=None, end=None, follow=False)
+    _Tail(hook, "t1.1.1", rank, args).pump(rank, is_over=True)
+    found = capsys.readouterr()
+    assert "Host 'h' broke the protocol" in found.err
+    assert found.out == "last words"
