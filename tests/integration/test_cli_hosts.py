@@ -134,7 +134,7 @@ def test_a_host_without_a_usable_interpreter_says_what_to_install(
     done = world("hosts", "add", "x", "--conn", "first_conn", "--python", "/no/python3", *key)
     assert done.code == 1
     assert "interpreter '/no/python3' does not exist" in done.err
-    assert "install it" in done.err
+    assert "Install it" in done.err
 
 
 LIAR = """#!%s

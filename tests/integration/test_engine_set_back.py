@@ -51,7 +51,7 @@ async def test_a_run_that_the_store_has_lost_is_ended_and_its_trial_starts_again
     await running(engine, ticket, carrying)
     lost, pids = run_of(engine, ticket), {rank.pid for rank in ranks_of(engine)}
     set_back(engine.hook.store, before)
-    await until(lambda: f"Run {lost}, which the store does not know, is gone on host 'local'" in caplog.text, carrying)
+    await until(lambda: "attempt 1, which the store has lost, is gone on host 'local'" in caplog.text, carrying)
     await running(engine, ticket, carrying)
     assert run_of(engine, ticket) != lost
     assert pids.isdisjoint({rank.pid for rank in ranks_of(engine)})
