@@ -20,7 +20,7 @@ from airflow_provider_dtrain.core.checkpoint_place import (
 from airflow_provider_dtrain.core.retention import Kept, Saved, unkept
 from airflow_provider_dtrain.core.untrusted import UntrustedInputError, check_size
 from airflow_provider_dtrain.engine import partial_copies
-from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.threads import in_copy_thread, in_thread
 from airflow_provider_dtrain.errors import HostError, HostRefusedError
 from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError, pack_tree, tree_bytes, unpack_plain
 
@@ -140,7 +140,7 @@ class CheckpointCopier:
             if (checkpoint.size_bytes or 0) > limit:
                 raise ArchiveLimitError(f"it was reported with {checkpoint.size_bytes} bytes")
             link = await self.rt.link(checkpoint.host)
-            size = await in_thread(fetch_copy, link, checkpoint, target, limit_bytes=limit)
+            size = await in_copy_thread(fetch_copy, link, checkpoint, target, limit_bytes=limit)
         except HostRefusedError:
             # The library removes checkpoints that the policy does not keep, even while they are being fetched.
             self.rt.log.debug("Checkpoint of step %d was replaced by a newer one before it was copied", checkpoint.step)

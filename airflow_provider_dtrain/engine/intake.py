@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.remote import Frame
 
 SUPERVISOR = "supervisor.events"
+#: Most restarts of one events file per run. A crash of the host cuts a file once and ends the run; the rest is spare.
+RESTARTS_MOST = 8
 
 
 class Reading(NamedTuple):
@@ -94,6 +96,18 @@ class Intake:
                 self._host, f"Host '{self._host}' restarted {frame.stream}, of which nothing was stored."
             )
         self._places[str(frame.stream)] = (0, frame.epoch)
+
+    async def refuse_anew(self, frame: Frame, epoch: int) -> None:
+        """Store the refusal of a further restart of an events file as a gap, and raise.
+
+        :param epoch: number of restarts that are stored
+        :raises HostProtocolError: always
+        """
+        words = f"restarted more than {RESTARTS_MOST} times"
+        mark = gap(frame.offset, 0, "restarted", f"the file was {words} and is not read again", lines=0)
+        place = (self._rt.attempt_id, self._rt.watch, self._host, str(frame.stream), frame.offset, frame.offset)
+        await self._rt.db(self._rt.store.commit_events, *place, [mark], epoch=epoch)
+        raise HostProtocolError(self._host, f"The file {frame.stream} of host '{self._host}' was {words}.")
 
     def advance(self, frame: Frame) -> None:
         """Record a frame of a log, which is not stored here.
@@ -194,7 +208,8 @@ def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> dict[
     """Return the mark for bytes of a stream that are not in the store.
 
     :param offset: where they begin
-    :param code: ``corrupt``, ``invalid``, ``repeated``, ``unfinished``, ``missing``, or the option whose limit was hit
+    :param code: ``corrupt``, ``invalid``, ``repeated``, ``restarted``, ``unfinished``, ``missing``, or the option whose
+        limit was hit
     """
     return {
         "kind": "gap", "seq": None, "at": time.time(), "offset": offset, "bytes": size, "lines": lines, "code": code,

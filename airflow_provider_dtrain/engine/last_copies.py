@@ -1,4 +1,4 @@
-"""Wait for the last copies of an attempt, which control requests can end."""
+"""Wait for copies of an attempt's files, which control requests can end."""
 
 from __future__ import annotations
 
@@ -27,24 +27,27 @@ async def until_copied(
     *,
     most_s: float | None = None,
     requests: tuple[type[Exception], ...] = REQUESTS,
+    raised: tuple[type[Exception], ...] = (Killed, HandedOver),
 ) -> None:
-    """Wait for the last copies, until a control request or the time limit ends the wait.
+    """Wait for copies, until a control request or the time limit ends the wait.
 
-    The ranks have ended. Their outcome stands, whether or not their files were copied, except after a kill.
+    The outcome of ranks that have ended stands, whether or not their files were copied, except after a kill.
 
     :param most_s: most seconds to wait, None = until the deadlines of the transfers
     :param requests: control requests that end the wait
+    :param raised: those of them that are raised; the rest is logged. All of them: no rank has run yet
     :raises Killed: the trial was killed
     :raises HandedOver: the next follower makes the copies
     """
-    copying, asked = asyncio.ensure_future(copies), asyncio.ensure_future(_requested(rt, requests))
+    has_run = Stopped not in raised
+    copying, asked = asyncio.ensure_future(copies), asyncio.ensure_future(_requested(rt, requests, has_run))
     try:
         await asyncio.wait({copying, asked}, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         if copying.done():
             copying.result()
             return
         found = asked.result() if asked.done() else None
-        if isinstance(found, Killed | HandedOver):
+        if found is not None and isinstance(found, raised):
             raise found
         rt.log.warning(
             "The follower stopped waiting for the last copies of checkpoints and outputs: %s. "
@@ -57,9 +60,9 @@ async def until_copied(
         await asyncio.gather(copying, asked, return_exceptions=True)
 
 
-async def _requested(rt: Runtime, requests: tuple[type[Exception], ...]) -> Exception:
+async def _requested(rt: Runtime, requests: tuple[type[Exception], ...], has_run: bool) -> Exception:
     """Return the first control request."""
-    is_first = is_stopping = True
+    is_first, is_stopping = True, has_run
     while True:
         try:
             await rt.check(at_once=is_first, runs=is_stopping)
@@ -68,7 +71,7 @@ async def _requested(rt: Runtime, requests: tuple[type[Exception], ...]) -> Exce
                 return found
         if is_first:
             # A stop from before has ended the ranks, and waits for the copy of the checkpoint that they wrote for it.
-            is_first, is_stopping = False, rt.wishes.stop_by is not None
+            is_first, is_stopping = False, has_run and rt.wishes.stop_by is not None
         await asyncio.sleep(CHECK_S)
 
 

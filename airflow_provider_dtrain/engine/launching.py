@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.launch import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.engine.last_copies import until_copied
 from airflow_provider_dtrain.engine.output_copies import send_outputs
 from airflow_provider_dtrain.engine.outputs import carried_to
-from airflow_provider_dtrain.engine.runtime import answer
-from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.runtime import Killed, answer
+from airflow_provider_dtrain.engine.threads import in_launch_thread
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError
 from airflow_provider_dtrain.hooks.secrets import with_connection
 
@@ -61,6 +62,8 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         await rt.db(rt.store.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
     job = replace(job, carried=await carried_to(rt, view))
+    if any(one is not None for one in (job.checkpoint_source, job.weights_source, job.carried)):
+        await until_copied(rt, _send_files(job, links, record["plans"]), requests=(Killed,))
     prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
     port = master["port"] or prepared[master["host"]]["port"]
 
@@ -119,7 +122,7 @@ async def _send_archives(link: HostLink, job: Job) -> None:
     for kind, archive in job.archives.items():
         reply = await answer(link, "have", kind=kind, digests=[archive.digest])
         if reply["missing"]:
-            await in_thread(link.send_archive, kind, archive.digest, archive.content())
+            await in_launch_thread(link.send_archive, kind, archive.digest, archive.content())
 
 
 async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
@@ -181,11 +184,21 @@ def _shared(host: str, found: Mapping[str, Any], path: str) -> dict[str, Any]:
     return report
 
 
+async def _send_files(job: Job, links: Mapping[str, HostLink], plans: Mapping[str, Any]) -> None:
+    """Send the checkpoint and the outputs that the attempt begins with."""
+
+    async def one(host: str, link: HostLink) -> None:
+        run = plans[host]["run"]
+        if (job.checkpoint_source is not None or job.weights_source is not None) and plans[host]["master_local"]:
+            await in_launch_thread(job.send_checkpoint, link, run)
+        if job.carried is not None:
+            # Send them to every host, because a script may load its snapshot on each rank.
+            await in_launch_thread(send_outputs, link, run, job.carried.name, job.carried.generation)
+
+    await on_all(links, one)
+
+
 async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
-    if (job.checkpoint_source is not None or job.weights_source is not None) and plan["master_local"]:
-        await in_thread(job.send_checkpoint, link, plan["run"])
     if job.carried is not None:
-        # Send them to every host, because a script may load its snapshot on each rank.
-        await in_thread(send_outputs, link, plan["run"], job.carried.name, job.carried.generation)
         plan = {**plan, "carried": job.carried.name}
     return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)

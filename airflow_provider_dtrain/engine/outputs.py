@@ -18,8 +18,9 @@ from airflow_provider_dtrain.core.launch import rank_order
 from airflow_provider_dtrain.core.resources import Placement
 from airflow_provider_dtrain.engine.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.drawing import first_attempt
+from airflow_provider_dtrain.engine.last_copies import REQUESTS, until_copied
 from airflow_provider_dtrain.engine.output_copies import BrokenOutputsError, Generation, Manifest, OutputCopies
-from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.threads import in_copy_thread, in_thread
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostRefusedError
 from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError, tree_bytes
 
@@ -111,7 +112,7 @@ class OutputKeeper:
         first = await self.rt.db(first_attempt, self.rt.store, self.view)
         limit = await in_thread(self._limit)
         link = await self.rt.link(manifest.host)
-        return await in_thread(lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first))
+        return await in_copy_thread(lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first))
 
     def _limit(self) -> int:
         """Return how many bytes the outputs may have. Blocks."""
@@ -173,6 +174,8 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
     """Return the outputs that an attempt begins with, or None.
 
     Outputs that an earlier follower did not copy at the end of its attempt are copied now, if the host still has them.
+
+    :raises: control requests, as :meth:`Runtime.check` does, while the copy is awaited
     """
     first = await rt.db(first_attempt, rt.store, view)
     attempts = await rt.db(rt.store.trial_attempts, view.trial_id)
@@ -184,9 +187,8 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
     newest = await in_thread(lambda: copies.newest(first_attempt=first))
     is_final = newest is not None and newest.manifest.run == last.run and newest.manifest.is_final
     if not is_final:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP_S):
-                newest = await OutputKeeper(rt, last).copy(is_final=True) or newest
+        await until_copied(rt, OutputKeeper(rt, last).copy_last(), most_s=CATCH_UP_S, raised=REQUESTS)
+        newest = await in_thread(lambda: copies.newest(first_attempt=first))
     if newest is None or not newest.manifest.files or await uses_library(rt, last):
         return None
     rt.log.info("The attempt begins with the outputs of rank 0 of attempt %d: %s", newest.manifest.attempt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -42,11 +43,15 @@ FENCE_AGAIN_S = 10.0
 #: Error codes of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
 #: earlier follower had given the attempt up. A new grant solves both.
 BEHIND = ("stale_token", "tombstone", "other_launch")
+#: Launches of a trial that a host may refuse, one after the other, before the trial avoids it: new grants do not help.
+MOST_REFUSALS = 3
 #: The host did not answer, or its slots are in use elsewhere. The store records this, and recovery checks when it is
 #: over, so a trial that needs the host can wait for it.
 AWAY = (HostUnreachableError, HostSilentError, SlotBusyError)
 #: Consecutive platform failures after which the task fails, and Airflow retries it.
 PLATFORM_FAILURES = 8
+#: Errors of a host that refuses a launch.
+REFUSALS = ("HostRefusedError", "SlotBusyError")
 
 
 def restart_of(view: AttemptView) -> bool | None:
@@ -157,13 +162,12 @@ class Restarting:
         """
         failed: dict[str, HostError] = {error.host: error, **(also or {})}
         self.rt.log.warning("%s", error)
-        behind = isinstance(error, HostRefusedError) and error.code in BEHIND
         if isinstance(error, HostUnreachableError):
             await self.rt.note_host(error.host, "unreachable", str(error))
-        if isinstance(error, SlotBusyError) or behind:
-            unknown = await self._look_at(error)
-            is_forgotten = isinstance(error, SlotBusyError) and error.details.get("run") in unknown
-            behind = is_forgotten or (behind and await self._can_pass(error))
+        behind = await self._is_behind(error)
+        refusals = await self._refusals(view, error.host) + 1 if behind else 0
+        if refusals >= MOST_REFUSALS:
+            behind, error = False, _refused_again(error, refusals)
         if not view.is_held_gang:
             # A silent host has already been given its orphan timeout, so nothing can still be running there.
             await self._until_gone(view, gone={host for host in failed if isinstance(failed[host], HostSilentError)})
@@ -224,6 +228,25 @@ class Restarting:
             self.rt.log.warning("Host '%s' could not be checked: %s", error.host, problem)
             return []
 
+    async def _is_behind(self, error: HostError) -> bool:
+        """Return whether a new grant solves what a host has refused, after a look at the host."""
+        if isinstance(error, SlotBusyError):
+            return error.details.get("run") in await self._look_at(error)
+        if not isinstance(error, HostRefusedError) or error.code not in BEHIND:
+            return False
+        await self._look_at(error)
+        return await self._can_pass(error)
+
+    async def _refusals(self, view: AttemptView, host: str) -> int:
+        """Return how often a host has refused the trial, as the store has recorded it in earlier attempts.
+
+        A failure of the user's code or a preemption ends the count, because the attempt's launch was accepted.
+        """
+        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
+        failures = [one.failure or {} for one in reversed(attempts) if one.number < view.number]
+        latest = itertools.takewhile(lambda failure: failure.get("kind") in ("infra", "platform"), failures)
+        return sum(one.get("host") == host and one.get("error") in REFUSALS for one in latest)
+
     async def _can_pass(self, error: HostError) -> bool:
         """Return False when a host has recorded a token for a slot that no later grant will have."""
         from airflow_provider_dtrain.engine.recovery import accept_token
@@ -272,6 +295,17 @@ class Restarting:
         async def _stopped(self, view: AttemptView) -> Outcome: ...
 
         async def _job(self, view: AttemptView) -> Job: ...
+
+
+def _refused_again(error: HostError, times: int) -> HostError:
+    """Return the error of a host that has refused too many launches of a trial."""
+    if not isinstance(error, HostRefusedError):
+        return error
+    words = (
+        f"Host '{error.host}' refused {times} launches of this trial in a row, and new grants did not help. "
+        f"The latest answer: {error} Check the host with: airflow dtrain hosts probe {error.host}"
+    )
+    return HostRefusedError(error.host, words, code=error.code, details=error.details)
 
 
 def failure_dict(error: DtrainError) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.engine.intake import Intake
+from airflow_provider_dtrain.engine.intake import RESTARTS_MOST, Intake
 from airflow_provider_dtrain.engine.rank_log import RANK0_LOG
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -243,6 +243,8 @@ class HostFollower:
         stream = str(frame.stream)
         epoch = self.epochs.get(stream, 0) + frame.epoch
         self.intake.check_anew(frame)
+        if stream != RANK0_LOG and epoch > RESTARTS_MOST:
+            await self.intake.refuse_anew(frame, epoch - 1)
         words = "Host '%s', %s: %s. It is read again from its start."
         self.rt.log.event(words, self.host, stream, frame.reason, is_warning=True)
         if stream == RANK0_LOG:

@@ -1,4 +1,8 @@
-"""Threads for blocking calls of the engine, so that no event loop ever waits."""
+"""Threads for blocking calls of the engine, so that no event loop ever waits.
+
+When a process ends, the interpreter waits for the calls that run, which all have deadlines. Calls that have not begun
+end with their coroutines. Airflow ends its workers and triggerers without waiting.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,59 @@ import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Store calls take milliseconds, connects and transfers seconds: enough for one gang of 32 hosts.
-MAX_THREADS = 32
 
-_pools: dict[int, ThreadPoolExecutor] = {}
+class Pool(Enum):
+    """A pool of threads, with the prefix of their names and their number.
 
-
-def _pool() -> ThreadPoolExecutor:
-    """Return this process's pool.
-
-    A forked child gets its own one, because it must not wait for its parent's threads.
+    A transfer of files may take hours. With one pool, slow transfers would delay the renewal of leases.
     """
-    pid = os.getpid()
-    if pid not in _pools:
-        _pools.clear()
-        _pools[pid] = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="dtrain")
-    return _pools[pid]
+
+    #: Store calls take milliseconds, connects seconds: enough for one gang of 32 hosts.
+    CALLS = ("dtrain", 32)
+    #: Copies of checkpoints and outputs to this machine. Further copies wait for a thread.
+    COPIES = ("dtrain-copy", 16)
+    #: Files for the hosts of a launch, whose slots are taken meanwhile: they do not wait for copies.
+    LAUNCHES = ("dtrain-launch", 32)
+
+
+_executors: dict[tuple[int, Pool], ThreadPoolExecutor] = {}
+
+
+def _executor(pool: Pool) -> ThreadPoolExecutor:
+    """Return this process's threads of a pool.
+
+    A forked child gets its own ones, because it must not wait for its parent's threads.
+    """
+    key = (os.getpid(), pool)
+    if key not in _executors:
+        for other in [known for known in _executors if known[0] != key[0]]:
+            del _executors[other]
+        name, most = pool.value
+        _executors[key] = ThreadPoolExecutor(most, thread_name_prefix=name)
+    return _executors[key]
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function, called in a thread with the caller's context variables."""
+    return await _call(Pool.CALLS, function, *args, **kwargs)
+
+
+async def in_copy_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a function that copies files from a host, called as by :func:`in_thread`."""
+    return await _call(Pool.COPIES, function, *args, **kwargs)
+
+
+async def in_launch_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a function that sends files to a host, called as by :func:`in_thread`."""
+    return await _call(Pool.LAUNCHES, function, *args, **kwargs)
+
+
+async def _call(pool: Pool, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_pool(), call)
+    return await asyncio.get_running_loop().run_in_executor(_executor(pool), call)

@@ -16,8 +16,9 @@ from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
 #: Lowest network throughput that the deadline of a transfer allows for.
 _MIN_BYTES_PER_S = 500_000
-#: The same for files that a host sends. It is lower because a host may need 15 ms to open one of many small files.
-_MIN_INCOMING_BYTES_PER_S = 100_000
+#: The same for files that a host sends or takes one by one. It is lower because a host may need 15 ms to open one of
+#: many small files.
+_MIN_FILE_BYTES_PER_S = 100_000
 _BASE_TIMEOUT_S = 60.0
 #: Seconds without progress after which a transfer has failed.
 STALL_S = 60.0
@@ -98,7 +99,7 @@ class FileCommands:
         incoming = Incoming(self.transport.host, pipe)
         try:
             if request:
-                Outgoing(pipe).write(request)
+                Outgoing(self.transport.host, pipe).write(request)
             pipe.finish_input()
             if not incoming.find_tar():
                 raise self._unfetched(role, pipe, incoming)
@@ -114,12 +115,17 @@ class FileCommands:
         """Yield a file for writing a tar, which the host unpacks below a path in a run's folder as it arrives.
 
         :raises HostRefusedError: the host could not store it
+        :raises HostUnreachableError: the host takes the bytes too slowly
         """
         pipe = self.transport.open(self.argv("put", run, relpath))
+        outgoing = Outgoing(self.transport.host, pipe)
         try:
             # If the host refuses, the command ends before it has read all input. Its exit status shows this.
             with suppress(HostError):
-                yield Outgoing(pipe)
+                yield outgoing
+            # The answer of a slow host would take another minute.
+            if outgoing.slowness is not None:
+                raise outgoing.slowness
             pipe.finish_input()
             incoming = Incoming(self.transport.host, pipe)
             answer = incoming.read_all(NOISE_LIMIT_BYTES)
@@ -152,16 +158,48 @@ class FileCommands:
         return refusal(self.transport.host, command, _reason(done))
 
 
-class Incoming:
-    """Output of a command as a file to read from. It buffers a few hundred KiB at most.
+class _Patience:
+    """Time that a host still has for a file.
 
-    The host has ``STALL_S`` for all of it, and one second more for each 100,000 bytes that it sends. The time counts
-    only while this side waits, and never exceeds ``STALL_S``: a host that has sent much cannot send the rest slowly.
+    The host has ``STALL_S`` for all of it, and one second more for each 100,000 bytes that it sends or takes. The time
+    counts only while this side waits, and never exceeds ``STALL_S``: a host that was fast cannot be slow later.
+
+    :param verb: what the host does with the file, for messages
     """
+
+    def __init__(self, host: str, verb: str) -> None:
+        self._host, self._verb = host, verb
+        self.left_s = STALL_S
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time of the body."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.left_s -= time.monotonic() - begun
+
+    def reward(self, size: int) -> None:
+        """Grant the time for bytes that have arrived."""
+        self.left_s = min(STALL_S, self.left_s + size / _MIN_FILE_BYTES_PER_S)
+
+    def exhausted(self) -> HostUnreachableError:
+        """Return the error for a host that is too slow."""
+        return HostUnreachableError(
+            self._host,
+            f"Host '{self._host}' {self._verb} a file more slowly than {_MIN_FILE_BYTES_PER_S:,} bytes/s, and the "
+            f"{STALL_S:g} s allowed for pauses are used up. Its disk or the network is overloaded. Check it with: "
+            f"airflow dtrain hosts probe {self._host}",
+        )
+
+
+class Incoming:
+    """Output of a command as a file to read from, at a minimum rate. It buffers a few hundred KiB at most."""
 
     def __init__(self, host: str, pipe: Channel) -> None:
         self._host, self._pipe = host, pipe
-        self._left_s = STALL_S
+        self._patience = _Patience(host, "sends")
         self._buffer = bytearray()
         self._ended = False
         #: First bytes of the output, for messages.
@@ -212,36 +250,45 @@ class Incoming:
     def _more(self) -> bool:
         if self._ended:
             return False
-        begun = time.monotonic()
-        chunk = self._pipe.receive(timeout_s=self._left_s)
-        self._left_s -= time.monotonic() - begun
-        if chunk is None or (chunk and self._left_s <= 0.0):
-            raise HostUnreachableError(
-                self._host,
-                f"Host '{self._host}' sends a file more slowly than {_MIN_INCOMING_BYTES_PER_S:,} bytes/s, and the "
-                f"{STALL_S:g} s allowed for pauses are used up. Its disk or the network is overloaded. Check it with: "
-                f"airflow dtrain hosts probe {self._host}",
-            )
-        self._left_s = min(STALL_S, self._left_s + len(chunk) / _MIN_INCOMING_BYTES_PER_S)
+        with self._patience.waiting():
+            chunk = self._pipe.receive(timeout_s=self._patience.left_s)
+        if chunk is None or (chunk and self._patience.left_s <= 0.0):
+            raise self._patience.exhausted()
+        self._patience.reward(len(chunk))
         self._buffer += chunk
         self._ended = not chunk
         return bool(chunk)
 
 
 class Outgoing:
-    """Input of a command as a file to write to."""
+    """Input of a command as a file to write to, at a minimum rate."""
 
-    def __init__(self, pipe: Channel) -> None:
+    def __init__(self, host: str, pipe: Channel) -> None:
         self._pipe = pipe
+        self._patience = _Patience(host, "takes")
+        #: Error of a host that took the bytes too slowly, None if it did not.
+        self.slowness: HostUnreachableError | None = None
 
     def write(self, data: bytes) -> int:
         """Send all of ``data``.
 
-        :raises HostUnreachableError: the command reads nothing for ``STALL_S``
+        :raises HostUnreachableError: the command takes the bytes too slowly, or reads no further input
         """
         for start in range(0, len(data), _PIECE_BYTES):
-            self._pipe.send(data[start : start + _PIECE_BYTES], timeout_s=STALL_S)
+            self._send(data[start : start + _PIECE_BYTES])
         return len(data)
+
+    def _send(self, piece: bytes) -> None:
+        try:
+            with self._patience.waiting():
+                self._pipe.send(piece, timeout_s=max(0.0, self._patience.left_s))
+        except HostUnreachableError as error:
+            # Timers of channels differ by a few milliseconds.
+            if self._patience.left_s > 0.1:
+                raise
+            self.slowness = self._patience.exhausted()
+            raise self.slowness from error
+        self._patience.reward(len(piece))
 
 
 def _reason(done: Completed) -> dict[str, Any]:

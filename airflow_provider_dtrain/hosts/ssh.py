@@ -217,10 +217,12 @@ class SSHChannel:
         view = memoryview(data)
         try:
             while view:
-                self._channel.settimeout(max(0.01, deadline - time.monotonic()))
+                if (left_s := deadline - time.monotonic()) <= 0.0:
+                    raise TimeoutError
+                self._channel.settimeout(left_s)
                 view = view[self._channel.send(bytes(view[:_CHUNK_BYTES])) :]
         except (OSError, EOFError) as error:
-            words = "it read nothing until the deadline" if isinstance(error, TimeoutError) else str(error)
+            words = "it did not read everything before the deadline" if isinstance(error, TimeoutError) else str(error)
             raise HostUnreachableError(
                 self._host, f"A command on host '{self._host}' does not accept further input: {words}."
             ) from error

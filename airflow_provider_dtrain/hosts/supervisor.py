@@ -983,6 +983,22 @@ def unlisted_words(device: str) -> str:
     return f"{device}: the driver no longer lists its processes. Repair the driver, or reboot the host."
 
 
+def device_problems(layout: Layout, devices: list[str]) -> tuple[list[Json], list[str]]:
+    """Return the processes on some devices, and a text for each device that cannot be used."""
+    present = {gpu["uuid"] for gpu in gpus()} if devices else set()
+    users, unlisted = device_users(layout, devices)
+    missing = [missing_words(device) for device in devices if device not in present]
+    return users, missing + [unlisted_words(device) for device in unlisted if device in present]
+
+
+def missing_words(device: str) -> str:
+    """Return the reason why a device that the driver does not know cannot be used."""
+    return (
+        f"{device}: the driver does not list this GPU. Repair the driver, reboot the host, or disable the slot "
+        "(airflow dtrain hosts disable --slot)"
+    )
+
+
 def user_of(pid: int) -> str:
     """Return the user of a process, ``?`` if it is hidden."""
     uid = real_uid(pid)
@@ -1888,7 +1904,7 @@ def suspects(folder: RunFolder) -> list[Proc]:
     """
     known = folder.supervisor() or {}
     start = number(known.get("start_time"))
-    if folder.has("ended") or not folder.has("started") or start < 0 or is_proved(known) or is_swept(folder, known):
+    if has_ended(folder) or not folder.has("started") or start < 0 or is_proved(known) or is_swept(folder, known):
         return []
     procs = all_procs()
     told = (read_json(folder.file("started")) or {}).get("origin")
@@ -1912,6 +1928,16 @@ def is_swept(folder: RunFolder, known: Json) -> bool:
     """
     swept = (read_json(folder.file("swept")) or {}).get("supervisor")
     return isinstance(swept, dict) and is_same(swept, known)
+
+
+def has_ended(folder: RunFolder) -> bool:
+    """Return whether a run has ended, and its record of that rests on no mark that proves nothing.
+
+    A ``follow`` of an older version accepts any mark as proof. The end that it recorded then is checked again.
+    """
+    if not folder.has("ended") or not folder.has("swept"):
+        return folder.has("ended")
+    return folder.state().get("state") == "ended" or is_swept(folder, folder.supervisor() or {})
 
 
 def is_proved(known: Json) -> bool:
@@ -1959,7 +1985,7 @@ def left_of(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
 
 def has_left(folder: RunFolder) -> bool:
     """Return whether a started run without supervisor may still have processes."""
-    return folder.has("started") and not folder.has("ended") and not folder.alive() and any(left_of(folder))
+    return folder.has("started") and not has_ended(folder) and not folder.alive() and any(left_of(folder))
 
 
 def remains(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
@@ -2855,7 +2881,7 @@ class Supervisor:
         """Refuse slots of a living run whose lock file was removed, e.g. by a cleaner of temporary files."""
         for name in self.layout.runs():
             folder = self.layout.run(name)
-            if name == self.folder.name or folder.has("ended"):
+            if name == self.folder.name or has_ended(folder):
                 continue
             shared = [index for index in plan_slots(folder.plan() or {}) if index in self.slot_locks]
             if shared and (folder.alive() or has_left(folder)):
@@ -3547,6 +3573,9 @@ def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
     last = tell_end(folder, reason, cause)
     shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
     write_json(folder.file("ended"), shown)
+    if not is_swept(folder, folder.supervisor() or {}):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder.file("swept"))
 
 
 def tell_end(folder: RunFolder, reason: str, cause: str | None) -> Json:
@@ -3672,7 +3701,7 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
             answer = {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
             return {**answer, "unlisted": [unlisted_words(device) for device in unlisted]} if unlisted else answer
-        if plan and not folder.has("ended"):
+        if plan and not has_ended(folder):
             # On a full disk the next fence or recovery writes it.
             with contextlib.suppress(OSError):
                 write_end(folder, "fenced")
@@ -4403,7 +4432,8 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     for path in paths:
         shared[path], words = look_at_shared(path, nonce)
         problems += words
-    return {**answer, "foreign": device_users(layout, devices)[0], "problems": problems, "shared": shared}
+    foreign, unusable = device_problems(layout, devices)
+    return {**answer, "foreign": foreign, "problems": problems + unusable, "shared": shared}
 
 
 # --------------------------------------------------------------------------------------------- logs

@@ -169,11 +169,12 @@ class Attempts(Queue):
         """Let a trial wait for other hosts after a host failed.
 
         Return None, and change nothing, when no other hosts could serve the trial. An attempt that never ran waits
-        again itself, otherwise the trial's next attempt does. Hosts that were not released keep their slots: the old
-        gang is ``expired``.
+        again itself if a host is excluded, otherwise the trial's next attempt does. Hosts that were not released keep
+        their slots: the old gang is ``expired``.
 
         :param failure: why the attempt cannot continue
-        :param exclude_host: the failed host, which is excluded for this trial
+        :param exclude_host: the failed host, which is excluded for this trial. None: it may be used again, and the
+            attempt records its failure
         :param also: further hosts to exclude
         :param away: True: the hosts did not answer; a trial that no other hosts could serve waits until they do
         :raises StaleWatchError: the watch is not current
@@ -191,8 +192,12 @@ class Attempts(Queue):
         for host in (exclude_host, *also):
             self._exclude(conn, attempt.trial_id, host, AWAY_FOR if are_needed else None)
         if attempt.state == "starting" and not held_hosts(conn, row.id):
-            self._wait_again(conn, attempt, row, str(failure.get("message", "")))
-            return self._ticket_of(conn, attempt_id)
+            reason = str(failure.get("message", ""))
+            if exclude_host is not None:
+                self._wait_again(conn, attempt, row, reason)
+                return self._ticket_of(conn, attempt_id)
+            # Neither a log nor outputs belong to its launch.
+            self._set_waiting(conn, attempt, reason)
         return self._next(conn, attempt, failure, counted=False, keep=False)
 
     @writes

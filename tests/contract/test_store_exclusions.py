@@ -116,3 +116,20 @@ def test_a_host_that_is_away_stays_left_out_while_others_can_serve_the_trial(sto
     store.renew_request(after.attempt_id, store.watch(after.attempt_id, watcher="me"))
     store.schedule("gpus")
     assert where not in store.attempt(after.attempt_id).placement
+
+
+def test_an_attempt_that_was_refused_and_may_use_the_host_again_keeps_its_failure(store, submit):
+    store.add_host(host("h1", 2))
+    ticket = submit(slots=2)
+    watch = store.watch(ticket.attempt_id, watcher="me")
+    store.schedule("gpus")
+    store.take_up(ticket.attempt_id, watch)
+    store.set_plan(ticket.attempt_id, watch, {"plans": {"h1": {"ranks": [{"rank": 0, "slot": 0}]}}})
+    store.release(ticket.attempt_id, watch, "h1", proof="clear")
+    after = store.move_on(ticket.attempt_id, watch, failure=HOST_FAILED, exclude_host=None)
+    old, new = store.attempt(ticket.attempt_id), store.attempt(after.attempt_id)
+    assert (old.state, old.failure) == ("lost", HOST_FAILED)
+    assert old.plan is None
+    assert store.open_logs(ticket.trial_id) == [], "a run of its name may be of another launch"
+    assert (new.number, new.state, new.trial_state, new.restarts) == (2, "waiting", "queued", 0)
+    assert store.schedule("gpus").granted == (new.allocation_id,)

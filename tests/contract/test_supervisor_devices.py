@@ -125,6 +125,29 @@ def test_a_device_whose_processes_are_no_longer_listed_withholds_clear_until_the
     assert channel.call("status", slots=asked)["slots"]["0"]["held_by"] is None
 
 
+def test_preflight_names_each_device_that_the_driver_does_not_list(device: Device) -> None:
+    asked = [{"slot": 0, "device": "GPU-fake"}, {"slot": 1, "device": "GPU-gone"}, {"slot": 2, "device": None}]
+    found = device.host.channel().call("preflight", slots=asked)
+    assert [words.partition(". ")[0] for words in found["problems"]] == ["GPU-gone: the driver does not list this GPU"]
+    assert found["foreign"] == []
+
+
+def test_preflight_names_each_device_of_a_host_that_has_lost_its_driver(host: Host) -> None:
+    # An empty file in place of the library, also on a machine that has a driver.
+    (host.root / "libnvidia-ml.so.1").touch()
+    host.env |= {"LD_LIBRARY_PATH": str(host.root)}
+    found = host.channel().call("preflight", slots=[{"slot": 0, "device": "GPU-fake"}])
+    assert [words.partition(": ")[0] for words in found["problems"]] == ["GPU-fake"]
+
+
+def test_preflight_names_a_device_whose_processes_are_no_longer_listed(device: Device) -> None:
+    channel, asked = device.host.channel(), [{"slot": 0, "device": "GPU-fake"}]
+    assert channel.call("preflight", slots=asked)["problems"] == []
+    device.users.write_text("lost")
+    (words,) = channel.call("preflight", slots=asked)["problems"]
+    assert words.startswith("GPU-fake: the driver no longer lists its processes.")
+
+
 def test_a_device_whose_processes_were_never_listed_withholds_nothing(device: Device) -> None:
     channel = ended(device)
     device.users.write_text("lost")

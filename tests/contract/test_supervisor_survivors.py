@@ -259,6 +259,47 @@ def test_only_the_mark_of_the_reaper_of_the_runs_own_supervisor_proves_that_noth
     assert is_alive(pid)
 
 
+def test_an_end_that_an_older_version_recorded_because_of_any_mark_is_checked_again(
+    account: Callable[..., Host], leaks: list[int]
+) -> None:
+    host = account()
+    channel = host.channel()
+    pid = leak(channel, leaks)
+    host.kill_parents(RUN)
+    until(lambda: not host.processes(RUN), "the end of the rank")
+    folder = host.run_dir(RUN)
+    (folder / "swept").write_text(json.dumps({"pid": 5, "start_time": 5, "boot_id": "b", "pid_ns": 1}))
+    (folder / "ended").write_text(json.dumps({"reason": "lost", "cause": "supervisor_killed", "at": 1.0}))
+    found = channel.call("fence", run=RUN, token=7, wait_s=0.1)
+    assert (found["clear"], [one["pid"] for one in found.get("survivors", ())]) == (False, [pid])
+    assert channel.call("status", slots=[{"slot": 0, "device": None}])["slots"]["0"]["held_by"] == RUN
+    with pytest.raises(Refusal) as refused:
+        start(channel, make_plan("t2.1.8", *SLEEP))
+    assert refused.value.code == "slot_busy"
+    os.kill(pid, signal.SIGKILL)
+    assert channel.call("fence", run=RUN, token=7)["clear"] is True
+    # What starts later is not taken for a part of the run.
+    command = ["sh", "-c", "setsid sleep 1001 >&- 2>&- & echo $!"]
+    leaks.append(int(subprocess.run(command, capture_output=True, **host.account).stdout))
+    assert channel.call("fence", run=RUN, token=7)["clear"] is True
+
+
+def test_an_end_that_the_supervisor_recorded_itself_counts_whatever_mark_there_is(
+    account: Callable[..., Host], leaks: list[int]
+) -> None:
+    host = account()
+    channel = host.channel()
+    start(channel, make_plan(RUN, "true"))
+    channel.wait_event(RUN, "ended")
+    parents = host.supervisor_pid(RUN), host.reaper_pid(RUN)
+    until(lambda: not any(map(is_alive, parents)), "the end of supervisor and reaper")
+    (host.run_dir(RUN) / "swept").write_text(json.dumps({"pid": 5, "start_time": 5, "boot_id": "b", "pid_ns": 1}))
+    command = ["sh", "-c", "setsid sleep 1001 >&- 2>&- & echo $!"]
+    leaks.append(int(subprocess.run(command, capture_output=True, **host.account).stdout))
+    assert channel.call("fence", run=RUN, token=7)["clear"] is True
+    assert is_alive(leaks[0])
+
+
 @pytest.mark.netns
 def test_root_on_a_machine_of_its_own_without_cgroups_learns_what_outlives_supervisor_and_reaper(
     hosts: NamespaceHosts,

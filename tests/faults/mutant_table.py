@@ -239,6 +239,22 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test="tests/unit/test_protocol_breaches.py::test_a_few_breaches_within_minutes_end_the_hosts_part",
     ),
+    Mutant(
+        name="a host restarts its events file without end",
+        path=f"{ENGINE}/streaming.py",
+        old="epoch > RESTARTS_MOST",
+        new="epoch > 10**9",
+        test="tests/contract/test_restarted_files.py"
+        "::test_a_file_that_is_cut_again_and_again_ends_the_hosts_part_and_the_refusal_is_stored[sqlite-1]",
+    ),
+    Mutant(
+        name="a host refuses the launches of a trial without end",
+        path=f"{ENGINE}/restarting.py",
+        old="refusals >= MOST_REFUSALS",
+        new="refusals >= 10**9",
+        test="tests/contract/test_host_refusals.py"
+        "::test_a_host_that_refuses_every_launch_is_left_out_while_another_can_serve_the_trial[sqlite]",
+    ),
     # -- protocol: frames and events
     Mutant(
         name="bytes beyond the window are taken",

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import shutil
+import threading
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.cli import outputs as cli
+from airflow_provider_dtrain.engine import launching
 from airflow_provider_dtrain.engine.output_copies import Generation, OutputCopies
 from airflow_provider_dtrain.hosts import files
 from airflow_provider_dtrain.store.records import Ticket
 from tests.integration.test_engine_failures import second
-from tests.integration.test_engine_local import Engine, engine  # noqa: F401
+from tests.integration.test_engine_local import Engine, engine, held  # noqa: F401
 from tests.support.engines import quick_looks  # noqa: F401
 
 
@@ -188,6 +190,32 @@ async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_
     monkeypatch.setattr(OutputKeeper, "copy_last", died)
     await completed(engine, ticket)
     assert starts(caplog)[1].startswith("3, seen")
+
+
+async def test_a_kill_is_heard_while_outputs_are_sent_to_the_hosts_of_the_next_attempt(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    sending, is_over = threading.Event(), threading.Event()
+
+    def send(*_: Any) -> None:
+        sending.set()
+        is_over.wait(60.0)
+
+    monkeypatch.setattr(launching, "send_outputs", send)
+    ticket = engine.submit(script("5 3 raise"))
+    carrying = asyncio.ensure_future(engine.carry(ticket))
+    async with asyncio.timeout(50):
+        while not sending.is_set():
+            await asyncio.sleep(0.05)
+    assert engine.runtime is not None
+    engine.runtime.kill()
+    try:
+        outcome = await asyncio.wait_for(asyncio.shield(carrying), 30.0)
+    finally:
+        is_over.set()
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert held(engine) == []
 
 
 async def test_what_a_killed_trial_wrote_can_be_downloaded(
