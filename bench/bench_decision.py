@@ -24,10 +24,10 @@ import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from airflow_provider_dtrain.store.records import TrialKey
-from airflow_provider_dtrain.store.repository import Store, migrate
-from airflow_provider_dtrain.store.search_records import SearchSubmission
-from airflow_provider_dtrain.store.tables import allocations, attempts, rung_entries, trials
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, rung_entries, trials
+from airflow_provider_dtrain.store.records.searches import SearchSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey
+from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.store_world import Server, host, server_programs
 
 GOALS_MS = {"sqlite": 2.0, "postgresql": 5.0}

@@ -21,8 +21,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
 from bench import grant_contention
 from bench.grant_contention import GANG
 from tests.contract.store_world import Server, host, server_programs

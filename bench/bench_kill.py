@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from engine_worlds import World, add_host_options, load_words, world_of  # noqa: E402
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner  # noqa: E402
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner  # noqa: E402
 
 #: A rank, a child in its own session, and two orphans.
 PROCESSES_PER_RANK = 4

@@ -79,8 +79,8 @@ class Ours:
         from airflow.sdk import Connection
 
         from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
-        from airflow_provider_dtrain.hosts.remote import HostAddress
-        from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+        from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+        from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
 
         conn_id = host.name.lower().replace("-", "_")
         os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = host.airflow_conn()
@@ -99,11 +99,11 @@ class Ours:
 
     def run(self, *, cold: bool) -> float:
         """Return the seconds from the grant to the later of the two first steps."""
-        from airflow_provider_dtrain.engine.attempt import AttemptRunner
-        from airflow_provider_dtrain.engine.runtime import take_over
-        from airflow_provider_dtrain.engine.submission import render, submit
-        from airflow_provider_dtrain.engine.tasklog import TaskLog
-        from airflow_provider_dtrain.store.records import TrialKey
+        from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+        from airflow_provider_dtrain.engine.session.runtime import take_over
+        from airflow_provider_dtrain.engine.submission.submit import render, submit
+        from airflow_provider_dtrain.store.records.trials import TrialKey
 
         if cold:
             self.hook.links.close_all()

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from airflow_provider_dtrain.core.config import assemble
-from airflow_provider_dtrain.core.documents import load_yaml
-from airflow_provider_dtrain.core.merge import merge_config, merge_with_origins
+from airflow_provider_dtrain.core.config.merge import merge_config, merge_with_origins
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 
 GOAL_MS = 1.0
 

@@ -16,12 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_dtrain.core.baselines import EasyBackfill, FirstInFirstOut, PriorityWithoutReservation
-from airflow_provider_dtrain.core.resources import Host, PoolOptions
-from airflow_provider_dtrain.core.simulation import Job, Rule, hosts_of, simulate, split
-from airflow_provider_dtrain.core.simulation_queue import Queue
-from airflow_provider_dtrain.core.simulation_report import Summary, summarise
-from airflow_provider_dtrain.core.simulation_trace import read_jobs, with_not_preemptible
+from airflow_provider_dtrain.core.scheduling.model import Host, PoolOptions
+from airflow_provider_dtrain.core.simulation.baseline_policies import (
+    EasyBackfill,
+    FirstInFirstOut,
+    PriorityWithoutReservation,
+)
+from airflow_provider_dtrain.core.simulation.queue_policy import Queue
+from airflow_provider_dtrain.core.simulation.report import Summary, summarise
+from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.trace import read_jobs, with_not_preemptible
 
 COST_S = 60.0
 HOSTS = 80

@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions
+from airflow_provider_dtrain.core.scheduling.placement import place
 
 HOSTS = 1000
 GOAL_MS = 1.0

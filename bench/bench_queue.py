@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduler import Scheduler
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
 
 SIZES = (1, 2, 4, 8, 16, 64)
 OPTIONS = PoolOptions(preemption="slices")

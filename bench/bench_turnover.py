@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from engine_worlds import World, add_host_options, load_words, world_of  # noqa: E402
 
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts  # noqa: E402
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts  # noqa: E402
 
 ENTRYPOINT = ["bash", "-c", "date +%s.%N; exec sleep 0.3"]
 

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import event
 
-from airflow_provider_dtrain.store import changes as changes_module
-from airflow_provider_dtrain.store.changes import Waiter
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
+from airflow_provider_dtrain.store.wakeup import watcher as changes_module
+from airflow_provider_dtrain.store.wakeup.watcher import Waiter
 from tests.contract.store_world import Server, host, server_programs
 
 SLOTS, GANG = 8, 8
@@ -121,9 +121,9 @@ def measure(server: Server, waiters: int, seconds: float, how: str) -> None:
 
 def keep_taken_up(store: Store) -> None:
     """Keep the grant of the gang that holds the slots, although it is never taken up."""
-    from airflow_provider_dtrain.store import queue
+    from airflow_provider_dtrain.store.queue import requests
 
-    queue.UNTAKEN_AFTER *= 1000
+    requests.UNTAKEN_AFTER *= 1000
 
 
 def main() -> None:

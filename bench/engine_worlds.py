@@ -17,16 +17,16 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner  # noqa: E402
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over  # noqa: E402
-from airflow_provider_dtrain.engine.submission import render, submit  # noqa: E402
-from airflow_provider_dtrain.engine.tasklog import TaskLog  # noqa: E402
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner  # noqa: E402
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog  # noqa: E402
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over  # noqa: E402
+from airflow_provider_dtrain.engine.submission.submit import render, submit  # noqa: E402
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook  # noqa: E402
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts  # noqa: E402
 from airflow_provider_dtrain.hooks.settings import settings  # noqa: E402
-from airflow_provider_dtrain.hosts.local import LocalTransport  # noqa: E402
-from airflow_provider_dtrain.hosts.remote import HostAddress  # noqa: E402
-from airflow_provider_dtrain.store.records import Ticket, TrialKey  # noqa: E402
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress  # noqa: E402
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport  # noqa: E402
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey  # noqa: E402
 from tests.netns import NamespaceHosts, missing  # noqa: E402
 
 POOL = "bench"
@@ -61,7 +61,7 @@ class World:
         """Register namespace hosts, reached by SSH."""
         from airflow.sdk import Connection
 
-        from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+        from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
 
         for host in hosts:
             conn_id = host.name.lower().replace("-", "_")

@@ -18,14 +18,14 @@ from multiprocessing.synchronize import Barrier
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import bump, lock_pool
-from airflow_provider_dtrain.store.engine import gate
-from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.orders import raise_token
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, experiments, trials
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.connections import gate
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, experiments, trials
+from airflow_provider_dtrain.store.database.transactions import bump, lock_pool
+from airflow_provider_dtrain.store.queue.pass_writes import raise_token
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 
 GANG = 32
 #: Wait for a grant after which the caller counts as starved.
@@ -114,7 +114,7 @@ class Task(Caller):
         return True
 
     def _state(self, allocation_id: int) -> str:
-        [found] = fast.look(self.store._reader, STATE, {"gang": allocation_id})
+        [found] = statements.look(self.store._reader, STATE, {"gang": allocation_id})
         return str(found.state)
 
     def end(self, grant: tuple[int, int]) -> None:
@@ -139,21 +139,21 @@ class Bare(Caller):
     def submit(self) -> tuple[int, int]:
         now = self.store._now()
         key = {"dag_id": "bare", "run_id": self.name, "task_id": "t", "map_index": -1}
-        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+        with gate.transaction(), statements.transaction(self.store._writer) as conn:
             lock_pool(conn, "gpus")
-            fast.update(conn, experiments, self.experiment, state="running", ended_at=None)
+            statements.update(conn, experiments, self.experiment, state="running", ended_at=None)
             # max_tries makes the key unique.
-            self.trial = fast.insert(
+            self.trial = statements.insert(
                 conn, trials, **key, max_tries=len(self.waits) + 1, number=0, experiment_id=self.experiment,
                 config_id=self.config, hparams={}, seed=0, max_restarts=0, state="queued", created_at=now,
                 cleared_at=now,
             )  # fmt: skip
-            gang = fast.insert(
+            gang = statements.insert(
                 conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,
                 renewed_at=now,
             )  # fmt: skip
-            fast.update(conn, allocations, gang, sequence=gang)
-            attempt = fast.insert(
+            statements.update(conn, allocations, gang, sequence=gang)
+            attempt = statements.insert(
                 conn, attempts, trial_id=self.trial, number=1, allocation_id=gang, state="completed", created_at=now,
                 renewed_at=now, ended_at=now,
             )  # fmt: skip
@@ -162,27 +162,27 @@ class Bare(Caller):
 
     def until_granted(self, grant: tuple[int, int]) -> bool:
         now, gang = self.store._now(), grant[1]
-        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+        with gate.transaction(), statements.transaction(self.store._writer) as conn:
             lock_pool(conn, "gpus")
             token = raise_token(conn, 1)
-            fast.update(conn, allocations, gang, token=token, granted_at=now)
+            statements.update(conn, allocations, gang, token=token, granted_at=now)
             rows = [
                 {"allocation_id": gang, "token": token, "host": f"{self.name}-{number // 8}", "slot": number % 8}
                 for number in range(GANG)
             ]
-            fast.add(conn, allocation_slots, *rows)
+            statements.add(conn, allocation_slots, *rows)
             bump(conn, "gpus")
         return True
 
     def end(self, grant: tuple[int, int]) -> None:
         now = self.store._now()
-        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+        with gate.transaction(), statements.transaction(self.store._writer) as conn:
             lock_pool(conn, "gpus")
-            fast.update(conn, attempts, grant[0], state="completed", ended_at=now)
-            fast.update(conn, trials, self.trial, state="completed", ended_at=now)
-            fast.send(conn, FREE, {"gang": grant[1], "now": now})
-            fast.update(conn, allocations, grant[1], ended_at=now)
-            fast.update(conn, experiments, self.experiment, state="completed", ended_at=now)
+            statements.update(conn, attempts, grant[0], state="completed", ended_at=now)
+            statements.update(conn, trials, self.trial, state="completed", ended_at=now)
+            statements.send(conn, FREE, {"gang": grant[1], "now": now})
+            statements.update(conn, allocations, grant[1], ended_at=now)
+            statements.update(conn, experiments, self.experiment, state="completed", ended_at=now)
             bump(conn, "gpus")
 
 
@@ -195,7 +195,7 @@ class Returning(Task):
         if not self.attempt_id:
             self.attempt_id, allocation_id = super().submit()
             return self.attempt_id, allocation_id
-        [found] = fast.look(self.store._reader, REQUEST, {"attempt": self.attempt_id})
+        [found] = statements.look(self.store._reader, REQUEST, {"attempt": self.attempt_id})
         return self.attempt_id, int(found.allocation_id)
 
     def end(self, grant: tuple[int, int]) -> None:
@@ -213,15 +213,15 @@ class BareReturning(Bare):
 
     def end(self, grant: tuple[int, int]) -> None:
         now = self.store._now()
-        with gate.transaction(), fast.transaction(self.store._writer) as conn:
+        with gate.transaction(), statements.transaction(self.store._writer) as conn:
             lock_pool(conn, "gpus")
-            fast.send(conn, FREE, {"gang": grant[1], "now": now})
-            fast.update(conn, allocations, grant[1], ended_at=now)
-            gang = fast.insert(
+            statements.send(conn, FREE, {"gang": grant[1], "now": now})
+            statements.update(conn, allocations, grant[1], ended_at=now)
+            gang = statements.insert(
                 conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,
                 renewed_at=now, sequence=grant[1],
             )  # fmt: skip
-            fast.update(conn, attempts, grant[0], allocation_id=gang, reason="again")
+            statements.update(conn, attempts, grant[0], allocation_id=gang, reason="again")
             bump(conn, "gpus")
         self.grant = grant[0], gang
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import UsageError, command, dump, hint, note, show, show_one
+from airflow_provider_dtrain.cli._output import UsageError, command, dump, hint, note, show, show_one
 from airflow_provider_dtrain.errors import UnsupportedFieldError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @command
 def render(args: Namespace) -> None:
     """Print the effective configuration, secrets masked."""
-    from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.cli._inputs import assemble, read
     from airflow_provider_dtrain.core.config import mask, unsupported
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -48,7 +48,7 @@ def validate(args: Namespace) -> None:
 
 
 def _validate_template(args: Namespace, path: str) -> None:
-    from airflow_provider_dtrain.cli.documents import check_template, read
+    from airflow_provider_dtrain.cli._inputs import check_template, read
 
     source = read(path, what="template")
     check_template(source)
@@ -57,7 +57,7 @@ def _validate_template(args: Namespace, path: str) -> None:
 
 
 def _validate_config(args: Namespace, path: str, template: str | None) -> None:
-    from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.cli._inputs import assemble, read
     from airflow_provider_dtrain.core.config import unsupported
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -83,7 +83,7 @@ def _written(value: Any) -> str:
 
 def leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield path and value of each scalar. Empty maps and lists count as values."""
-    from airflow_provider_dtrain.core.merge import join_path
+    from airflow_provider_dtrain.core.config.merge import join_path
 
     for key, value in document.items():
         below = join_path(path, str(key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli.console import FAILURE, command, hint, show, show_one
+from airflow_provider_dtrain.cli._output import FAILURE, command, hint, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def migrate(args: Namespace) -> None:
     """Create the store, or migrate it to the schema of this version."""
     from airflow_provider_dtrain.hooks.dtrain import settings
-    from airflow_provider_dtrain.store.engine import parse_url
-    from airflow_provider_dtrain.store.repository import migrate as bring_up
+    from airflow_provider_dtrain.store.database.connections import parse_url
+    from airflow_provider_dtrain.store.store import migrate as bring_up
 
     url = settings().sql_alchemy_conn
     revision = bring_up(url)

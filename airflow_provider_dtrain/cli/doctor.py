@@ -11,16 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import FAILURE, command, hint, show
-from airflow_provider_dtrain.cli.health import Line, host_lines, settings_lines, store_lines
-from airflow_provider_dtrain.cli.health import line as _line
+from airflow_provider_dtrain.cli._health_checks import Line, host_lines, settings_lines, store_lines
+from airflow_provider_dtrain.cli._health_checks import line as _line
+from airflow_provider_dtrain.cli._output import FAILURE, command, hint, show
 from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records import HostRecord
+    from airflow_provider_dtrain.store.records.trials import HostRecord
 
 PARALLEL_HOSTS = 8
 #: Packages that the provider needs, with the oldest release that works.
@@ -94,7 +94,7 @@ def _folder(name: str, path: Path) -> Line:
 
 
 def _store(hook: DtrainHook) -> Iterator[Line]:
-    from airflow_provider_dtrain.store.engine import parse_url
+    from airflow_provider_dtrain.store.database.connections import parse_url
 
     try:
         shown = parse_url(hook.settings.sql_alchemy_conn).render_as_string(hide_password=True)
@@ -116,8 +116,8 @@ def _hosts(hook: DtrainHook) -> list[Line]:
 
 
 def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
-    from airflow_provider_dtrain.cli.facts import CLOCK_LIMIT_S, key_warnings, look, warnings
-    from airflow_provider_dtrain.store.schema import NETWORK_FILE_SYSTEMS
+    from airflow_provider_dtrain.cli._probe_report import CLOCK_LIMIT_S, key_warnings, look, warnings
+    from airflow_provider_dtrain.store.database.schema import NETWORK_FILE_SYSTEMS
 
     name = f"host {record.name}"
     if record.state == "disabled":

@@ -6,14 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import UsageError, command, dump, hint, note, short_time, show, show_one, user
+from airflow_provider_dtrain.cli._output import UsageError, command, dump, hint, note, short_time, show, show_one, user
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.repository import Store
-    from airflow_provider_dtrain.store.search_records import ExperimentView
+    from airflow_provider_dtrain.store.records.searches import ExperimentView
+    from airflow_provider_dtrain.store.store import Store
 
 
 @command

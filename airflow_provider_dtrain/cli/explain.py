@@ -6,8 +6,9 @@ import sys
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.arguments import GANG_PREFIX, gang
-from airflow_provider_dtrain.cli.console import (
+from airflow_provider_dtrain.cli._arguments import GANG_PREFIX, gang
+from airflow_provider_dtrain.cli._follower_texts import reason_words
+from airflow_provider_dtrain.cli._output import (
     FAILURE,
     NOT_NOW,
     UsageError,
@@ -17,19 +18,18 @@ from airflow_provider_dtrain.cli.console import (
     show_one,
     task_name,
 )
-from airflow_provider_dtrain.cli.followers import reason_words
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.core.queueing import PassDecision
-    from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, Unplaceable
+    from airflow_provider_dtrain.core.scheduling.decision import PassDecision
+    from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, Unplaceable
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.explaining import QueueFacts
-    from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotView
-    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.queue.explain import QueueFacts
+    from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotView
+    from airflow_provider_dtrain.store.store import Store
 
 #: Id of the request that a configuration would make.
 _ASKED = "config"
@@ -60,7 +60,7 @@ def explain(args: Namespace) -> int:
 
 
 def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str, Any], int]:
-    from airflow_provider_dtrain.cli.documents import assemble, read
+    from airflow_provider_dtrain.cli._inputs import assemble, read
     from airflow_provider_dtrain.core.config import refuse_unsupported
 
     source = read(path, what="configuration")
@@ -80,14 +80,14 @@ def never_fits(store: Store, pool: str, config: ExperimentConfig) -> str | None:
 
     :raises NotFoundError: the pool does not exist
     """
-    from airflow_provider_dtrain.core.resources import Unplaceable
+    from airflow_provider_dtrain.core.scheduling.model import Unplaceable
 
     found = placed(store, pool, _request(config))
     return found.reason if isinstance(found, Unplaceable) and found.never else None
 
 
 def _request(config: ExperimentConfig) -> GangRequest:
-    from airflow_provider_dtrain.core.resources import GangRequest
+    from airflow_provider_dtrain.core.scheduling.model import GangRequest
 
     wanted = config.resources
     return GangRequest(
@@ -99,7 +99,7 @@ def _request(config: ExperimentConfig) -> GangRequest:
 
 def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
     """Return where a request would be placed now, or why not."""
-    from airflow_provider_dtrain.core.placement import place
+    from airflow_provider_dtrain.core.scheduling.placement import place
 
     options = store.get_pool(pool).options
     slots: dict[str, list[SlotView]] = {}
@@ -110,7 +110,7 @@ def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplace
 
 
 def _host(record: HostRecord, slots: list[SlotView]) -> Host:
-    from airflow_provider_dtrain.core.resources import Host
+    from airflow_provider_dtrain.core.scheduling.model import Host
 
     count = max((slot.index for slot in slots), default=-1) + 1
     known = {slot.index for slot in slots}
@@ -216,7 +216,7 @@ def _reason(store: Store, view: AttemptView) -> str | None:
 
 def _unpassed(store: Store, pool: str, slots: int, priority: int) -> str:
     """Return the pending reason of a request that no scheduling pass has seen yet."""
-    from airflow_provider_dtrain.core.resources import GangRequest, Placement
+    from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
 
     found = placed(store, pool, GangRequest("request", slots=slots, priority=priority))
     return "free slots suffice; the next scheduling pass decides" if isinstance(found, Placement) else found.reason

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_dtrain.cli.console import UsageError, command, hint, note, show, size
+from airflow_provider_dtrain.cli._output import UsageError, command, hint, note, show, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.engine.collecting import Collected
+    from airflow_provider_dtrain.engine.upkeep.host_cleanup import Collected
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 PARALLEL_HOSTS = 8
@@ -64,7 +64,7 @@ def _say(args: Namespace, hosts: list[Collected], days: int) -> None:
 
 
 def _hosts(args: Namespace, hook: DtrainHook, cutoff: datetime, step: Step) -> list[Collected]:
-    from airflow_provider_dtrain.engine.collecting import collect_host
+    from airflow_provider_dtrain.engine.upkeep.host_cleanup import collect_host
 
     records = hook.store.list_hosts()
     if not records:
@@ -91,7 +91,7 @@ def _host_rows(hosts: list[Collected]) -> list[dict[str, Any]]:
 
 
 def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool) -> list[dict[str, Any]]:
-    from airflow_provider_dtrain.store.retention import KINDS
+    from airflow_provider_dtrain.store.garbage_collection import KINDS
 
     found = {kind.name: [0, 0] for kind in KINDS}
     for removed in hook.store.count_old(cutoff) if dry_run else hook.store.remove_old(cutoff):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import (
+from airflow_provider_dtrain.cli._output import (
     FAILURE,
     NotNowError,
     UsageError,
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.hosts.remote import HostLink
-    from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotRecord
-    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord
+    from airflow_provider_dtrain.store.store import Store
 
 #: Hosts that are probed at the same time.
 PARALLEL_PROBES = 8
@@ -38,7 +38,7 @@ FENCE_WAIT_S = 10.0
 @command
 def list_hosts(args: Namespace) -> None:
     """List the registered hosts."""
-    from airflow_provider_dtrain.cli.facts import other_stores
+    from airflow_provider_dtrain.cli._probe_report import other_stores
 
     store = _hook().store
     slots = store.slots(args.pool)
@@ -77,7 +77,7 @@ def probe(args: Namespace) -> int:
 
 
 def _repinned(record: HostRecord, accepted: str) -> HostRecord:
-    from airflow_provider_dtrain.cli.registering import host_key
+    from airflow_provider_dtrain.cli.hosts_add import host_key
 
     if record.conn_id is None:
         raise UsageError(
@@ -88,8 +88,8 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
 
 def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     """Probe one host, store the results and return a row. ``problem`` is None or a message."""
-    from airflow_provider_dtrain.cli.facts import look, other_stores
-    from airflow_provider_dtrain.engine.recovery import recover
+    from airflow_provider_dtrain.cli._probe_report import look, other_stores
+    from airflow_provider_dtrain.engine.upkeep.recovery import recover
 
     store, problem = hook.store, None
     facts: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
 
 def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
     """Store the results of a probe and return problems that a user should fix."""
-    from airflow_provider_dtrain.cli.facts import key_warnings, warnings
+    from airflow_provider_dtrain.cli._probe_report import key_warnings, warnings
 
     slots, problem = _devices(record, facts)
     hello = link.hello
@@ -245,7 +245,7 @@ def remove(args: Namespace) -> None:
 
 def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> None:
     """Kill trials and wait until the host confirms that no process of them is left."""
-    from airflow_provider_dtrain.engine.finishing import survivors_words
+    from airflow_provider_dtrain.engine.attempt.teardown import survivors_words
 
     for view in running:
         hook.store.request_kill(view.trial_id, user())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import (
+from airflow_provider_dtrain.cli._output import (
     NotNowError,
     UsageError,
     command,
@@ -20,8 +20,8 @@ from airflow_provider_dtrain.errors import ConflictError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records import Pool
-    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.records.trials import Pool
+    from airflow_provider_dtrain.store.store import Store
 
 
 @command
@@ -115,7 +115,7 @@ def _options(pool: Pool) -> dict[str, object]:
 
 
 def _defaults(path: str) -> dict[str, Any]:
-    from airflow_provider_dtrain.cli.documents import check_template, read
+    from airflow_provider_dtrain.cli._inputs import check_template, read
 
     source = read(path, what="pool defaults")
     check_template(source)

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import UsageError, command, dump, note, show
-from airflow_provider_dtrain.core.baselines import FirstInFirstOut, PriorityWithoutReservation
-from airflow_provider_dtrain.core.resources import Host, PoolOptions
-from airflow_provider_dtrain.core.simulation import Job, Rule, hosts_of, simulate, split
-from airflow_provider_dtrain.core.simulation_queue import Queue
-from airflow_provider_dtrain.core.simulation_report import Summary, summarise
-from airflow_provider_dtrain.core.simulation_trace import KNOWN, between, read_jobs, with_not_preemptible
+from airflow_provider_dtrain.cli._output import UsageError, command, dump, note, show
+from airflow_provider_dtrain.core.scheduling.model import Host, PoolOptions
+from airflow_provider_dtrain.core.simulation.baseline_policies import FirstInFirstOut, PriorityWithoutReservation
+from airflow_provider_dtrain.core.simulation.queue_policy import Queue
+from airflow_provider_dtrain.core.simulation.report import Summary, summarise
+from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.trace import KNOWN, between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 
 if TYPE_CHECKING:

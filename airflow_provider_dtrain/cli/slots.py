@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli.console import command, hint, show
+from airflow_provider_dtrain.cli._output import command, hint, show
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records import SlotView
+    from airflow_provider_dtrain.store.records.trials import SlotView
 
 
 @command

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli.console import command, confirm, hint, note, show, show_one, user
+from airflow_provider_dtrain.cli._output import command, confirm, hint, note, show, show_one, user
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records import Template
-    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.records.trials import Template
+    from airflow_provider_dtrain.store.store import Store
 
 
 @command
@@ -48,7 +48,7 @@ def versions(args: Namespace) -> None:
 @command
 def set_template(args: Namespace) -> None:
     """Create or change a template if it is valid."""
-    from airflow_provider_dtrain.cli.documents import check_template, read
+    from airflow_provider_dtrain.cli._inputs import check_template, read
 
     source = read(args.file, what="template")
     check_template(source)

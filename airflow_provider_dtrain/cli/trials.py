@@ -6,7 +6,9 @@ import csv
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli.console import (
+from airflow_provider_dtrain.cli._follower_texts import reason_words, state_words
+from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of, limits_hit
+from airflow_provider_dtrain.cli._output import (
     UsageError,
     cell,
     command,
@@ -23,18 +25,16 @@ from airflow_provider_dtrain.cli.console import (
     task_name,
     user,
 )
-from airflow_provider_dtrain.cli.followers import reason_words, state_words
-from airflow_provider_dtrain.cli.gaps import gap_table, gaps_of, limits_hit
-from airflow_provider_dtrain.core.checkpoint_place import shown_path
+from airflow_provider_dtrain.core.checkpoint_location import shown_path
+from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.core.telemetry import current_branch
-from airflow_provider_dtrain.core.trial_names import trial_name
 from airflow_provider_dtrain.errors import ConflictError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records import CheckpointView, MetricRow, RankView, TaskView, TrialView
-    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricRow, RankView, TaskView, TrialView
+    from airflow_provider_dtrain.store.store import Store
 
 ENDED = ("completed", "stopped", "errored", "killed")
 
@@ -144,7 +144,7 @@ def checkpoints(args: Namespace) -> None:
 @command
 def kill(args: Namespace) -> None:
     """Kill a trial, on every host or in the queue."""
-    from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed
+    from airflow_provider_dtrain.engine.upkeep.orphaned_trials import kill_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = _store()
@@ -170,7 +170,7 @@ def kill(args: Namespace) -> None:
 @command
 def pause(args: Namespace) -> None:
     """Pause a trial: it releases its slots until it is activated."""
-    from airflow_provider_dtrain.engine.unfollowed import pause_unfollowed
+    from airflow_provider_dtrain.engine.upkeep.orphaned_trials import pause_unfollowed
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = _store()

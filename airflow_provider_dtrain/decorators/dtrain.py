@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.expandinput import ExpandInput
     from airflow.sdk.definitions.xcom_arg import XComArg
 
-    from airflow_provider_dtrain.engine.outcome import Outcome
+    from airflow_provider_dtrain.engine.attempt.outcome import Outcome
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records import Ticket, TrialKey
+    from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 
 #: Folder of the payload that holds the function.
 FOLDER = "dtrain_function"
@@ -82,7 +82,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         return super().execute(context)
 
     def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
-        from airflow_provider_dtrain.engine.submission import render, submit
+        from airflow_provider_dtrain.engine.submission.submit import render, submit
 
         source, call = read_function(self.python_callable), self._call()
         gang = self._gang()
@@ -116,7 +116,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
 
         :param slots: number of slots of the held gang; used if neither the operator nor the configuration states one
         """
-        from airflow_provider_dtrain.engine.submission import read_document
+        from airflow_provider_dtrain.engine.submission.submit import read_document
 
         assert self.config is not None
         document = dict(read_document(self.config, folder, what="configuration").document)

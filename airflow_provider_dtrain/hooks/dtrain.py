@@ -14,10 +14,11 @@ from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_rec
 from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, settings
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.hosts.remote import HostAddress, HostLink, Links
-    from airflow_provider_dtrain.hosts.transport import Transport
-    from airflow_provider_dtrain.store.records import HostRecord
-    from airflow_provider_dtrain.store.repository import Store
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
+    from airflow_provider_dtrain.hosts.transport.base import Transport
+    from airflow_provider_dtrain.store.records.trials import HostRecord
+    from airflow_provider_dtrain.store.store import Store
 
 __all__ = ["DtrainHook", "Settings", "as_server_process", "settings"]
 
@@ -58,7 +59,7 @@ class DtrainHook(BaseHook):
     @cached_property
     def store(self) -> Store:
         """The provider's store, opened once per process."""
-        from airflow_provider_dtrain.store.repository import Store
+        from airflow_provider_dtrain.store.store import Store
 
         shared, url = _shared(), self.settings.sql_alchemy_conn
         with shared.lock:
@@ -69,7 +70,7 @@ class DtrainHook(BaseHook):
     @property
     def links(self) -> Links:
         """The open channels of this process."""
-        from airflow_provider_dtrain.hosts.remote import Links
+        from airflow_provider_dtrain.hosts.channel.link_pool import Links
 
         shared = _shared()
         with shared.lock:
@@ -83,7 +84,7 @@ class DtrainHook(BaseHook):
         :param connection: the host's connection, if it was fetched already (triggers fetch it with
             ``await``); None = look it up
         """
-        from airflow_provider_dtrain.hosts.remote import HostAddress
+        from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 
         if record.conn_id is not None and connection is None:
             connection = self._connection(record)
@@ -129,7 +130,7 @@ class DtrainHook(BaseHook):
         """Add this machine as host ``local`` if no host is registered. A second call does nothing."""
         if self.store.list_hosts():
             return
-        from airflow_provider_dtrain.hosts.remote import HostAddress
+        from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 
         options = self.settings
         address = HostAddress(
@@ -165,13 +166,13 @@ class DtrainHook(BaseHook):
     def _transport(self, record: HostRecord, connection: Any) -> Transport:
         if record.conn_id is None:
             return _local_transport(record.name)
-        from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+        from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
 
         return SSHTransport(record.name, lambda: hook_from_connection(connection), host_key=record.host_key)
 
 
 def _local_transport(name: str = LOCAL_HOST) -> Transport:
-    from airflow_provider_dtrain.hosts.local import LocalTransport
+    from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 
     # The interpreter may need it to find the CUDA libraries. No other variable of Airflow's environment is passed on.
     kept = {variable: os.environ[variable] for variable in ("LD_LIBRARY_PATH",) if variable in os.environ}

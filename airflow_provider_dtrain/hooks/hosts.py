@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.core.resources import SlotType
-    from airflow_provider_dtrain.hosts.remote import Hello
-    from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
+    from airflow_provider_dtrain.core.scheduling.model import SlotType
+    from airflow_provider_dtrain.hosts.channel.wire import Hello
+    from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 
 LOCAL_HOST = "local"
 LOCAL_POOL = "local"
@@ -24,7 +24,7 @@ def slots_from_facts(facts: Mapping[str, Any], wanted: str) -> tuple[SlotType, t
         GPUs, or N CPU slots on a host without GPU) or ``cpu:N``
     :raises ConfigError: ``wanted`` has none of these forms, or the host has fewer GPUs
     """
-    from airflow_provider_dtrain.store.records import SlotRecord
+    from airflow_provider_dtrain.store.records.trials import SlotRecord
 
     gpus = list(facts.get("gpus") or ())
     count = _count(wanted)
@@ -74,7 +74,7 @@ def host_record_from_facts(
     :param hello: first line of the host's follow channel; it carries the machine's identity
     :param python: interpreter that starts the supervisor; None = the one that answered
     """
-    from airflow_provider_dtrain.store.records import HostRecord
+    from airflow_provider_dtrain.store.records.trials import HostRecord
 
     slot_type, records = slots_from_facts(facts, slots)
     return HostRecord(

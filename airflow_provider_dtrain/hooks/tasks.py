@@ -14,7 +14,7 @@ from airflow_provider_dtrain.errors import DtrainError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.store.records import TrialKey
+    from airflow_provider_dtrain.store.records.trials import TrialKey
 
 
 def as_airflow(error: DtrainError) -> Exception:
@@ -46,7 +46,7 @@ def dag_folder(context: Context) -> Path:
 
 def trial_key(context: Context) -> TrialKey:
     """Return the key of the task instance. Automatic retries keep it, a clear changes it."""
-    from airflow_provider_dtrain.store.records import TrialKey
+    from airflow_provider_dtrain.store.records.trials import TrialKey
 
     ti = context["ti"]
     return TrialKey(

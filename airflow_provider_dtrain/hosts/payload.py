@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
-from airflow_provider_dtrain.core.files import read_regular
+from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.errors import PayloadError
 
 LIMIT_BYTES = 96 * 1024 * 1024

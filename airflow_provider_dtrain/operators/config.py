@@ -51,7 +51,7 @@ class RenderConfigOperator(BaseOperator):
 
         :raises AirflowFailException: the documents are not valid; all problems are in the log
         """
-        from airflow_provider_dtrain.engine.submission import overridden, render
+        from airflow_provider_dtrain.engine.submission.submit import overridden, render
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.engine.gangs import HeldGang
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.gang_records import GangView
+    from airflow_provider_dtrain.store.records.gangs import GangView
 
 
 class ReleaseGangOperator(BaseOperator):
@@ -58,7 +58,7 @@ class ReleaseGangOperator(BaseOperator):
 
         :raises AirflowFailException: ``allocation`` is not a gang
         """
-        from airflow_provider_dtrain.engine.gangs import HeldGang
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         if self.allocation is None:
@@ -85,8 +85,8 @@ class ReleaseGangOperator(BaseOperator):
             )
 
     async def _end(self, hook: DtrainHook, gang: HeldGang, because: str) -> GangView:
-        from airflow_provider_dtrain.engine.gangs import end_held_gang
-        from airflow_provider_dtrain.engine.tasklog import TaskLog
+        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import end_held_gang
 
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         watcher = f"worker on {socket.gethostname()}"

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once, tri
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.engine.search import Selection
+    from airflow_provider_dtrain.engine.submission.search import Selection
 
 
 class PlanTrialsOperator(BaseOperator):
@@ -69,8 +69,8 @@ class PlanTrialsOperator(BaseOperator):
 
         :raises AirflowFailException: the configuration is not valid; all problems are in the log
         """
-        from airflow_provider_dtrain.engine.search import plan_search
-        from airflow_provider_dtrain.engine.submission import overridden
+        from airflow_provider_dtrain.engine.submission.search import plan_search
+        from airflow_provider_dtrain.engine.submission.submit import overridden
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():
@@ -131,7 +131,7 @@ class SelectBestTrialOperator(BaseOperator):
 
         :raises AirflowFailException: no trial completed or was stopped, or none reported the metric
         """
-        from airflow_provider_dtrain.engine.search import select_best
+        from airflow_provider_dtrain.engine.submission.search import select_best
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():

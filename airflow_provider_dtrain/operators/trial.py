@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.engine.gangs import HeldGang
-    from airflow_provider_dtrain.engine.outcome import Outcome
-    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records import Ticket, TrialKey
+    from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 
 
 #: Airflow renders it before and after the task, so the UI shows the name while the trial waits and runs.
@@ -94,7 +94,7 @@ class TrialOperator(BaseOperator):
     @property
     def map_index_name(self) -> str:
         """Number and hyperparameters of a planned trial, e.g. ``3 | lr=3e-4 bs=256``, or an empty string."""
-        from airflow_provider_dtrain.core.trial_names import trial_name
+        from airflow_provider_dtrain.core.search.names import trial_name
 
         trial = self.trial if isinstance(self.trial, Mapping) else {}
         if (name := self._name or trial.get("name")) is not None:
@@ -107,7 +107,7 @@ class TrialOperator(BaseOperator):
         :raises AirflowFailException: the configuration or the training code is at fault
         :raises DtrainError: a host or the store is at fault; a retry resumes where this try ended
         """
-        from airflow_provider_dtrain.engine.submission import revive
+        from airflow_provider_dtrain.engine.submission.submit import revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         key = trial_key(context)
@@ -131,7 +131,7 @@ class TrialOperator(BaseOperator):
 
         :param event: event of the trigger
         """
-        from airflow_provider_dtrain.engine.outcome import Outcome
+        from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 
         event = event or {}
         for mark in event.get("log_marks", ()):
@@ -150,7 +150,7 @@ class TrialOperator(BaseOperator):
 
         :param folder: folder of the DAG file
         """
-        from airflow_provider_dtrain.engine.submission import config_of, overridden, submit
+        from airflow_provider_dtrain.engine.submission.submit import config_of, overridden, submit
 
         gang = self._gang()
         pool = hook.store.gang(gang.allocation_id).pool if gang is not None else None
@@ -161,7 +161,7 @@ class TrialOperator(BaseOperator):
     def _gang(self) -> HeldGang | None:
         if self.allocation is None:
             return None
-        from airflow_provider_dtrain.engine.gangs import HeldGang
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
 
         return HeldGang.parse(self.allocation)
 
@@ -177,9 +177,9 @@ class TrialOperator(BaseOperator):
             raise
 
     async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None) -> Outcome | None:
-        from airflow_provider_dtrain.engine.attempt import AttemptRunner
-        from airflow_provider_dtrain.engine.runtime import take_over
-        from airflow_provider_dtrain.engine.tasklog import TaskLog
+        from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+        from airflow_provider_dtrain.engine.session.runtime import take_over
 
         loop = asyncio.get_running_loop()
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
@@ -196,9 +196,9 @@ class TrialOperator(BaseOperator):
         return outcome
 
     async def _kill(self, hook: DtrainHook, trial_id: int) -> None:
-        from airflow_provider_dtrain.engine.attempt import AttemptRunner
-        from airflow_provider_dtrain.engine.runtime import take_over
-        from airflow_provider_dtrain.engine.tasklog import TaskLog
+        from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+        from airflow_provider_dtrain.engine.session.runtime import take_over
 
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
@@ -212,7 +212,7 @@ class TrialOperator(BaseOperator):
     def _learn_name(self, hook: DtrainHook, trial_id: int) -> None:
         """Read the name of a search trial whose hyperparameters were drawn after it was planned."""
         if isinstance(self.trial, Mapping) and "search_id" in self.trial:
-            from airflow_provider_dtrain.engine.search import drawn_name
+            from airflow_provider_dtrain.engine.submission.search import drawn_name
 
             with contextlib.suppress(StoreUnavailableError):
                 self._name = drawn_name(hook.store, trial_id)

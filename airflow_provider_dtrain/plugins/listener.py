@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 #: These are nearly all modules that a task imports, except PyTorch and SSH. They cost a third of a second of CPU.
 NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.core.config",
-    "airflow_provider_dtrain.engine.attempt",
-    "airflow_provider_dtrain.engine.search",
-    "airflow_provider_dtrain.engine.sources",
-    "airflow_provider_dtrain.engine.submission",
+    "airflow_provider_dtrain.engine.attempt.runner",
+    "airflow_provider_dtrain.engine.submission.search",
+    "airflow_provider_dtrain.engine.attempt.source_checkpoint",
+    "airflow_provider_dtrain.engine.submission.submit",
     "airflow_provider_dtrain.hooks.dtrain",
     "airflow_provider_dtrain.hosts.payload",
     "airflow_provider_dtrain.operators.search",
     "airflow_provider_dtrain.operators.trial",
-    "airflow_provider_dtrain.store.repository",
+    "airflow_provider_dtrain.store.store",
     "airflow_provider_dtrain.task_groups",
     "airflow_provider_dtrain.triggers.trial",
 )
@@ -73,11 +73,11 @@ def _compile_statements() -> None:
     :raises StoreError: the URL is wrong, or its driver is missing
     """
     from airflow_provider_dtrain.hooks.settings import settings
-    from airflow_provider_dtrain.store import fast
-    from airflow_provider_dtrain.store.engine import make_engine, parse_url
+    from airflow_provider_dtrain.store.database import statements
+    from airflow_provider_dtrain.store.database.connections import make_engine, parse_url
 
     engine = make_engine(parse_url(settings().sql_alchemy_conn))
-    fast.compile_all(engine.dialect)
+    statements.compile_all(engine.dialect)
     engine.dispose()
 
 

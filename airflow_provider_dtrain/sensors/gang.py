@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.engine.gangs import GangWaiter
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
-    from airflow_provider_dtrain.store.records import TrialKey
+    from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
+    from airflow_provider_dtrain.store.records.trials import TrialKey
 
 
 class GangSensor(BaseSensorOperator):
@@ -100,7 +100,7 @@ class GangSensor(BaseSensorOperator):
         :raises AirflowSensorTimeout: the gang was not granted within ``timeout``
         :raises DtrainError: the store is at fault; a retry keeps its place in the queue
         """
-        from airflow_provider_dtrain.engine.gangs import as_xcom, ask_for_gang
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import as_xcom, ask_for_gang
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         key = trial_key(context)
@@ -121,7 +121,7 @@ class GangSensor(BaseSensorOperator):
 
         :param event: event of the trigger
         """
-        from airflow_provider_dtrain.engine.outcome import Failure
+        from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
         found = event or {}
         if "timed_out" in found:
@@ -139,8 +139,8 @@ class GangSensor(BaseSensorOperator):
     # -- the request ----------------------------------------------------------------------------
     def _submission(self, hook: DtrainHook, key: TrialKey, folder: Path) -> GangSubmission:
         from airflow_provider_dtrain.core.config import ExperimentConfig
-        from airflow_provider_dtrain.engine.submission import choose_pool, render
-        from airflow_provider_dtrain.store.gang_records import GangSubmission
+        from airflow_provider_dtrain.engine.submission.submit import choose_pool, render
+        from airflow_provider_dtrain.store.records.gangs import GangSubmission
 
         if self.config is None:
             document: dict[str, Any] = {"resources": {"slots_per_trial": _number(self.slots, "slots")}}
@@ -169,7 +169,7 @@ class GangSensor(BaseSensorOperator):
     # -- waiting in the worker ------------------------------------------------------------------
     def _wait(self, hook: DtrainHook, allocation_id: int, key: TrialKey) -> GangView | None:
         """Return the gang, or None if its slots are not free now and the triggerer should wait."""
-        from airflow_provider_dtrain.engine.gangs import GangTimeout
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import GangTimeout
 
         try:
             return asyncio.run(self._main(hook, allocation_id, key))
@@ -177,8 +177,8 @@ class GangSensor(BaseSensorOperator):
             raise self._timed_out(str(error)) from error
 
     async def _main(self, hook: DtrainHook, allocation_id: int, key: TrialKey) -> GangView | None:
-        from airflow_provider_dtrain.engine.gangs import GangTimeout, GangWaiter, end_older_gangs
-        from airflow_provider_dtrain.engine.tasklog import TaskLog
+        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import GangTimeout, GangWaiter, end_older_gangs
 
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         watcher = f"worker on {socket.gethostname()}"

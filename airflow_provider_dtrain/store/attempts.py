@@ -9,16 +9,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
+from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
-from airflow_provider_dtrain.store.base import bump, guard, reads, writes
-from airflow_provider_dtrain.store.ending import mark_of
-from airflow_provider_dtrain.store.held import last_users
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, ranks, trials
+from airflow_provider_dtrain.store.database.transactions import bump, guard, reads, writes
+from airflow_provider_dtrain.store.held_gangs import last_users
 from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue import Queue, held_hosts, pool_machines
-from airflow_provider_dtrain.store.records import AttemptView, EndState, Ticket
-from airflow_provider_dtrain.store.tables import allocations, attempts, experiments, gangs, ranks, trials
+from airflow_provider_dtrain.store.queue.requests import Queue, held_hosts, pool_machines
+from airflow_provider_dtrain.store.queue.transitions import mark_of
+from airflow_provider_dtrain.store.records.trials import AttemptView, EndState, Ticket
 from airflow_provider_dtrain.store.views import attempt_views
 
 HANDED_OVER = "handed over"

@@ -11,15 +11,23 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreSetBackError
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import Base, guard, reads, set_back, writes
-from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.moments import moment
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import (
+    allocation_slots,
+    allocations,
+    attempts,
+    events,
+    ranks,
+    slots,
+    streams,
+)
+from airflow_provider_dtrain.store.database.transactions import Base, guard, reads, set_back, writes
 from airflow_provider_dtrain.store.gaps import GAP, add_gaps
 from airflow_provider_dtrain.store.metrics import METRIC_GROUPS, add_checkpoint, add_metrics
-from airflow_provider_dtrain.store.moments import moment
-from airflow_provider_dtrain.store.records import AttemptView, EventView, OpenLog, RankView
+from airflow_provider_dtrain.store.records.trials import AttemptView, EventView, OpenLog, RankView
 from airflow_provider_dtrain.store.rungs import answer, note_best
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, events, ranks, slots, streams
 from airflow_provider_dtrain.store.views import store_mark
 
 LOG_TAIL_BYTES = 64 * 1024
@@ -84,7 +92,7 @@ class Events(Base):
             }
             for event in batch
         ]  # fmt: skip
-        fast.add(conn, events, *(row for row in rows if row["kind"] != GAP))
+        statements.add(conn, events, *(row for row in rows if row["kind"] != GAP))
         if marks := [row for row in rows if row["kind"] == GAP]:
             add_gaps(conn, {"attempt_id": attempt_id, "token": token, "host": host, "stream": stream}, marks)
             batch = [event for event in batch if event.get("kind") != GAP]
@@ -200,9 +208,9 @@ class Events(Base):
         values = {**{f"of_{name}": value for name, value in key.items()}, "old": old, "new": new, "of_epoch": of.epoch}
         moved: Any = None
         if old == 0 and of.epoch == 0:
-            moved = fast.first(conn, _BEGIN_STREAM, values)
+            moved = statements.first(conn, _BEGIN_STREAM, values)
         if moved is None:
-            moved = fast.first(conn, _MOVE_STREAM, values)
+            moved = statements.first(conn, _MOVE_STREAM, values)
         if moved is None:
             raise _moved(of.attempt_id, of.host, of.stream, old)
 
@@ -404,7 +412,7 @@ _TOKEN = Statement(
 
 
 def _token_of(conn: Connection, attempt_id: int) -> int:
-    found = fast.first(conn, _TOKEN, {"attempt": attempt_id})
+    found = statements.first(conn, _TOKEN, {"attempt": attempt_id})
     return 0 if found is None else int(found.token or 0)
 
 

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
-from airflow_provider_dtrain.store.base import reads, writes
-from airflow_provider_dtrain.store.search_records import ExperimentState, ExperimentView, ExperimentWish
-from airflow_provider_dtrain.store.tables import attempts, experiments, gangs, searches, trials
-from airflow_provider_dtrain.store.wishing import Wishing
+from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, searches, trials
+from airflow_provider_dtrain.store.database.transactions import reads, writes
+from airflow_provider_dtrain.store.queue.control_requests import Wishing
+from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView, ExperimentWish
 
 _LIVE = ("queued", "running", "paused")
 _NEWEST = (

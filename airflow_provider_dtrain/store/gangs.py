@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core import lifecycle
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.resources import GangRequest, Unplaceable
-from airflow_provider_dtrain.core.shortage_words import count
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
+from airflow_provider_dtrain.core.scheduling.pending_reason import count
+from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import (
     GangEndedError,
     GangMismatchError,
@@ -21,13 +21,13 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.store.attempts import Attempts
-from airflow_provider_dtrain.store.base import bump, guard, lock_pool, reads, writes
-from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
-from airflow_provider_dtrain.store.held import check_gang
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, pools
+from airflow_provider_dtrain.store.database.transactions import bump, guard, lock_pool, reads, writes
+from airflow_provider_dtrain.store.held_gangs import check_gang
 from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue import FORGOTTEN_AFTER, held_hosts, pool_machines, renew_waiting
-from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.tables import allocations, attempts, gangs, pools
+from airflow_provider_dtrain.store.queue.requests import FORGOTTEN_AFTER, held_hosts, pool_machines, renew_waiting
+from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.trials import Trials, submitted
 from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
 
@@ -120,7 +120,7 @@ class Gangs(Trials, Attempts):
         """
         row = self._watched(conn, allocation_id, watch)
         if row.state == "granted":
-            lifecycle.check("allocation", "starting", "running")
+            states.check("allocation", "starting", "running")
             self._set_allocation(conn, row.id, "granted", "starting")
             self._set_allocation(conn, row.id, "starting", "running")
             self._hold(conn, self._gang(conn, row.id))

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.quotas import SupervisorKey, Usage, names_of
-from airflow_provider_dtrain.store.base import Base, reads
-from airflow_provider_dtrain.store.tables import allocations, attempts, events, metrics, streams
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, events, metrics, streams
+from airflow_provider_dtrain.store.database.transactions import Base, reads
 
 GAP = "gap"
 #: Most separate gaps of one stream. Later gaps are merged into the last one with the same code.

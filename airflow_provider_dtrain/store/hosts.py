@@ -8,17 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core import lifecycle
-from airflow_provider_dtrain.core.resources import HostState
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.scheduling.model import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import bump, check_name, lock_pool, reads, writes
-from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.held import gang_words
-from airflow_provider_dtrain.store.holding import Holding, held_rows
-from airflow_provider_dtrain.store.pools import Pools
-from airflow_provider_dtrain.store.records import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
-from airflow_provider_dtrain.store.tables import (
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
     attempts,
@@ -28,6 +23,11 @@ from airflow_provider_dtrain.store.tables import (
     slots,
     trials,
 )
+from airflow_provider_dtrain.store.database.transactions import bump, check_name, lock_pool, reads, writes
+from airflow_provider_dtrain.store.held_gangs import gang_words
+from airflow_provider_dtrain.store.pools import Pools
+from airflow_provider_dtrain.store.queue.slot_release import Holding, held_rows
+from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
 from airflow_provider_dtrain.store.views import attempt_views
 
 #: Most characters of a slot's note.
@@ -79,7 +79,7 @@ class Hosts(Pools, Holding):
 
         :raises NotFoundError: the host does not exist; the message lists the existing ones
         """
-        found = _as_records(*fast.read(conn, (_HOST, _SLOTS), {"host_name": name}))
+        found = _as_records(*statements.read(conn, (_HOST, _SLOTS), {"host_name": name}))
         if not found:
             raise _no_host(conn, name)
         return found[0]
@@ -91,7 +91,7 @@ class Hosts(Pools, Holding):
         :param pool: only hosts of this pool; None = all
         """
         if pool is None:
-            return _as_records(*fast.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
+            return _as_records(*statements.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
         return _records(conn, hosts.c.pool == pool)
 
     @writes
@@ -141,7 +141,7 @@ class Hosts(Pools, Holding):
         if (row.state, state) == ("drained", "draining"):
             state = "drained"
         if row.state != state:
-            lifecycle.check("host", row.state, state)
+            states.check("host", row.state, state)
             values = {"state": state, "state_since": self._now()}
             conn.execute(hosts.update().where(hosts.c.name == name).values(**values))
             bump(conn, row.pool)

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.checkpoint_place import (
+from airflow_provider_dtrain.core.checkpoint_location import (
     CheckpointPlace,
     CheckpointPlaces,
     StorageKind,
@@ -20,13 +20,13 @@ from airflow_provider_dtrain.core.checkpoint_place import (
     shown_path,
 )
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import Base, bump, reads, writes
-from airflow_provider_dtrain.store.engine import restore_floats
-from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.moments import moment
-from airflow_provider_dtrain.store.records import CheckpointView, MetricGroup, MetricRow
-from airflow_provider_dtrain.store.tables import allocations, attempts, checkpoints, configs, metrics, trials
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.connections import restore_floats
+from airflow_provider_dtrain.store.database.moments import moment
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
+from airflow_provider_dtrain.store.database.transactions import Base, bump, reads, writes
+from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricGroup, MetricRow
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
@@ -55,7 +55,7 @@ class Metrics(Base):
                 step=row.step, group=row.metric_group, metrics=restore_floats(row.metrics), epoch=row.epoch, at=row.at,
                 attempt=row.number, rank=row.rank,
             )
-            for row in fast.rows(conn, query, {"trial": trial_id, "group": group, "of_rank": rank})
+            for row in statements.rows(conn, query, {"trial": trial_id, "group": group, "of_rank": rank})
         ]  # fmt: skip
 
     @reads
@@ -64,13 +64,13 @@ class Metrics(Base):
 
         :param removed: True: also removed checkpoints
         """
-        found = _as_checkpoints(fast.rows(conn, _EVER_SAVED if removed else _SAVED, {"trial": trial_id}))
+        found = _as_checkpoints(statements.rows(conn, _EVER_SAVED if removed else _SAVED, {"trial": trial_id}))
         return [one for one in found if one.refused is None]
 
     @reads
     def refused_checkpoints(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
         """Return the checkpoints that a trial reported outside its places, oldest first."""
-        found = _as_checkpoints(fast.rows(conn, _EVER_SAVED, {"trial": trial_id}))
+        found = _as_checkpoints(statements.rows(conn, _EVER_SAVED, {"trial": trial_id}))
         return [one for one in found if one.refused is not None]
 
     @reads
@@ -201,7 +201,7 @@ def add_metrics(conn: Connection, attempt: Row[Any], reports: Sequence[Mapping[s
         if _is_step(event.get("step")) and isinstance(event.get("metrics"), Mapping)
     ]  # fmt: skip
     if rows:
-        fast.add(conn, metrics, *rows)
+        statements.add(conn, metrics, *rows)
 
 
 def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], *, at: datetime) -> None:
@@ -233,7 +233,7 @@ def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any]
 
 
 def _places(conn: Connection, trial_id: int) -> CheckpointPlaces:
-    row = fast.first(conn, _PLACES, {"trial": trial_id})
+    row = statements.first(conn, _PLACES, {"trial": trial_id})
     return CheckpointPlaces.of(row.storage, row.experiment_id, trial_id)
 
 

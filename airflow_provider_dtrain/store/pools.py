@@ -10,11 +10,11 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.resources import Fit, PoolOptions, PreemptionRule, SlotType
+from airflow_provider_dtrain.core.scheduling.model import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
-from airflow_provider_dtrain.store.base import LIVE_ALLOCATION, Base, bump, lock_pool, reads, writes
-from airflow_provider_dtrain.store.records import Pool
-from airflow_provider_dtrain.store.tables import allocations, hosts, pools
+from airflow_provider_dtrain.store.database.tables import allocations, hosts, pools
+from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, Base, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.records.trials import Pool
 
 
 class Pools(Base):

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.asha import LAST, advance, rank_value
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.tables import attempts, rung_entries, searches, trials
+from airflow_provider_dtrain.core.search.asha import LAST, advance, rank_value
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import attempts, rung_entries, searches, trials
 
 _MINE = rung_entries.alias("mine")
 _OF_SEARCH = searches.join(trials, trials.c.search_id == searches.c.id)
@@ -118,7 +118,7 @@ def answer(conn: Connection, attempt: Row[Any], questions: Sequence[Mapping[str,
 def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked: int, now: datetime) -> None:
     metric, units = _metric(event.get("metric")), event.get("units")
     of = {"trial": attempt.trial_id, "smaller": rank_value(metric), "larger": rank_value(metric, False)}
-    locked, own, first = fast.read(conn, (_LOCK, _OWN, _FIRST), of)
+    locked, own, first = statements.read(conn, (_LOCK, _OWN, _FIRST), of)
     place = _place(locked, own)
     if place is None or asked < place.rung or _is_refused(conn, attempt, own[0].draw):
         return
@@ -127,7 +127,7 @@ def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked
 
     def standing(rung: int, value: float) -> tuple[int, int]:
         if rung != place.rung:
-            found = fast.first(conn, _LATER, {**of, "rung": rung})
+            found = statements.first(conn, _LATER, {**of, "rung": rung})
             return found.before, found.entries
         # Excludes the trial's own error entry, which this report replaces.
         return first[0].before - (place.has_failed and value == LAST), first[0].entries - place.has_failed
@@ -142,18 +142,18 @@ def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked
         )
         for rung in step.entered
     ]  # fmt: skip
-    fast.write(conn, [(_ENTER, rows)])
+    statements.write(conn, [(_ENTER, rows)])
 
 
 def note_failure(conn: Connection, attempt: Row[Any], now: datetime) -> None:
     """Rank a failed or killed trial last in its next rung, until it reports there after all."""
-    locked, own = fast.read(conn, (_LOCK, _OWN), {"trial": attempt.trial_id})
+    locked, own = statements.read(conn, (_LOCK, _OWN), {"trial": attempt.trial_id})
     place = _place(locked, own)
     if place is None:
         return
     units = place.lengths[place.rung - 1] if place.rung else 0
     values = {"metric": None, "rank_value": LAST, "units": units, "decision": None, "is_error": True}
-    fast.write(conn, [(_FAIL, [_row(attempt, place.search, place.rung, now, **values)])])
+    statements.write(conn, [(_FAIL, [_row(attempt, place.search, place.rung, now, **values)])])
 
 
 def leave(conn: Connection, search_id: int, trial_ids: Sequence[int], now: datetime) -> None:

@@ -7,20 +7,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.resources import GangRequest, TrialState, Unplaceable
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, TrialState, Unplaceable
+from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.base import bump, lock_pool, reads, writes
-from airflow_provider_dtrain.store.counting import paused_by
-from airflow_provider_dtrain.store.ending import Ending
-from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.held import gang_rows, gang_words
-from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue import pool_machines
-from airflow_provider_dtrain.store.records import AttemptView, TaskView, Ticket, TrialKey, TrialSubmission, TrialView
-from airflow_provider_dtrain.store.rungs import leave
-from airflow_provider_dtrain.store.tables import (
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
     configs,
@@ -29,6 +21,21 @@ from airflow_provider_dtrain.store.tables import (
     searches,
     trials,
 )
+from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.held_gangs import gang_rows, gang_words
+from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue.accounting import paused_by
+from airflow_provider_dtrain.store.queue.requests import pool_machines
+from airflow_provider_dtrain.store.queue.transitions import Ending
+from airflow_provider_dtrain.store.records.trials import (
+    AttemptView,
+    TaskView,
+    Ticket,
+    TrialKey,
+    TrialSubmission,
+    TrialView,
+)
+from airflow_provider_dtrain.store.rungs import leave
 from airflow_provider_dtrain.store.views import (
     JOINED,
     attempt_view,
@@ -99,7 +106,7 @@ class Trials(Ending):
         """Mark older trials of the same task instance in this search as cleared."""
         of, now = {f"of_{name}": getattr(submission.key, name) for name in _TASK}, self._now()
         asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
-        older = [row.id for row in fast.rows(conn, _CLEAR, asked)]
+        older = [row.id for row in statements.rows(conn, _CLEAR, asked)]
         if older and submission.search_id is not None:
             leave(conn, submission.search_id, older, now)
 
@@ -114,7 +121,7 @@ class Trials(Ending):
             conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
             eligible_since=now if reason is None else None, paused=reason is not None, reason=reason or "",
         )  # fmt: skip
-        fast.update(conn, allocations, allocation_id, sequence=allocation_id)
+        statements.update(conn, allocations, allocation_id, sequence=allocation_id)
         return allocation_id
 
     @reads
@@ -274,14 +281,14 @@ def _sample(conn: Connection, submission: TrialSubmission) -> dict[str, Any]:
     if submission.hparams is not None or submission.search_id is None:
         return {"hparams": dict(submission.hparams or {}), "is_drawn": submission.hparams is not None}
     of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
-    former = fast.first(conn, _DRAWN, {**of, "of_search": submission.search_id})
+    former = statements.first(conn, _DRAWN, {**of, "of_search": submission.search_id})
     if former is None:
         return {"hparams": {}, "is_drawn": False}
     return {"hparams": former.hparams, "draw": former.draw, "is_drawn": True}
 
 
 def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
-    row = fast.first(conn, _NEWEST_OF, {f"of_{name}": getattr(key, name) for name in _KEY})
+    row = statements.first(conn, _NEWEST_OF, {f"of_{name}": getattr(key, name) for name in _KEY})
     if row is None:
         return None
     return Ticket(
@@ -296,11 +303,11 @@ def _check(conn: Connection, submission: TrialSubmission) -> None:
             "slots must be 0 or more and priority 1 to 99, got "
             f"{submission.slots} slots at priority {submission.priority}."
         )
-    if fast.first(conn, _CONFIG, {"config": submission.config_id}) is None:
+    if statements.first(conn, _CONFIG, {"config": submission.config_id}) is None:
         raise NotFoundError(f"The store has no configuration {submission.config_id}.")
-    if submission.search_id is not None and fast.first(conn, _SEARCH, {"search": submission.search_id}) is None:
+    if submission.search_id is not None and statements.first(conn, _SEARCH, {"search": submission.search_id}) is None:
         raise NotFoundError(f"The store has no search {submission.search_id}.")
-    if submission.payload is not None and fast.first(conn, _PAYLOAD, {"of_digest": submission.payload}) is None:
+    if submission.payload is not None and statements.first(conn, _PAYLOAD, {"of_digest": submission.payload}) is None:
         raise NotFoundError(f"The store has no payload {submission.payload}. Store it before the trial.")
 
 
@@ -317,4 +324,4 @@ def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Row
 
 
 def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
-    return fast.insert(conn, table, **values)
+    return statements.insert(conn, table, **values)

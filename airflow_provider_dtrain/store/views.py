@@ -9,11 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.counting import SILENT_AFTER
-from airflow_provider_dtrain.store.fast import Statement
-from airflow_provider_dtrain.store.records import AttemptView, TrialKey, TrialView
-from airflow_provider_dtrain.store.tables import (
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
     attempts,
@@ -24,6 +22,8 @@ from airflow_provider_dtrain.store.tables import (
     searches,
     trials,
 )
+from airflow_provider_dtrain.store.queue.accounting import SILENT_AFTER
+from airflow_provider_dtrain.store.records.trials import AttemptView, TrialKey, TrialView
 
 #: Host -> slots of a grant on it, and whether they are held.
 _Placed = dict[str, tuple[tuple[int, ...], bool]]
@@ -73,7 +73,7 @@ STORE_ID = Statement(sa.select(meta.c.value).where(meta.c.key == "store_id"))
 
 def store_mark(conn: Connection) -> str:
     """Return the first 8 hex digits of the store's id."""
-    return str(fast.first(conn, STORE_ID, {}).value)[:8]
+    return str(statements.first(conn, STORE_ID, {}).value)[:8]
 
 
 def key_of(row: Row[Any]) -> TrialKey:
@@ -111,7 +111,7 @@ _GRANT = Statement(
 
 def attempt_view(conn: Connection, attempt_id: int) -> AttemptView | None:
     """Return an attempt, None when there is no attempt with this id."""
-    found, grant, [store] = fast.read(conn, (_VIEW, _GRANT, STORE_ID), {"attempt": attempt_id})
+    found, grant, [store] = statements.read(conn, (_VIEW, _GRANT, STORE_ID), {"attempt": attempt_id})
     if not found:
         return None
     placed: _Placed = {}
@@ -270,7 +270,7 @@ _TRIAL = Statement(_TRIALS.where(trials.c.id == sa.bindparam("trial")))
 
 def trial_view(conn: Connection, trial_id: int) -> TrialView | None:
     """Return a trial, None when there is no trial with this id."""
-    row = fast.first(conn, _TRIAL, {"trial": trial_id})
+    row = statements.first(conn, _TRIAL, {"trial": trial_id})
     return None if row is None else _trial_view(row)
 
 

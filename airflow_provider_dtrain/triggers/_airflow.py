@@ -8,7 +8,7 @@ import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.session.threads import in_thread
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
@@ -18,9 +18,9 @@ EARLIEST_EVENT_S = 12.0
 
 #: Modules of the engine, of Airflow and of its libraries that triggers use.
 _ENGINE = (
-    "airflow_provider_dtrain.engine.attempt", "airflow_provider_dtrain.engine.gangs",
-    "airflow_provider_dtrain.engine.search", "airflow_provider_dtrain.hosts.local",
-    "airflow_provider_dtrain.hosts.remote", "airflow_provider_dtrain.hosts.ssh",
+    "airflow_provider_dtrain.engine.attempt.runner", "airflow_provider_dtrain.engine.upkeep.held_gangs",
+    "airflow_provider_dtrain.engine.submission.search", "airflow_provider_dtrain.hosts.transport.local",
+    "airflow_provider_dtrain.hosts.channel.link_pool", "airflow_provider_dtrain.hosts.transport.ssh",
     "airflow.sdk.execution_time.task_runner", "asgiref.sync",
 )  # fmt: skip
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_dtrain.engine.outcome import Failure
-from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.attempt.outcome import Failure
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, StaleWatchError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.triggers._airflow import (
@@ -24,7 +24,7 @@ from airflow_provider_dtrain.triggers._airflow import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.gangs import GangWaiter
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter
 
 
 class GangTrigger(BaseTrigger):
@@ -76,7 +76,7 @@ class GangTrigger(BaseTrigger):
             self.log.info("Another process waits for this gang now; nothing to end here")
 
     async def _make(self) -> GangWaiter:
-        from airflow_provider_dtrain.engine.gangs import GangWaiter
+        from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter
 
         hook = await in_thread(DtrainHook)
         await in_thread(lambda: hook.store)
@@ -87,7 +87,7 @@ class GangTrigger(BaseTrigger):
 
 async def _wait(waiter: GangWaiter) -> dict[str, Any]:
     """Return the event of a finished wait."""
-    from airflow_provider_dtrain.engine.gangs import GangTimeout, as_xcom
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangTimeout, as_xcom
 
     try:
         view = await waiter.run()

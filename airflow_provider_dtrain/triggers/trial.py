@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_dtrain.engine.tasklog import FILES, TaskLog
-from airflow_provider_dtrain.engine.threads import in_thread
+from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
+from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.triggers._airflow import (
@@ -24,7 +24,7 @@ from airflow_provider_dtrain.triggers._airflow import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.runtime import Runtime
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
 
 #: Seconds between two polls of a trial that another process follows.
 LOOK_AGAIN_S = 10.0
@@ -56,7 +56,7 @@ class TrialTrigger(BaseTrigger):
         """Yield one event with the outcome."""
         started_at = time.monotonic()
         await load_engine()
-        from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
+        from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
 
         warm_up(self)
         outcome, emptied = None, FILES.reopened(self._log_file())
@@ -88,7 +88,7 @@ class TrialTrigger(BaseTrigger):
 
     async def _kill(self) -> None:
         await load_engine()
-        from airflow_provider_dtrain.engine.attempt import AttemptRunner, Superseded
+        from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
 
         if self._fired or await self._is_wanted():
             return
@@ -113,7 +113,7 @@ class TrialTrigger(BaseTrigger):
             return True
 
     async def _take_over(self) -> Runtime:
-        from airflow_provider_dtrain.engine.runtime import take_over
+        from airflow_provider_dtrain.engine.session.runtime import take_over
 
         hook = await in_thread(DtrainHook)
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s, file=self._log_file())
@@ -129,7 +129,7 @@ class TrialTrigger(BaseTrigger):
 
         The event carries the name, because the worker that ends the task does not query the store.
         """
-        from airflow_provider_dtrain.engine.search import drawn_name
+        from airflow_provider_dtrain.engine.submission.search import drawn_name
 
         assert self._runtime is not None
         with contextlib.suppress(StoreUnavailableError):

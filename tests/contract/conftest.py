@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.gang_world import use, world  # noqa: F401 - fixtures
 from tests.contract.store_world import Clock, Server, server_programs
 from tests.contract.supervisor_host import account, contained, host, one_host  # noqa: F401 - fixtures

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
-from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import host
 
 HOLD_S = 900.0

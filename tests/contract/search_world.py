@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.search_records import RungEntry, SearchSubmission, SearchView
-from airflow_provider_dtrain.store.tables import rung_entries, trials
+from airflow_provider_dtrain.store.database.tables import rung_entries, trials
+from airflow_provider_dtrain.store.records.searches import RungEntry, SearchSubmission, SearchView
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 
 RUNGS = {0: (1, 4, 16)}
 

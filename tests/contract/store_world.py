@@ -17,9 +17,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import metadata
+from airflow_provider_dtrain.store.database.tables import metadata
+from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
+from airflow_provider_dtrain.store.store import Store
 
 TABLES = metadata.sorted_tables
 

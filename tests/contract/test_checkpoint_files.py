@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.core.checkpoint_place import CheckpointPlaces, UntrustedPathError
-from airflow_provider_dtrain.engine.checkpoints import DamagedCopyError, copy_path, fetch_copy, remove_copy, send
+from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlaces, UntrustedPathError
+from airflow_provider_dtrain.engine.copies.checkpoints import DamagedCopyError, copy_path, fetch_copy, remove_copy, send
 from airflow_provider_dtrain.errors import HostRefusedError
-from airflow_provider_dtrain.hosts.local import LocalTransport
-from airflow_provider_dtrain.hosts.remote import HostLink
-from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError
-from airflow_provider_dtrain.store.records import CheckpointView
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
+from airflow_provider_dtrain.hosts.channel.link import HostLink
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.store.records.trials import CheckpointView
 from airflow_provider_dtrain.train.checkpoint import metadata_text
 
 RUN = "t1.1.1"

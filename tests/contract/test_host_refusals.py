@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.engine.restarting import MOST_REFUSALS
-from airflow_provider_dtrain.engine.runtime import Runtime
-from airflow_provider_dtrain.engine.submission import revive
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.restarts import MOST_REFUSALS
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime
+from airflow_provider_dtrain.engine.submission.submit import revive
 from airflow_provider_dtrain.errors import HostError, HostRefusedError, SlotBusyError
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.store.records import Ticket
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.trials import Ticket
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import host
 
 #: Failures of an attempt whose ranks ran, of kind user and infra.

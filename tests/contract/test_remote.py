@@ -27,11 +27,12 @@ from airflow_provider_dtrain.errors import (
     SlotBusyError,
     UserError,
 )
-from airflow_provider_dtrain.hosts import link as link_module
-from airflow_provider_dtrain.hosts.local import LocalTransport
-from airflow_provider_dtrain.hosts.remote import Frame, HostLink
-from airflow_provider_dtrain.hosts.transport import Transport
-from airflow_provider_dtrain.hosts.window import WINDOW_BYTES
+from airflow_provider_dtrain.hosts.channel import link as link_module
+from airflow_provider_dtrain.hosts.channel.link import HostLink
+from airflow_provider_dtrain.hosts.channel.window import WINDOW_BYTES
+from airflow_provider_dtrain.hosts.channel.wire import Frame
+from airflow_provider_dtrain.hosts.transport.base import Transport
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]

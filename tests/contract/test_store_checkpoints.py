@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from airflow_provider_dtrain.store import schema
-from airflow_provider_dtrain.store.repository import migrate
+from airflow_provider_dtrain.store.database import schema
+from airflow_provider_dtrain.store.store import migrate
 from tests.contract.store_world import host
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_dtrain.core.resources import PoolOptions
+from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.errors import ConflictError, IllegalTransitionError, NotFoundError, StoreError, UserError
-from airflow_provider_dtrain.store.records import SlotRecord
+from airflow_provider_dtrain.store.records.trials import SlotRecord
 from tests.contract.store_world import host
 
 

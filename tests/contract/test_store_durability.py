@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.store import durability
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.database import durability
+from airflow_provider_dtrain.store.store import Store, migrate
 
 PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 

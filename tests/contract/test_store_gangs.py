@@ -13,8 +13,8 @@ from airflow_provider_dtrain.errors import (
     UnplaceableError,
     UserError,
 )
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.gang_world import BAD, HOLD_S, ask, begin, end, held, hold
 from tests.contract.store_world import Clock
 

@@ -10,8 +10,8 @@ from airflow_provider_dtrain.errors import (
     GangEndedError,
     GangMismatchError,
 )
-from airflow_provider_dtrain.store.records import Ticket
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.trials import Ticket
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.gang_world import BAD, HOLD_S, begin, end, held, hold
 from tests.contract.store_world import Clock, host
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store import retention, tables
-from airflow_provider_dtrain.store.retention import KINDS
+from airflow_provider_dtrain.store import garbage_collection
+from airflow_provider_dtrain.store.database import tables
+from airflow_provider_dtrain.store.garbage_collection import KINDS
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
 
@@ -150,7 +151,7 @@ def test_a_payload_that_somebody_is_about_to_use_stays(store, clock):
 
 
 def test_removal_goes_in_small_steps_and_old_audit_rows_go_too(store, clock, monkeypatch):
-    monkeypatch.setattr(retention, "BATCH", 10)
+    monkeypatch.setattr(garbage_collection, "BATCH", 10)
     store.add_host(host("a", 1))
     for number in range(25):
         store.set_pool("gpus", reservations=number)

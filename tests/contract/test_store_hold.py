@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow_provider_dtrain.store import tables
+from airflow_provider_dtrain.store.database import tables
 
 
 def test_a_hold_lasts_until_its_time_and_says_whose_it_is(store, clock):

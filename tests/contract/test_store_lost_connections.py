@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import StoreUnavailableError
-from airflow_provider_dtrain.store.base import TRIES
-from airflow_provider_dtrain.store.records import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.database.transactions import TRIES
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.store_world import Server, host
 
 DEADLINE_S = 20.0

@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import StoreError, StoreNotMigratedError
-from airflow_provider_dtrain.store import schema
-from airflow_provider_dtrain.store.engine import create_sqlite_file, make_engine, parse_url
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.database import schema
+from airflow_provider_dtrain.store.database.connections import create_sqlite_file, make_engine, parse_url
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.rows_0001 import ROWS, STORE_ID, at, contents, fill, reflected
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
@@ -291,14 +291,14 @@ import sys
 from airflow_provider_dtrain.store import schema
 schema.REVISIONS = schema.REVISIONS[:-1]
 schema.HEAD = schema.REVISIONS[-1]
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.store import Store
 store = Store.open(sys.argv[1])
 print(store.store_id, schema.revision(store._engine))
 """
 
 
 def test_a_process_of_the_former_version_opens_a_store_that_was_migrated_meanwhile(url):
-    root = str(Path(schema.__file__).parents[2])
+    root = str(Path(schema.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", FORMER, url],
         env={**os.environ, "PYTHONPATH": root},

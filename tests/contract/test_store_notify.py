@@ -9,13 +9,13 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store import changes as changes_module
-from airflow_provider_dtrain.store import notify
-from airflow_provider_dtrain.store.base import bump
-from airflow_provider_dtrain.store.changes import Changes, Waiter
-from airflow_provider_dtrain.store.notify import Listener, Message, parsed
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.database.transactions import bump
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
+from airflow_provider_dtrain.store.wakeup import pg_notify
+from airflow_provider_dtrain.store.wakeup import watcher as changes_module
+from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, Message, parsed
+from airflow_provider_dtrain.store.wakeup.watcher import Changes, Waiter
 from tests.contract.store_world import host
 
 #: Much longer than any expected delay, so that a lost wake-up fails and a slow machine does not.
@@ -189,7 +189,7 @@ def test_a_change_that_is_rolled_back_is_told_to_nobody(told):
     mine, other = told
     other.add_host(host("a", 2))
     listener = Listener(mine._engine)
-    bell_in, bell_out = notify.socket.socketpair()
+    bell_in, bell_out = pg_notify.socket.socketpair()
     with other._engine.connect() as connection:
         transaction = connection.begin()
         bump(connection, "gpus")
@@ -208,7 +208,7 @@ def test_a_store_beside_it_in_the_same_database_tells_other_people(told, postgre
     migrate(url)
     stranger = Store.open(url)
     listener = Listener(mine._engine)
-    bell_in, bell_out = notify.socket.socketpair()
+    bell_in, bell_out = pg_notify.socket.socketpair()
     stranger.add_host(host("a", 2))
     stranger.set_pool("gpus", reservations=3)
     other.add_host(host("a", 2))
@@ -265,8 +265,8 @@ def test_what_was_told_just_before_somebody_waits_wakes_it_at_once(told):
 def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, monkeypatch):
     """As behind pgbouncer in transaction mode: LISTEN succeeds and nothing ever arrives."""
     mine, other = told
-    monkeypatch.setattr(notify, "ECHO_S", 0.2)
-    monkeypatch.setattr(notify.Listener, "_arrived", lambda _self: [])
+    monkeypatch.setattr(pg_notify, "ECHO_S", 0.2)
+    monkeypatch.setattr(pg_notify.Listener, "_arrived", lambda _self: [])
     other.add_host(host("a", 2))
     mine.schedule("gpus")
     sleeper = Sleeper(mine.changes(), every_s=0.05)
@@ -280,10 +280,10 @@ def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, m
 def test_hundreds_of_grants_are_told_in_messages_that_postgresql_takes(told):
     mine, _ = told
     listener = Listener(mine._engine)
-    bell_in, bell_out = notify.socket.socketpair()
+    bell_in, bell_out = pg_notify.socket.socketpair()
     ids = [10**17 + number for number in range(1000)]
     with mine._engine.begin() as connection:
-        connection.execute(notify.TELL, notify.granted_messages("gpus", ids))
+        connection.execute(pg_notify.TELL, pg_notify.granted_messages("gpus", ids))
     found: set[int] = set()
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < len(ids) and time.monotonic() < deadline:

@@ -18,9 +18,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from airflow_provider_dtrain.errors import StoreError, StoreNotMigratedError
-from airflow_provider_dtrain.store import schema
-from airflow_provider_dtrain.store.repository import Store, migrate
-from airflow_provider_dtrain.store.tables import metadata
+from airflow_provider_dtrain.store.database import schema
+from airflow_provider_dtrain.store.database.tables import metadata
+from airflow_provider_dtrain.store.store import Store, migrate
 
 
 def test_migrating_twice_keeps_the_identity(empty_url):
@@ -134,10 +134,10 @@ def test_opening_a_migrated_store_imports_no_alembic(tmp_path):
     url = f"sqlite:///{tmp_path}/dtrain.db"
     migrate(url)
     code = (
-        "import sys; from airflow_provider_dtrain.store.repository import Store; Store.open(sys.argv[1]);"
+        "import sys; from airflow_provider_dtrain.store.store import Store; Store.open(sys.argv[1]);"
         "print([m for m in sys.modules if m.split('.')[0] in ('alembic', 'airflow', 'paramiko', 'torch')])"
     )
-    root = str(Path(schema.__file__).parents[2])
+    root = str(Path(schema.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", code, url], env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True
     )

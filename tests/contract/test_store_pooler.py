@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store import fast
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.store_world import Server, host
 
 DEADLINE_S = 20.0
@@ -136,7 +136,7 @@ def test_a_store_behind_a_pooler_works_and_prepares_nothing(pooled):
 
 def test_each_transaction_through_a_pooler_commits_durably(pooled):
     """A session's own setting would be that of the next client of the server process."""
-    with fast.transaction(pooled._writer) as connection:
+    with statements.transaction(pooled._writer) as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "on"
     with pooled._engine.connect() as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "off"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.store import Store
 from tests.support.power_cut import Recorder, Step, cuts
 
 #: Grants gangs and ends some, and writes down what each call has reported, once it has.
 WORK = """
 import json, sys
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import host
 
 folder = sys.argv[1]

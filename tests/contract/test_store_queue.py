@@ -15,9 +15,9 @@ from airflow_provider_dtrain.errors import (
     UnplaceableError,
     UserError,
 )
-from airflow_provider_dtrain.store.records import TrialKey
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import allocation_slots
+from airflow_provider_dtrain.store.database.tables import allocation_slots
+from airflow_provider_dtrain.store.records.trials import TrialKey
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import host
 
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
@@ -276,7 +276,7 @@ def _drain(url, number):
     """Submit, run passes, take up, and release, as one of several processes."""
     store = Store.open(url)
     config = store.put_config({}, origins={})
-    from airflow_provider_dtrain.store.records import TrialSubmission
+    from airflow_provider_dtrain.store.records.trials import TrialSubmission
 
     for trial in range(6):
         key = TrialKey(dag_id="d", run_id="r", task_id=f"p{number}", map_index=trial)
@@ -299,7 +299,7 @@ def _drain(url, number):
 
 
 def test_processes_that_drain_one_queue_never_share_a_slot(store, url):
-    from airflow_provider_dtrain.store.engine import utcnow
+    from airflow_provider_dtrain.store.database.connections import utcnow
 
     store._clock = utcnow
     store.add_host(host("h1", 4))

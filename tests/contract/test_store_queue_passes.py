@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import UnplaceableError, UserError
-from airflow_provider_dtrain.store.gang_records import GangSubmission
-from airflow_provider_dtrain.store.records import TrialKey
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import allocations, pools
+from airflow_provider_dtrain.store.database.tables import allocations, pools
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import host
 
 CHECKPOINT = {"seq": 1, "at": 1.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}

@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
-from airflow_provider_dtrain.store import fast, queue, turns
-from airflow_provider_dtrain.store.base import bump, lock_pool
-from airflow_provider_dtrain.store.orders import OPENING
-from airflow_provider_dtrain.store.queue_records import PassResult
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import pools
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.tables import pools
+from airflow_provider_dtrain.store.database.transactions import bump, lock_pool
+from airflow_provider_dtrain.store.queue import requests, shared_passes
+from airflow_provider_dtrain.store.queue.pass_writes import OPENING
+from airflow_provider_dtrain.store.records.queue import PassResult
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import host, until
 
 DEADLINE_S = 60.0
@@ -29,14 +30,14 @@ def _host(store):
 @pytest.fixture
 def hold_passes(store, monkeypatch):
     """Let the store's passes wait, after they have read the pool, until the returned event is set."""
-    held, go, decide = threading.Event(), threading.Event(), queue.decide
+    held, go, decide = threading.Event(), threading.Event(), requests.decide
 
     def slow(found):
         held.set()
         assert go.wait(DEADLINE_S)
         return decide(found)
 
-    monkeypatch.setattr(queue, "decide", slow)
+    monkeypatch.setattr(requests, "decide", slow)
     return held, go
 
 
@@ -49,7 +50,7 @@ def test_a_caller_that_meets_the_pass_of_another_thread_is_served_by_it(store, s
         first = threads.submit(store.schedule, "gpus")
         assert held.wait(DEADLINE_S)
         second = threads.submit(store.schedule, "gpus")
-        until(lambda: any(turn.has_joined for turn in turns._open.values()))
+        until(lambda: any(turn.has_joined for turn in shared_passes._open.values()))
         assert not second.done()
         go.set()
         assert set(first.result(DEADLINE_S).granted) == {one.allocation_id for one in tickets}
@@ -68,9 +69,9 @@ def test_callers_are_served_by_one_of_them_when_the_pass_that_they_joined_fails(
     monkeypatch.setattr(store, "_passed", failing)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(store.schedule, "gpus")
-        until(lambda: turns._open)
+        until(lambda: shared_passes._open)
         second = threads.submit(store.schedule, "gpus")
-        until(lambda: any(turn.has_joined for turn in turns._open.values()))
+        until(lambda: any(turn.has_joined for turn in shared_passes._open.values()))
         joined.set()
         with pytest.raises(ConflictError):
             first.result(DEADLINE_S)
@@ -80,14 +81,14 @@ def test_callers_are_served_by_one_of_them_when_the_pass_that_they_joined_fails(
 def test_a_request_that_comes_while_a_pass_commits_gets_a_pass_of_its_own(store, submit, monkeypatch):
     """A turn is closed before the commit: a caller that came later would not know whether it was seen."""
     first, late = submit(), []
-    close = turns.Turn.close
+    close = shared_passes.Turn.close
 
     def closing(turn):
         close(turn)
         if not late:
-            late.append(turns.join_turn(str(store._engine.url), "gpus"))
+            late.append(shared_passes.join_turn(str(store._engine.url), "gpus"))
 
-    monkeypatch.setattr(turns.Turn, "close", closing)
+    monkeypatch.setattr(shared_passes.Turn, "close", closing)
     assert store.schedule("gpus").granted == (first.allocation_id,)
     [(turn, is_mine)] = late
     assert is_mine
@@ -96,11 +97,11 @@ def test_a_request_that_comes_while_a_pass_commits_gets_a_pass_of_its_own(store,
 
 
 def test_a_child_process_does_not_inherit_a_turn(store, submit):
-    turn, is_mine = turns.join_turn(str(store._engine.url), "gpus")
+    turn, is_mine = shared_passes.join_turn(str(store._engine.url), "gpus")
     assert is_mine
     child = os.fork()
     if child == 0:
-        os._exit(0 if turns.join_turn(str(store._engine.url), "gpus")[1] else 1)
+        os._exit(0 if shared_passes.join_turn(str(store._engine.url), "gpus")[1] else 1)
     assert os.waitpid(child, 0)[1] == 0
     with turn:
         pass
@@ -113,10 +114,10 @@ def test_a_caller_waits_for_the_pass_of_another_process_and_has_its_answer(store
         if connection.dialect.name == "sqlite":
             pytest.skip("on SQLite a pass waits for the one writer that there can be")
         # Another process that passes, as far as the database knows.
-        assert all(fast.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
+        assert all(statements.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
         with store._engine.begin() as third:
             # A second pass does not read the rows, because it must not decide.
-            assert fast.read(third, OPENING, {"pool_name": "gpus", "now": clock.now}) == [[], [], []]
+            assert statements.read(third, OPENING, {"pool_name": "gpus", "now": clock.now}) == [[], [], []]
         mine = threads.submit(store.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         assert not mine.done()
@@ -137,7 +138,7 @@ def test_a_caller_passes_itself_when_the_other_process_did_not_commit(store, sub
         if connection.dialect.name == "sqlite":
             connection.close()
             pytest.skip("on SQLite a pass waits for the one writer that there can be")
-        assert all(fast.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
+        assert all(statements.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
         mine = threads.submit(store.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         connection.rollback()

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
-from airflow_provider_dtrain.store.queue_records import Wishes
-from airflow_provider_dtrain.store.tables import allocations
+from airflow_provider_dtrain.store.database.tables import allocations
+from airflow_provider_dtrain.store.records.queue import Wishes
 from tests.contract.store_world import host
 
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.errors import GangEndedError
-from airflow_provider_dtrain.store import queue
-from airflow_provider_dtrain.store.gang_records import GangSubmission
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.queue import requests
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from tests.contract.store_world import host
 
 
@@ -49,7 +49,7 @@ def test_the_counter_is_raised_above_what_hosts_have_seen_and_never_lowered(stor
     assert store.attempt(ticket.attempt_id).token == 501
 
 
-@pytest.mark.parametrize("token", [500 + queue.MOST_RAISE + 1, queue.TOKEN_LIMIT + 1, 2**63 - 1, 2**64])
+@pytest.mark.parametrize("token", [500 + requests.MOST_RAISE + 1, requests.TOKEN_LIMIT + 1, 2**63 - 1, 2**64])
 def test_a_token_that_no_backup_explains_leaves_the_counter_and_grants_continue(store, submit, token):
     store.add_host(host("h1", 4))
     store.raise_token(500)
@@ -60,15 +60,15 @@ def test_a_token_that_no_backup_explains_leaves_the_counter_and_grants_continue(
 
 
 def test_the_counter_is_raised_by_as_much_as_a_backup_explains(store):
-    assert store.raise_token(queue.MOST_RAISE) == queue.MOST_RAISE
-    assert store.raise_token(2 * queue.MOST_RAISE) == 2 * queue.MOST_RAISE
+    assert store.raise_token(requests.MOST_RAISE) == requests.MOST_RAISE
+    assert store.raise_token(2 * requests.MOST_RAISE) == 2 * requests.MOST_RAISE
 
 
 def test_hosts_can_never_raise_the_counter_so_far_that_supervisors_refuse_its_tokens(store, submit, monkeypatch):
-    monkeypatch.setattr(queue, "MOST_RAISE", 2**62)
+    monkeypatch.setattr(requests, "MOST_RAISE", 2**62)
     store.add_host(host("h1", 4))
-    assert store.raise_token(queue.TOKEN_LIMIT) == queue.TOKEN_LIMIT
-    assert store.raise_token(queue.TOKEN_LIMIT + 1) == queue.TOKEN_LIMIT
+    assert store.raise_token(requests.TOKEN_LIMIT) == requests.TOKEN_LIMIT
+    assert store.raise_token(requests.TOKEN_LIMIT + 1) == requests.TOKEN_LIMIT
     ticket = submit(slots=1)
     store.schedule("gpus")
-    assert store.attempt(ticket.attempt_id).token == queue.TOKEN_LIMIT + 1 < 10**18
+    assert store.attempt(ticket.attempt_id).token == requests.TOKEN_LIMIT + 1 < 10**18

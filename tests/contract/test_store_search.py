@@ -7,7 +7,7 @@ import math
 import pytest
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
-from airflow_provider_dtrain.store.records import TrialKey
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
 

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.core.asha import Rungs
+from airflow_provider_dtrain.core.search.asha import Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
-from airflow_provider_dtrain.store import fast, rungs
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import rung_entries
+from airflow_provider_dtrain.store import rungs
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.tables import rung_entries
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
 
@@ -85,7 +86,7 @@ def test_an_entry_that_was_decided_is_not_replaced_by_another_one(search):
     with search.store._engine.begin() as conn:
         row = dict(conn.execute(sa.select(rung_entries)).mappings().one())
         values = {f"new_{name}": row[name] for name in rungs._NAMES} | {"new_metric": 0.1, "new_decision": "stop"}
-        fast.write(conn, [(rungs._ENTER, [values])])
+        statements.write(conn, [(rungs._ENTER, [values])])
     assert search.entries() == before
 
 

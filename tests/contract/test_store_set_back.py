@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from airflow_provider_dtrain.errors import StaleWatchError, StoreSetBackError
-from airflow_provider_dtrain.store.gang_records import GangSubmission
-from airflow_provider_dtrain.store.records import TrialKey
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from tests.contract.store_world import copy_of, host, set_back
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.store import write_queue
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.write_queue import FileQueue, ThreadQueue
+from airflow_provider_dtrain.store.database import write_queue
+from airflow_provider_dtrain.store.database.write_queue import FileQueue, ThreadQueue
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.store_world import until
 
 DEADLINE_S = 60.0
 #: Takes a turn, prints that it has it, and keeps it until its input ends.
 HOLDER = """
 import sys, time
-from airflow_provider_dtrain.store.write_queue import FileQueue
+from airflow_provider_dtrain.store.database.write_queue import FileQueue
 print("asking", flush=True)
 with FileQueue(sys.argv[1]).turn(time.monotonic() + 600):
     print("writing", flush=True)

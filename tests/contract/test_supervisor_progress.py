@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.wire import Progress
+from airflow_provider_dtrain.hosts.channel.wire import Progress
 from airflow_provider_dtrain.train import progress
 from tests.contract.supervisor_host import SLEEP, Channel, Host, make_plan, start
 

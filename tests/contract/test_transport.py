@@ -16,8 +16,8 @@ import pytest
 from airflow_provider_dtrain.errors import (
     HostUnreachableError,
 )
-from airflow_provider_dtrain.hosts.local import LocalTransport
-from airflow_provider_dtrain.hosts.transport import Channel, Transport
+from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]

@@ -19,7 +19,7 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
     UserError,
 )
-from airflow_provider_dtrain.hosts.ssh import SSHTransport, fetch_host_key, hook_from_connection, hook_from_id
+from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection, hook_from_id
 from tests.contract.test_transport import ECHO, PYTHON, drain, eventually, line_of
 from tests.netns import NamespaceHost, NamespaceHosts
 from tests.netns.transport import ssh_to

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.engine.result import trial_result
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
+from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from tests.contract.store_world import host
 
 REPORTS = ((10, 0.5), (20, 0.9), (30, float("nan")), (40, 0.7))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.plugins import listener
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.store import Store
 
 
 class Job:
@@ -30,7 +30,7 @@ listener.on_starting(Job())
 from airflow.sdk.exceptions import TaskDeferred
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
-from airflow_provider_dtrain.store.fast import Statement
+from airflow_provider_dtrain.store.database.statements import Statement
 
 folder, config = json.loads(sys.argv[1])
 compiled = []

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from airflow_provider_dtrain.store.repository import migrate
+from airflow_provider_dtrain.store.store import migrate
 from tests.contract.store_world import Server, server_programs
 from tests.support.standalone import wait_until
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.hosts.supervisor import RUN_NAME, decode_event
-from airflow_provider_dtrain.store.tables import attempts, events, streams
+from airflow_provider_dtrain.store.database.tables import attempts, events, streams
 from tests.faults.world import World
 from tests.netns import NamespaceHost
 

@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a host is renewed before the store",
-        path=f"{ENGINE}/renewal.py",
+        path=f"{ENGINE}/session/lease_renewer.py",
         old="        for store in {follower.store for follower in wanted.values()}:\n",
         new="        for link, frame in beats:\n"
         "            self._tell(link, frame, wanted, {one.store: 0.0 for one in wanted.values()})\n"
@@ -192,56 +192,56 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a host is renewed under a stale watch",
-        path=f"{ENGINE}/renewal.py",
+        path=f"{ENGINE}/session/lease_renewer.py",
         old="if follower.attempt_id in renewed}",
         new="if follower.attempt_id}",
         test="tests/unit/test_renewal.py::test_a_host_is_not_renewed_for_a_follower_whose_watch_is_stale",
     ),
     Mutant(
         name="a follower that hangs renews its leases",
-        path=f"{ENGINE}/renewal.py",
+        path=f"{ENGINE}/session/lease_renewer.py",
         old="if run in alive and now - follower.progressed_at < PROGRESS_LIMIT_S",
         new="if run in alive",
         test="tests/unit/test_renewal.py::test_a_coroutine_that_makes_no_progress_renews_nothing",
     ),
     Mutant(
         name="a hold does not lengthen leases",
-        path=f"{ENGINE}/renewal.py",
+        path=f"{ENGINE}/session/lease_renewer.py",
         old="max(follower.orphan_timeout_s, held_s)",
         new="follower.orphan_timeout_s",
         test="tests/unit/test_renewal.py::test_a_lease_that_a_person_holds_lasts_as_long",
     ),
     Mutant(
         name="a follower gives a silent host up at once",
-        path=f"{ENGINE}/streaming.py",
+        path=f"{ENGINE}/attempt/stream.py",
         old="self.rt.settings.orphan_timeout_s and now - self.unreachable_since > limit_s",
         new="self.rt.settings.orphan_timeout_s",
         test="tests/unit/test_silent_hosts.py::test_a_silent_host_is_tried_again_until_its_run_must_have_ended_itself",
     ),
     Mutant(
         name="recovery gives a silent host up at once",
-        path=f"{ENGINE}/recovery.py",
+        path=f"{ENGINE}/upkeep/recovery.py",
         old="if not self.hook.settings.orphan_timeout_s or silent_s <= limit_s:",
         new="if not self.hook.settings.orphan_timeout_s:",
         test="tests/unit/test_renewal.py::test_a_silent_host_is_not_given_up_before_its_run_must_have_ended_itself",
     ),
     Mutant(
         name="a silent host is given up although its lease is held",
-        path=f"{ENGINE}/streaming.py",
+        path=f"{ENGINE}/attempt/stream.py",
         old="if is_over and not await self.rt.is_held():",
         new="if is_over:",
         test="tests/unit/test_silent_hosts.py::test_a_silent_host_whose_run_may_live_on_is_not_given_up",
     ),
     Mutant(
         name="breaches of the protocol are not counted",
-        path=f"{ENGINE}/streaming.py",
+        path=f"{ENGINE}/attempt/stream.py",
         old="        self.breaches.append(time.monotonic())\n",
         new="",
         test="tests/unit/test_protocol_breaches.py::test_a_few_breaches_within_minutes_end_the_hosts_part",
     ),
     Mutant(
         name="a host restarts its events file without end",
-        path=f"{ENGINE}/streaming.py",
+        path=f"{ENGINE}/attempt/stream.py",
         old="epoch > RESTARTS_MOST",
         new="epoch > 10**9",
         test="tests/contract/test_restarted_files.py"
@@ -249,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a host refuses the launches of a trial without end",
-        path=f"{ENGINE}/restarting.py",
+        path=f"{ENGINE}/attempt/restarts.py",
         old="refusals >= MOST_REFUSALS",
         new="refusals >= 10**9",
         test="tests/contract/test_host_refusals.py"
@@ -258,21 +258,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- protocol: frames and events
     Mutant(
         name="bytes beyond the window are taken",
-        path=f"{HOSTS}/window.py",
+        path=f"{HOSTS}/channel/window.py",
         old="self._bytes[stream] > WINDOW_BYTES",
         new="self._bytes[stream] < 0",
         test="tests/unit/test_window.py::test_bytes_beyond_the_window_break_the_protocol",
     ),
     Mutant(
         name="an acknowledgement frees what comes after it",
-        path=f"{HOSTS}/window.py",
+        path=f"{HOSTS}/channel/window.py",
         old="frames[0][0] <= offset",
         new="frames",
         test="tests/unit/test_window.py::test_an_acknowledgement_within_a_frame_does_not_free_it",
     ),
     Mutant(
         name="a frame that does not continue its stream is stored",
-        path=f"{ENGINE}/intake.py",
+        path=f"{ENGINE}/attempt/event_intake.py",
         old="if (frame.offset, frame.epoch) != (offset, epoch + epochs):",
         new="if False:",
         test="tests/unit/test_intake.py"
@@ -280,28 +280,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="raw bytes of any length are waited for",
-        path=f"{HOSTS}/wire.py",
+        path=f"{HOSTS}/channel/wire.py",
         old="length > RAW_LIMIT_BYTES",
         new="False",
         test="tests/contract/test_remote.py::test_a_breach_of_the_protocol_ends_the_link_and_is_quoted",
     ),
     Mutant(
         name="the checksum of an event is ignored",
-        path=f"{CORE}/events.py",
+        path=f"{CORE}/event_log.py",
         old='if checksum != b"%08x" % zlib.crc32(body):',
         new="if False:",
         test="tests/unit/test_events.py::test_anything_else_is_refused_with_its_place",
     ),
     Mutant(
         name="a rank ends its run by an event of the supervisor",
-        path=f"{CORE}/events.py",
+        path=f"{CORE}/event_log.py",
         old="(kind in SUPERVISOR_KINDS) != (source.rank is None)",
         new="False",
         test="tests/unit/test_events.py::test_a_rank_cannot_write_what_only_a_supervisor_or_the_store_writes",
     ),
     Mutant(
         name="a host reports the exit of any rank",
-        path=f"{CORE}/events.py",
+        path=f"{CORE}/event_log.py",
         old="type(value) is int and value in source.ranks",
         new="type(value) is int",
         test="tests/unit/test_events.py::test_the_exit_of_a_rank_that_the_host_does_not_have_is_refused",
@@ -309,7 +309,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- protocol: the log
     Mutant(
         name="the offset of the log runs ahead of what Airflow has written",
-        path=f"{ENGINE}/rank_log.py",
+        path=f"{ENGINE}/logs/rank_log.py",
         old="now, written = time.monotonic(), self.written",
         new="now, written = time.monotonic(), self._handed",
         test="tests/unit/test_rank_log.py"
@@ -317,21 +317,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a record counts as written without the parent's answer",
-        path=f"{ENGINE}/log_sender.py",
+        path=f"{ENGINE}/logs/sender.py",
         old="is_done = channel.confirm()",
         new="is_done = channel.confirm() or True",
         test="tests/unit/test_rank_log.py::test_nothing_is_confirmed_before_the_parent_has_answered",
     ),
     Mutant(
         name="bytes that are left out of the log have no mark",
-        path=f"{ENGINE}/log_buffer.py",
+        path=f"{ENGINE}/logs/buffer.py",
         old="return [self.place.missing(gap.offset, gap.end, gap.reason)]",
         new="return []",
         test="tests/unit/test_log_buffer.py::test_what_waits_is_bounded_and_what_is_left_out_is_marked_to_the_byte",
     ),
     Mutant(
         name="what waits of a log has no bound",
-        path=f"{ENGINE}/log_buffer.py",
+        path=f"{ENGINE}/logs/buffer.py",
         old="if self._is_full:\n                self._add",
         new="if False:\n                self._add",
         test="tests/unit/test_log_buffer.py::test_what_waits_is_bounded_and_what_is_left_out_is_marked_to_the_byte",
@@ -339,21 +339,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- what hosts may store
     Mutant(
         name="a checkpoint's path leads out of its run",
-        path=f"{CORE}/checkpoint_place.py",
+        path=f"{CORE}/checkpoint_location.py",
         old="or not all(map(_is_name, parts))",
         new="",
         test="tests/unit/test_checkpoint_place.py::test_every_other_path_is_refused",
     ),
     Mutant(
         name="a checkpoint lies anywhere below the trial's folder",
-        path=f"{CORE}/checkpoint_place.py",
+        path=f"{CORE}/checkpoint_location.py",
         old="or not _is_name(name):",
         new="or not name:",
         test="tests/unit/test_checkpoint_place.py::test_every_other_path_is_refused",
     ),
     Mutant(
         name="a URL of another kind of storage is opened",
-        path=f"{CORE}/checkpoint_place.py",
+        path=f"{CORE}/checkpoint_location.py",
         old="if wanted is None or ALIASES.get(scheme, scheme) != wanted:",
         new="if wanted is None:",
         test="tests/unit/test_checkpoint_place.py::test_only_urls_of_the_configured_storage_are_opened_from_here",
@@ -381,7 +381,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an extended header is read whole",
-        path=f"{HOSTS}/unpacking.py",
+        path=f"{HOSTS}/channel/archive_reader.py",
         old="not 0 <= self.size <= HEADER_LIMIT",
         new="self.size < 0",
         test="tests/unit/test_unpacking.py::test_an_extended_header_is_bounded_before_it_is_read",
@@ -403,7 +403,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="writes of a stale follower are carried out",
-        path=f"{STORE}/base.py",
+        path=f"{STORE}/database/transactions.py",
         old='attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))\n    .with_for_update()',
         new='attempts.c.id == _ATTEMPT, sa.bindparam("watch") > 0)\n    .with_for_update()',
         test="tests/contract/test_store_search_rungs.py::test_a_stale_follower_decides_nothing[sqlite]",
@@ -425,7 +425,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="SQLite reports commits that are not on the disk",
-        path=f"{STORE}/durability.py",
+        path=f"{STORE}/database/durability.py",
         old='("synchronous", "FULL", 2)',
         new='("synchronous", "OFF", 0)',
         test="tests/contract/test_store_durability.py::test_every_connection_of_a_sqlite_store_is_durable",
@@ -496,7 +496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a pipe is waited for",
-        path=f"{CORE}/files.py",
+        path=f"{CORE}/regular_files.py",
         old="os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC",
         new="os.O_RDONLY | os.O_CLOEXEC",
         test="tests/unit/test_config_hostile.py"

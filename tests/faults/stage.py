@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.remote import HostAddress
-from airflow_provider_dtrain.store.records import AttemptView, TrialView
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+from airflow_provider_dtrain.store.records.trials import AttemptView, TrialView
+from airflow_provider_dtrain.store.store import Store
 from tests.faults.processes import Checker, Holder, stat_of
 from tests.faults.verdict import violations
 from tests.netns import NamespaceHosts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.store.records import TrialView
+from airflow_provider_dtrain.store.records.trials import TrialView
 from tests.faults.stage import Stage, staged
 from tests.netns import missing
 

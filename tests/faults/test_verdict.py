@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.hosts.supervisor import encode_event
-from airflow_provider_dtrain.store.tables import attempts, events, metadata, streams
+from airflow_provider_dtrain.store.database.tables import attempts, events, metadata, streams
 from tests.faults import memory
 from tests.faults.event_files import lost_tails
 from tests.faults.memory import grown, peak_mib

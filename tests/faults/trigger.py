@@ -44,7 +44,7 @@ def shorten_deadlines() -> None:
 
 
 def import_all() -> None:
-    for module in ("engine.attempt", "engine.search", "triggers.trial"):
+    for module in ("engine.attempt.runner", "engine.submission.search", "triggers.trial"):
         importlib.import_module(f"airflow_provider_dtrain.{module}")
 
     shorten_deadlines()
@@ -71,7 +71,7 @@ class Trigger:
         return datetime.now(UTC) + timedelta(seconds=off_s)
 
     async def run(self) -> None:
-        from airflow_provider_dtrain.engine.threads import in_thread
+        from airflow_provider_dtrain.engine.session.threads import in_thread
 
         store = await self.open_store()
         turns = Turns().begin()
@@ -94,8 +94,8 @@ class Trigger:
         (self.folder / f"turns-{os.getpid()}.json").write_text(json.dumps(found))
 
     async def open_store(self) -> Any:
-        from airflow_provider_dtrain.engine.threads import in_thread
-        from airflow_provider_dtrain.store.repository import Store
+        from airflow_provider_dtrain.engine.session.threads import in_thread
+        from airflow_provider_dtrain.store.store import Store
 
         url = self.hook.settings.sql_alchemy_conn
         while True:
@@ -136,9 +136,9 @@ class Trigger:
 
     async def carry(self, trial_id: int) -> None:
         """Act as one try of a trial's task: start, defer, end."""
-        from airflow_provider_dtrain.engine.submission import revive
-        from airflow_provider_dtrain.engine.threads import in_thread
-        from airflow_provider_dtrain.store.records import Ticket
+        from airflow_provider_dtrain.engine.session.threads import in_thread
+        from airflow_provider_dtrain.engine.submission.submit import revive
+        from airflow_provider_dtrain.store.records.trials import Ticket
         from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
         self.tries[trial_id] = self.tries.get(trial_id, 0) + 1

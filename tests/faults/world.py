@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.engine.submission import render, submit
+from airflow_provider_dtrain.engine.submission.submit import render, submit
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.remote import HostAddress
-from airflow_provider_dtrain.store.records import TrialKey, TrialView
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialView
+from airflow_provider_dtrain.store.store import Store
 from tests.faults.databases import DATABASES, Database
 from tests.faults.processes import Checker, Holder, lives, stat_of
 from tests.netns import NamespaceHost, NamespaceHosts

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.records import Ticket
-from airflow_provider_dtrain.store.tables import attempts, trials
+from airflow_provider_dtrain.store.database.tables import attempts, trials
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
 from tests.support.lock_dirs import new_lock_dir

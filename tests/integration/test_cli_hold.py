@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.hold import live_runs, tell_hosts
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
 from tests.support.lock_dirs import new_lock_dir

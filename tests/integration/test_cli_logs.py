@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.submission import render, revive, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import take_over
+from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.local import LocalTransport
-from airflow_provider_dtrain.hosts.remote import HostAddress
-from airflow_provider_dtrain.store.records import TrialKey
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from tests.faults import task_logs
 from tests.support.lock_dirs import new_lock_dir
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.store.gang_records import GangSubmission
-from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.search_world import Search
 from tests.support.cli_world import World
 
@@ -63,7 +63,7 @@ def run(store: Store, ticket: Ticket) -> int:
 
 def heard(store: Store, *tickets: Ticket, ago: timedelta = timedelta(days=-1)) -> None:
     """Set the time of the followers' last renewals. By default no follower becomes silent during a test."""
-    from airflow_provider_dtrain.store.tables import allocations, attempts
+    from airflow_provider_dtrain.store.database.tables import allocations, attempts
 
     then = datetime.now(UTC) - ago
     with store._engine.begin() as connection:
@@ -82,7 +82,7 @@ def ended(store: Store, *tickets: Ticket) -> None:
 
 
 def audit(store: Store) -> list[tuple[str, str]]:
-    from airflow_provider_dtrain.store import tables
+    from airflow_provider_dtrain.store.database import tables
 
     with store._engine.connect() as connection:
         return [(row.action, row.subject) for row in connection.execute(tables.audit.select())]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.submission import render, submit
+from airflow_provider_dtrain.engine.submission.submit import render, submit
 from airflow_provider_dtrain.errors import ConfigError
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.integration.test_engine_local import CODE, Engine, engine  # noqa: F401
 from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 

@@ -15,11 +15,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_dtrain.cli import trials
-from airflow_provider_dtrain.engine import verdict
-from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt import failure_analysis
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import MetricMissingError
 from airflow_provider_dtrain.hooks.tasks import as_airflow
-from airflow_provider_dtrain.store.records import TrialView
+from airflow_provider_dtrain.store.records.trials import TrialView
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.support.lock_dirs import new_lock_dir
 
@@ -32,7 +32,7 @@ CHEESE = {"name": "cheese", "pattern": "out of (cheese|ham)"}
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(failure_analysis, "BACK_OFF_FIRST_S", 0.1)
 
 
 def config(way: str, *, rank: int = 0, slots: int = 2, **more: Any) -> dict[str, Any]:
@@ -188,18 +188,18 @@ async def test_a_metric_that_nobody_reports_is_an_error_for_a_search(engine: Eng
     view = await engine.runtime.view()
     searcher = SimpleNamespace(name="random", metric="loss")
     job: Any = SimpleNamespace(config=SimpleNamespace(searcher=searcher))
-    error = await verdict.check_metric(engine.runtime, view, job)
+    error = await failure_analysis.check_metric(engine.runtime, view, job)
     assert isinstance(error, MetricMissingError)
     assert error.kind == "user"
     assert "'loss'" in str(error)
     assert "in validation: accuracy; in training: nothing" in str(error)
     searcher.metric = "accuracy"
-    assert await verdict.check_metric(engine.runtime, view, job) is None
+    assert await failure_analysis.check_metric(engine.runtime, view, job) is None
 
 
 def test_pauses_double_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert [verdict.back_off_s(n) for n in (0, 1, 2, 5, 6, 7, 9999)] == [1, 2, 4, 32, 60, 60, 60]
+    assert [failure_analysis.back_off_s(n) for n in (0, 1, 2, 5, 6, 7, 9999)] == [1, 2, 4, 32, 60, 60, 60]
 
 
 async def test_a_trial_goes_on_on_another_host_after_a_policy_excluded_the_first(

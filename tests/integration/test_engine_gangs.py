@@ -10,18 +10,25 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import gangs
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.gangs import GangTimeout, GangWaiter, HeldGang, as_xcom, ask_for_gang, end_held_gang
-from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.engine.recovery import recover
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.submission import render, revive, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import take_over
+from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
+from airflow_provider_dtrain.engine.upkeep import held_gangs
+from airflow_provider_dtrain.engine.upkeep.held_gangs import (
+    GangTimeout,
+    GangWaiter,
+    HeldGang,
+    as_xcom,
+    ask_for_gang,
+    end_held_gang,
+)
+from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import GangEndedError, GangMismatchError, HostUnreachableError, UserError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.store.gang_records import GangSubmission, GangView
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.integration.test_engine_local import CODE, Engine, config, engine, held, processes
 
 __all__ = ["engine"]
@@ -118,7 +125,7 @@ async def test_the_end_of_a_gang_in_use_ends_the_trial_and_names_why(engine: Eng
 async def test_releasing_a_gang_whose_follower_is_gone_fences_the_run(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gangs, "FOLLOWER_GRACE_S", 0.0)
+    monkeypatch.setattr(held_gangs, "FOLLOWER_GRACE_S", 0.0)
     gang = await hold(engine)
     ticket = on_gang(engine, gang, SLEEPS[1])
     carrying = asyncio.ensure_future(carry(engine, ticket))

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import launching
-from airflow_provider_dtrain.engine.recovery import recover
-from airflow_provider_dtrain.engine.runtime import Runtime
+from airflow_provider_dtrain.engine.attempt import launch
+from airflow_provider_dtrain.engine.session.runtime import Runtime
+from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.store import attempts, recovering
+from airflow_provider_dtrain.store import attempts, recovery
 from tests.integration.test_engine_failures import second
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import config, until
@@ -33,7 +33,7 @@ SHORT = timedelta(seconds=0.3)
 @pytest.fixture(autouse=True)
 def hosts_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "AWAY_FOR", SHORT)
-    monkeypatch.setattr(recovering, "PROBED_AFTER", SHORT)
+    monkeypatch.setattr(recovery, "PROBED_AFTER", SHORT)
 
 
 class Cable:
@@ -63,7 +63,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cut_while_it_prepares(monkeypatch: pytest.MonkeyPatch, cable: Cable) -> None:
     """Pull the cable in the middle of the first launch, when hosts may have begun to prepare."""
-    prepare, left = launching._prepare, iter([True])
+    prepare, left = launch._prepare, iter([True])
 
     async def cut(job: Any, link: Any, plan: Any) -> Any:
         if next(left, False):
@@ -71,7 +71,7 @@ def cut_while_it_prepares(monkeypatch: pytest.MonkeyPatch, cable: Cable) -> None
             raise HostUnreachableError(link.host, "The cable is out.")
         return await prepare(job, link, plan)
 
-    monkeypatch.setattr(launching, "_prepare", cut)
+    monkeypatch.setattr(launch, "_prepare", cut)
 
 
 async def test_a_trial_waits_for_the_only_host_that_could_serve_it_until_that_answers(
@@ -181,7 +181,7 @@ async def test_recovery_gives_a_silent_host_up_as_a_follower_does_but_not_while_
 
 def _one_process(engine: Engine) -> Any:
     """Return the recovery of one process, which keeps its observations between calls."""
-    from airflow_provider_dtrain.engine.recovery import Look
+    from airflow_provider_dtrain.engine.upkeep.recovery import Look
 
     return Look(engine.hook).run
 

@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_dtrain.engine import launching
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.engine.recovery import recover
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.submission import render, revive, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt import launch
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
+from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
+from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import (
     ConfigError,
     HostAuthError,
@@ -35,9 +35,9 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.local import LocalTransport
-from airflow_provider_dtrain.hosts.remote import HostAddress
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.support.lock_dirs import new_lock_dir
 
 CODE = Path(__file__).parents[1] / "jobs"
@@ -354,7 +354,7 @@ async def test_a_kill_also_ends_the_wait_for_a_host_that_does_not_answer(
         away.set()
         unreachable()
 
-    monkeypatch.setattr(launching, "_prepare", cut)
+    monkeypatch.setattr(launch, "_prepare", cut)
     ticket = engine.submit(config("facts"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await asyncio.wait_for(away.wait(), 30)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli import outputs as cli
-from airflow_provider_dtrain.engine import launching
-from airflow_provider_dtrain.engine.output_copies import Generation, OutputCopies
-from airflow_provider_dtrain.hosts import files
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.cli import trials_outputs as cli
+from airflow_provider_dtrain.engine.attempt import launch
+from airflow_provider_dtrain.engine.copies.output_generations import Generation, OutputCopies
+from airflow_provider_dtrain.hosts.channel import transfer
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_failures import second
 from tests.integration.test_engine_local import Engine, engine, held  # noqa: F401
 from tests.support.engines import quick_looks  # noqa: F401
@@ -154,14 +154,14 @@ async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await until_copied(engine, ticket, "work/plots/2.txt")
     # Each archive ends after its first block from now on, as when the host goes in the middle of a copy.
-    whole = files.Incoming.read
+    whole = transfer.Incoming.read
     given: dict[int, int] = {}
 
-    def cut(incoming: files.Incoming, count: int = -1) -> bytes:
+    def cut(incoming: transfer.Incoming, count: int = -1) -> bytes:
         given[id(incoming)] = given.get(id(incoming), 0) + 1
         return whole(incoming, count)[:700] if given[id(incoming)] == 1 else b""
 
-    monkeypatch.setattr(files.Incoming, "read", cut)
+    monkeypatch.setattr(transfer.Incoming, "read", cut)
     (tmp_path / "go-on").touch()
     outcome = await carrying
     assert outcome is not None
@@ -175,7 +175,7 @@ async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
 async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_start(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip
-    from airflow_provider_dtrain.engine.outputs import OutputKeeper
+    from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
 
     caplog.set_level(logging.INFO)
     ticket = engine.submit(script("5 3 raise"))
@@ -201,7 +201,7 @@ async def test_a_kill_is_heard_while_outputs_are_sent_to_the_hosts_of_the_next_a
         sending.set()
         is_over.wait(60.0)
 
-    monkeypatch.setattr(launching, "send_outputs", send)
+    monkeypatch.setattr(launch, "send_outputs", send)
     ticket = engine.submit(script("5 3 raise"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     async with asyncio.timeout(50):

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import streaming
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.following import GangFollower
-from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.engine.recovery import Look
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.submission import render, revive, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt import stream
+from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
+from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
+from airflow_provider_dtrain.engine.upkeep.recovery import Look
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.wire import Frame
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from airflow_provider_dtrain.hosts.channel.wire import Frame
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.integration.test_engine_local import register
 from tests.support.engines import quick_looks  # noqa: F401
 
@@ -162,7 +162,7 @@ async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slo
 async def test_a_host_that_keeps_breaking_the_protocol_ends_its_part_with_the_cause(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "RECONNECT_FIRST_S", 0.05)
+    monkeypatch.setattr(stream, "RECONNECT_FIRST_S", 0.05)
 
     def breaks(document: Any, raw: bytes) -> Frame:
         raise ValueError("bytes that no parser knows")

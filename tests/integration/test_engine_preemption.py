@@ -12,9 +12,9 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.store.records import Ticket
-from airflow_provider_dtrain.store.tables import allocations
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.store.database.tables import allocations
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.support.engines import quick_looks
 
@@ -247,7 +247,7 @@ async def test_max_runtime_ends_the_run_with_an_error_of_its_own(
 ) -> None:
     if by_host:
         # As if the control side were down at that time: the supervisor enforces the limit, too.
-        monkeypatch.setattr("airflow_provider_dtrain.engine.following.max_runtime_over", lambda _: None)
+        monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.gang_follower.max_runtime_over", lambda _: None)
     ticket = engine.submit(config("library", 100_000, max_runtime=4, max_restarts=3))
     outcome = await asyncio.wait_for(engine.carry(ticket), DEADLINE_S)
     assert outcome is not None

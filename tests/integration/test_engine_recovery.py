@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import attempt, recovery, removal
-from airflow_provider_dtrain.engine.recovery import recover
-from airflow_provider_dtrain.engine.renewal import Renewer
-from airflow_provider_dtrain.engine.unfollowed import kill_unfollowed, pause_unfollowed
+from airflow_provider_dtrain.engine.attempt import runner
+from airflow_provider_dtrain.engine.session.lease_renewer import Renewer
+from airflow_provider_dtrain.engine.upkeep import checkpoint_cleanup, recovery
+from airflow_provider_dtrain.engine.upkeep.orphaned_trials import kill_unfollowed, pause_unfollowed
+from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.store.records import AttemptView, Ticket
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts
+from airflow_provider_dtrain.store.records.trials import AttemptView, Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import config, numbers, ranks_of, running, until
 from tests.support.engines import quick_looks
@@ -207,7 +208,7 @@ async def test_a_follower_that_another_one_replaced_stops_silently(engine: Engin
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
     outcome = await Engine(engine.hook).carry(ticket)
-    with pytest.raises(attempt.Superseded):
+    with pytest.raises(runner.Superseded):
         await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
@@ -365,8 +366,8 @@ async def test_a_removal_that_takes_long_does_not_hold_up_the_end(
         await goes_on.wait()
         return []
 
-    monkeypatch.setattr(removal, "_from_host", hangs)
-    monkeypatch.setattr(removal, "REMOVAL_PATIENCE_S", 0.2)
+    monkeypatch.setattr(checkpoint_cleanup, "_from_host", hangs)
+    monkeypatch.setattr(checkpoint_cleanup, "REMOVAL_PATIENCE_S", 0.2)
     ticket = engine.submit(config("library", 1, checkpoint_storage={"save_trial_latest": 0, "save_trial_best": 0}))
     outcome = await engine.carry(ticket)
     assert outcome is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_recovery import a_minute_passes, eventually
 from tests.support.engines import quick_looks

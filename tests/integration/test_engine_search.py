@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search_space import sample
-from airflow_provider_dtrain.core.watchdog import RankReport, judge
-from airflow_provider_dtrain.engine import deciding
-from airflow_provider_dtrain.engine.plan import load_job
-from airflow_provider_dtrain.engine.unfollowed import stop_unfollowed
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, judge
+from airflow_provider_dtrain.core.search.space import sample
+from airflow_provider_dtrain.engine.attempt import decision_delivery
+from airflow_provider_dtrain.engine.attempt.job import load_job
+from airflow_provider_dtrain.engine.upkeep.orphaned_trials import stop_unfollowed
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import preempt, until
 from tests.integration.test_engine_recovery import a_minute_passes, eventually
@@ -161,7 +161,7 @@ async def test_what_refused_hyperparameters_reached_is_no_result_of_the_trial(en
 async def test_a_trial_whose_every_sample_is_refused_fails_by_name(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.restarting.MOST_DRAWS", 2)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.restarts.MOST_DRAWS", 2)
     search = Search(engine, random_config(variables={"REFUSES": "2"}))
     outcome, ticket = await search.run(0)
     assert (outcome.state, outcome.failure.error) == ("errored", "InvalidHPError")
@@ -277,11 +277,11 @@ def test_the_watchdog_names_nobody_while_rank_0_waits_for_the_searcher() -> None
 def test_the_last_decision_says_how_a_trial_ends(decisions: list[Any], end: str | None) -> None:
     from datetime import UTC, datetime
 
-    from airflow_provider_dtrain.store.search_records import RungEntry
+    from airflow_provider_dtrain.store.records.searches import RungEntry
 
     entries = [
         RungEntry(trial_id=1, trial_number=0, bracket=0, rung=rung, units=1, metric=None, decision=decision,
                   is_error=decision is None, attempt=1, at=datetime.now(UTC))
         for rung, decision in enumerate(decisions)
     ]  # fmt: skip
-    assert deciding.final(entries) == end
+    assert decision_delivery.final(entries) == end

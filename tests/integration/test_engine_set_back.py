@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_dtrain.engine import following
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.gangs import GangWaiter, ask_for_gang
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt import gang_follower
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import take_over
+from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter, ask_for_gang
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.store.gang_records import GangSubmission
-from airflow_provider_dtrain.store.records import TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 from airflow_provider_dtrain.triggers import trial as triggers
 from tests.contract.store_world import Clock, copy_of, host, set_back
 from tests.integration.test_engine_local import Engine, engine
@@ -30,7 +30,7 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def quick_checks(monkeypatch):
-    monkeypatch.setattr(following, "CHECK_WATCH_S", 0.2)
+    monkeypatch.setattr(gang_follower, "CHECK_WATCH_S", 0.2)
 
 
 def run_of(engine: Engine, ticket) -> str | None:

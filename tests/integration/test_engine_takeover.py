@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import runtime as runtimes
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session import runtime as runtimes
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
 from airflow_provider_dtrain.errors import HostUnreachableError, StaleWatchError, StoreUnavailableError
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.triggers import trial as triggers
 from tests.integration.test_engine_local import Engine, engine
 from tests.integration.test_engine_preemption import config, ranks_of, running

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import ExecutionTimeoutError, TaskEndedError, TrialKilledError
 from airflow_provider_dtrain.hooks.tasks import as_airflow
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 from tests.integration.test_engine_preemption import config, ranks_of, running
 from tests.support.engines import quick_looks
@@ -64,7 +64,7 @@ async def test_a_trial_that_a_person_killed_stays_ended_when_its_task_runs_again
 
 @pytest.mark.parametrize("by", [None, "ann"])
 async def test_a_time_out_that_killed_a_trial_is_final(engine: Engine, by: str | None) -> None:
-    from airflow_provider_dtrain.engine.attempt import AttemptRunner
+    from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 
     ticket = engine.submit(config("library", 100_000), run_id="task")
     carrying = asyncio.ensure_future(engine.carry(ticket, hand_over_after_s=0.1))

@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from airflow_provider_dtrain.engine import changes, runtime
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session import runtime, wakeup
+from airflow_provider_dtrain.engine.session.runtime import take_over
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_local import Engine, config, engine  # noqa: F401
 
 
@@ -37,7 +37,7 @@ async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wish
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "WISH_CHECK_S", 3600.0)
-    monkeypatch.setitem(changes.changed.__kwdefaults__, "timeout_s", 3600.0)
+    monkeypatch.setitem(wakeup.changed.__kwdefaults__, "timeout_s", 3600.0)
     holding(engine)
     waiting = engine.submit(config("facts"))
     log = TaskLog(logging.getLogger("engine"), 10**6)

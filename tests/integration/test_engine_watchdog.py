@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.outcome import Outcome
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.store.records import Ticket
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import take_over
+from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.integration.test_engine_local import Engine, engine, held
 
 __all__ = ["engine"]

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from airflow_provider_dtrain.core.config import assemble
+from airflow_provider_dtrain.core.config.overrides import with_overrides
 from airflow_provider_dtrain.core.config.unsupported import unsupported
-from airflow_provider_dtrain.core.overrides import with_overrides
 from tests.integration.test_train_ranks import ROOT, run_ranks
 
 DAGS = ROOT / "dags"

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.plugins import listener
-from airflow_provider_dtrain.store.gang_records import GangSubmission
-from airflow_provider_dtrain.store.records import TrialKey
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from tests.contract.store_world import host
 from tests.support.standalone import wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli import profile
+from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.errors import NotFoundError
 from tests.integration.test_engine_local import Engine, config, engine
 
@@ -29,7 +29,7 @@ async def test_timings_and_system_metrics_reach_the_command(
     assert outcome.state == "completed"
     view = engine.hook.store.attempt(ticket.attempt_id)
 
-    timings = profile._timings(engine.hook.store, view)
+    timings = trials_profile._timings(engine.hook.store, view)
     assert [(row["rank"], row["timing"]) for row in timings] == [
         (rank, name) for rank in (0, 1) for name in ("dataloader_next", "train_batch", "backward")
     ]
@@ -37,7 +37,7 @@ async def test_timings_and_system_metrics_reach_the_command(
     assert timings[1]["mean_s"] == pytest.approx(0.1, abs=0.05)
     assert timings[2]["total_s"] == pytest.approx(0.6)
 
-    system = profile._system(engine.hook, view)
+    system = trials_profile._system(engine.hook, view)
     rows = {row["metric"]: row for row in system}
     assert {"cpu_util", "memory_available", "net_sent", "net_recv"} <= set(rows)
     assert rows["cpu_util"]["count"] >= 4
@@ -45,7 +45,7 @@ async def test_timings_and_system_metrics_reach_the_command(
         assert row["host"] == "local"
         assert 0 <= row["min"] <= row["mean"] <= row["max"]
 
-    command = profile.profile.__wrapped__  # type: ignore[attr-defined]
+    command = trials_profile.profile.__wrapped__  # type: ignore[attr-defined]
     capsys.readouterr()
     command(argparse.Namespace(output="table", trial_id=ticket.trial_id, attempt=None))
     shown, explained = capsys.readouterr()
@@ -64,13 +64,13 @@ async def test_timings_and_system_metrics_reach_the_command(
 
 def test_what_is_sampled_has_a_mean_and_no_total(capsys: pytest.CaptureFixture[str]) -> None:
     found = {"count": 2, "total_s": 0.5, "max_s": 0.3}
-    rows = profile._rank_timings(0, [{"names": {"backward": found, "gradient_exchange": found}}])
+    rows = trials_profile._rank_timings(0, [{"names": {"backward": found, "gradient_exchange": found}}])
     assert [(row["timing"], row["total_s"], row["mean_s"], row["sampled"]) for row in rows] == [
         ("backward", 0.5, 0.25, False),
         ("gradient_exchange", None, 0.25, True),
     ]
-    assert [profile._timing_row(row)["total"] for row in rows] == ["0.500 s", "sampled"]
-    profile._explain(rows)
+    assert [trials_profile._timing_row(row)["total"] for row in rows] == ["0.500 s", "sampled"]
+    trials_profile._explain(rows)
     assert "gradient_exchange is sampled" in capsys.readouterr().err
 
 
@@ -82,5 +82,5 @@ async def test_without_profiling_the_supervisor_samples_nothing(
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert profile._system(engine.hook, engine.hook.store.attempt(ticket.attempt_id)) == []
+    assert trials_profile._system(engine.hook, engine.hook.store.attempt(ticket.attempt_id)) == []
     assert "cannot be read" in capsys.readouterr().err

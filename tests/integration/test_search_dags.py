@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.store import Store
 from tests.faults.stage import register
 from tests.netns import NamespaceHosts, missing
 from tests.support.forking_cli import Done, ForkingCli

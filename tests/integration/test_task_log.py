@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_dtrain.engine.recovery import recover
+from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.store import Store
 from tests.faults import task_logs
 from tests.support.log_scene import LINES, LogScene
 

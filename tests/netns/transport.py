@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_provider_dtrain.hosts.ssh import SSHTransport, hook_from_connection
+from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
 from tests.netns.host import NamespaceHost
 
 

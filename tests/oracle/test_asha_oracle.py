@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.asha import Rungs
+from airflow_provider_dtrain.core.search.asha import Rungs
 
 pytest.importorskip("syne_tune.optimizer.schedulers.asha", reason="syne-tune is not installed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from airflow_provider_dtrain.core.queueing import run_pass
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from tests.oracle.naive_queue import NaiveQueue
 from tests.oracle.situations import Situation, situations
 

@@ -7,10 +7,10 @@ from itertools import chain, combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.victims import cheapest_cover
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduling.placement import place
+from airflow_provider_dtrain.core.scheduling.preemption import cheapest_cover
 from tests.oracle.situations import situations
 
 HOUR = 3600.0

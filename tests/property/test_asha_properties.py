@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider_dtrain.core.asha import LAST, Rungs, brackets, floor_log, rank_value, rung_lengths
-from airflow_provider_dtrain.core.search_space import grid, grid_size, sample
+from airflow_provider_dtrain.core.search.asha import LAST, Rungs, brackets, floor_log, rank_value, rung_lengths
+from airflow_provider_dtrain.core.search.space import grid, grid_size, sample
 
 METRICS = st.one_of(
     st.integers(-3, 3).map(float), st.floats(allow_nan=False), st.sampled_from([math.nan, math.inf, -math.inf])

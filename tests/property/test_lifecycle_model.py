@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from airflow_provider_dtrain.core import lifecycle
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, PoolOptions
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, PoolOptions
 
 NAMES = ("h0", "h1")
 #: The exhaustive search fails beyond this number of states.
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     @property
     def holds(self) -> frozenset[int]:
-        return frozenset(self.places) - self.released if self.state in lifecycle.HOLDING else frozenset()
+        return frozenset(self.places) - self.released if self.state in states.HOLDING else frozenset()
 
 
 class Follower(NamedTuple):
@@ -229,7 +229,7 @@ class Model:
 
 def moved(row: Row, new: str) -> Row:
     """Return the row in its next state, which the table of transitions must allow."""
-    lifecycle.check("allocation", row.state, new)
+    states.check("allocation", row.state, new)
     return row._replace(state=new)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.config.normalize import normalize
-from airflow_provider_dtrain.core.documents import load_yaml, plain_scalar
-from airflow_provider_dtrain.core.merge import RESET, Override, join_path, merge_config, merge_with_origins
+from airflow_provider_dtrain.core.config.determined_compat import normalize
+from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path, merge_config, merge_with_origins
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml, plain_scalar
 from airflow_provider_dtrain.errors import ConfigError
 
 #: Names with special rules and plain names, so that each rule is combined with each shape.

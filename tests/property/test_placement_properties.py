@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, Unplaceable
-from airflow_provider_dtrain.core.subset_sum import cheapest_subset, reachable
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, Unplaceable
+from airflow_provider_dtrain.core.scheduling.placement import place
+from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
 
 STATES = ["ready"] * 6 + ["draining", "drained", "disabled", "unreachable", "lost"]
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduler import Scheduler
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
 from tests.oracle.naive_queue import NaiveQueue
 from tests.oracle.situations import HOUR, Situation, situations
 

@@ -16,10 +16,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from airflow_provider_dtrain.core.asha import Decision, Rungs
+from airflow_provider_dtrain.core.search.asha import Decision, Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
-from airflow_provider_dtrain.store.records import Ticket
-from airflow_provider_dtrain.store.repository import Store
+from airflow_provider_dtrain.store.records.trials import Ticket
+from airflow_provider_dtrain.store.store import Store
 from tests.contract.search_world import Search
 from tests.contract.store_world import host
 from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen

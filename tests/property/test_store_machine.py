@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
-from airflow_provider_dtrain.store.records import HostRecord, SlotRecord, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.repository import Store
-from airflow_provider_dtrain.store.tables import allocation_slots, allocations, attempts, trials
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, trials
+from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
 
 SIZES = {"h1": 4, "h2": 4, "h3": 2}

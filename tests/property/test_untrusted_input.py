@@ -16,19 +16,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.events import _FIELDS, Source, read_lines, read_samples
+from airflow_provider_dtrain.core.event_log import _FIELDS, Source, read_lines, read_samples
 from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
 from airflow_provider_dtrain.core.telemetry import system_ranges, total_timings
-from airflow_provider_dtrain.engine.following import GangEnd
-from airflow_provider_dtrain.engine.intake import read
+from airflow_provider_dtrain.engine.attempt.event_intake import read
+from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
 from airflow_provider_dtrain.errors import HostError
-from airflow_provider_dtrain.hosts.answers import _ANSWERS, check_answer
-from airflow_provider_dtrain.hosts.files import _reason, tar_start
-from airflow_provider_dtrain.hosts.refusals import refusal
-from airflow_provider_dtrain.hosts.transport import Completed
-from airflow_provider_dtrain.hosts.unpacking import unpack_plain
-from airflow_provider_dtrain.hosts.window import Window
-from airflow_provider_dtrain.hosts.wire import (
+from airflow_provider_dtrain.hosts.channel.answers import _ANSWERS, check_answer
+from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain
+from airflow_provider_dtrain.hosts.channel.errors import refusal
+from airflow_provider_dtrain.hosts.channel.transfer import _reason, tar_start
+from airflow_provider_dtrain.hosts.channel.window import Window
+from airflow_provider_dtrain.hosts.channel.wire import (
     Frame,
     FrameReader,
     GreetingRefusedError,
@@ -38,6 +37,7 @@ from airflow_provider_dtrain.hosts.wire import (
     find_hello,
     parse_line,
 )
+from airflow_provider_dtrain.hosts.transport.base import Completed
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 RANK, SUPERVISOR = Source(0, frozenset({0, 1})), Source(None, frozenset({0, 1}))

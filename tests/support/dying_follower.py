@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 

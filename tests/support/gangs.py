@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.submission import render, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
+from airflow_provider_dtrain.engine.submission.submit import render, submit
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.support.cli_world import ROOT, World
 from tests.support.lock_dirs import new_lock_dir
 

@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 
-from airflow_provider_dtrain.engine.log_channel import LogChannel
+from airflow_provider_dtrain.engine.logs.channel import LogChannel
 
 
 class LogReader:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.engine.submission import render, revive, submit
+from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.local import LocalTransport
-from airflow_provider_dtrain.hosts.remote import HostAddress
-from airflow_provider_dtrain.store.records import TrialKey
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from tests.faults import task_logs
 from tests.support.forking import Process
 from tests.support.standalone import wait_until

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import log_sender, rank_log
-from airflow_provider_dtrain.engine.log_sender import LogSender
-from airflow_provider_dtrain.engine.rank_log import RankLog
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.logs import rank_log, sender
+from airflow_provider_dtrain.engine.logs.rank_log import RankLog
+from airflow_provider_dtrain.engine.logs.sender import LogSender
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from tests.support.log_reader import LogReader
 
 DEADLINE_S = 30.0
@@ -90,5 +90,5 @@ def world(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(reader)
     monkeypatch.setattr(rank_log, "log_sender", lambda records_per_s: world.sender)
     monkeypatch.setattr(rank_log, "COMMIT_EVERY_S", 0.0)
-    monkeypatch.setattr(log_sender, "CONFIRM_EVERY_S", 0.05)
+    monkeypatch.setattr(sender, "CONFIRM_EVERY_S", 0.05)
     return world

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from airflow_provider_dtrain.store.repository import migrate
+from airflow_provider_dtrain.store.store import migrate
 
 #: A memory file system if available: the tests are about the order of operations, not the disk.
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

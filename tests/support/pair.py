@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
-from airflow_provider_dtrain.hosts.remote import HostAddress
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from tests.netns.transport import ssh_to
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.runtime import take_over
-from airflow_provider_dtrain.engine.search import plan_search
-from airflow_provider_dtrain.engine.submission import config_of, revive, submit
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import take_over
+from airflow_provider_dtrain.engine.submission.search import plan_search
+from airflow_provider_dtrain.engine.submission.submit import config_of, revive, submit
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.store.records import Ticket, TrialKey
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.integration.test_engine_local import CODE, Engine
 from tests.support.cli_world import ROOT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.core.checkpoint_place import (
+from airflow_provider_dtrain.core.checkpoint_location import (
     ALIASES,
     SCHEMES,
     CheckpointPlaces,

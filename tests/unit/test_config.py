@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, ForeignFieldWarning
 from airflow_provider_dtrain.core.config.experiment import HARNESS
-from airflow_provider_dtrain.core.merge import RESET, Override
+from airflow_provider_dtrain.core.config.merge import RESET, Override
 from airflow_provider_dtrain.errors import ConfigError
 
 

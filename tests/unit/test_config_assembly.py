@@ -17,8 +17,8 @@ from airflow_provider_dtrain.core.config import (
     unsupported,
     validate_partial,
 )
-from airflow_provider_dtrain.core.documents import load_yaml
-from airflow_provider_dtrain.core.merge import RESET, Override
+from airflow_provider_dtrain.core.config.merge import RESET, Override
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError
 
 RUN = {"entrypoint": "python train.py"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, ForeignFieldWarning, assemble
 from airflow_provider_dtrain.core.config.commands import split_command
-from airflow_provider_dtrain.core.merge import Override
+from airflow_provider_dtrain.core.config.merge import Override
 from airflow_provider_dtrain.errors import ConfigError
 
 LAUNCH = "python3 -m determined.launch.torch_distributed"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, mask, validate_partial
-from airflow_provider_dtrain.core.documents import load_yaml
-from airflow_provider_dtrain.core.files import read_regular
-from airflow_provider_dtrain.core.search_space import grid_size
-from airflow_provider_dtrain.core.shown import may_be_secret, shown
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.regular_files import read_regular
+from airflow_provider_dtrain.core.safe_repr import may_be_secret, shown
+from airflow_provider_dtrain.core.search.space import grid_size
 from airflow_provider_dtrain.errors import ConfigError, PayloadError
 
 SECRET = "hunter2-and-more"
@@ -330,8 +330,8 @@ def test_what_is_no_regular_file_is_refused_by_name_without_waiting(kind: str, n
 def test_a_configuration_or_template_that_is_no_regular_file_is_refused_by_name(
     kind: str, named: dict[str, Path]
 ) -> None:
-    from airflow_provider_dtrain.cli.documents import read
-    from airflow_provider_dtrain.engine.submission import read_document
+    from airflow_provider_dtrain.cli._inputs import read
+    from airflow_provider_dtrain.engine.submission.submit import read_document
 
     path = named[kind]
     with pytest.raises(ConfigError, match=rf"{path}: .*\n.*it is a .*{kind}"):
@@ -359,7 +359,7 @@ def test_a_file_that_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for(
 ) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     plain = os.stat(__file__)
-    monkeypatch.setattr("airflow_provider_dtrain.core.files.os.stat", lambda path: plain)
+    monkeypatch.setattr("airflow_provider_dtrain.core.regular_files.os.stat", lambda path: plain)
     with pytest.raises(OSError, match="FIFO"):
         read_regular(tmp_path / "pipe.yaml")
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, ForeignFieldWarning, assemble, validate_partial
-from airflow_provider_dtrain.core.documents import load_yaml
-from airflow_provider_dtrain.core.merge import RESET, Override, merge_config
-from airflow_provider_dtrain.core.search_space import grid, sample
+from airflow_provider_dtrain.core.config.merge import RESET, Override, merge_config
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.search.space import grid, sample
 from airflow_provider_dtrain.errors import ConfigError
 
 RUN = {"entrypoint": "python train.py"}

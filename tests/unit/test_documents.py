@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_dtrain.core.documents import MAX_BYTES, check_shape, load_yaml, plain_scalar
-from airflow_provider_dtrain.core.merge import RESET, Override
+from airflow_provider_dtrain.core.config.merge import RESET, Override
+from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, check_shape, load_yaml, plain_scalar
 from airflow_provider_dtrain.errors import ConfigError
 
 

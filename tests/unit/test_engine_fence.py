@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli.facts import lock_problem, warnings
+from airflow_provider_dtrain.cli._probe_report import lock_problem, warnings
 from airflow_provider_dtrain.cli.slots import _row
-from airflow_provider_dtrain.engine.finishing import SHOWN_CHARS, fence, survivors_words
-from airflow_provider_dtrain.engine.recovery import free_slots
-from airflow_provider_dtrain.store.records import HostRecord, SlotRecord
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, survivors_words
+from airflow_provider_dtrain.engine.upkeep.recovery import free_slots
+from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
+from airflow_provider_dtrain.store.store import Store, migrate
 
 VIEW: Any = SimpleNamespace(
     run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain import errors
-from airflow_provider_dtrain.core.lifecycle import RankExit
-from airflow_provider_dtrain.engine.finishing import cause
-from airflow_provider_dtrain.engine.following import GangEnd, max_runtime_over
-from airflow_provider_dtrain.engine.outcome import Failure, Outcome, plain
-from airflow_provider_dtrain.engine.restarting import restart_of
-from airflow_provider_dtrain.engine.tasklog import OfTrial, TaskLog
-from airflow_provider_dtrain.engine.verdict import KEEP_GANG_S, platform_back_off_s
+from airflow_provider_dtrain.core.lifecycle.states import RankExit
+from airflow_provider_dtrain.engine.attempt.failure_analysis import KEEP_GANG_S, platform_back_off_s
+from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd, max_runtime_over
+from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, plain
+from airflow_provider_dtrain.engine.attempt.restarts import restart_of
+from airflow_provider_dtrain.engine.attempt.teardown import cause
+from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
 
 
 def test_an_outcome_travels_through_json_and_back() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.events import LINE_LIMIT_BYTES, METRICS_LIMIT, Source, read_lines, read_samples
+from airflow_provider_dtrain.core.event_log import LINE_LIMIT_BYTES, METRICS_LIMIT, Source, read_lines, read_samples
 from airflow_provider_dtrain.hosts import supervisor
 from airflow_provider_dtrain.train import events as written
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.events import Source, read_lines
+from airflow_provider_dtrain.core.event_log import Source, read_lines
 from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
 from airflow_provider_dtrain.errors import FunctionError
 from airflow_provider_dtrain.train.events import encode_event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.cli.health import host_lines, lease_line, machines_line, pools_line
+from airflow_provider_dtrain.cli._health_checks import host_lines, lease_line, machines_line, pools_line
 
 POSTGRESQL = "postgresql+psycopg://u@db/dtrain"
 

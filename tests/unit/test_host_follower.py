@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import streaming
-from airflow_provider_dtrain.engine.streaming import BREACHES_MOST, HostFollower
+from airflow_provider_dtrain.engine.attempt import stream as streaming
+from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
-from airflow_provider_dtrain.hosts.wire import Frame
+from airflow_provider_dtrain.hosts.channel.wire import Frame
 
 
 class Link:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts.host_keys import ignored_settings, pin
-from airflow_provider_dtrain.hosts.ssh import hook_from_connection
+from airflow_provider_dtrain.hosts.transport.host_keys import ignored_settings, pin
+from airflow_provider_dtrain.hosts.transport.ssh import hook_from_connection
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1kU4y8v3wq1mLrNfV0o4ZC3kqkq0cXk2cEoQkYl0Yd"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli import profile
-from airflow_provider_dtrain.cli.logs import _Tail
-from airflow_provider_dtrain.engine import finishing, launching
-from airflow_provider_dtrain.engine.recovery import Look, look_at_host
-from airflow_provider_dtrain.engine.restarting import Restarting
-from airflow_provider_dtrain.engine.runtime import Runtime
-from airflow_provider_dtrain.engine.streaming import HostFollower
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.cli import trials_profile
+from airflow_provider_dtrain.cli.trials_logs import _Tail
+from airflow_provider_dtrain.engine.attempt import launch, teardown
+from airflow_provider_dtrain.engine.attempt.restarts import Restarting
+from airflow_provider_dtrain.engine.attempt.stream import HostFollower
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime
+from airflow_provider_dtrain.engine.upkeep.recovery import Look, look_at_host
 from airflow_provider_dtrain.errors import (
     DtrainError,
     EnvironmentMissingError,
@@ -27,9 +27,9 @@ from airflow_provider_dtrain.errors import (
     HostUnreachableError,
     NotFoundError,
 )
-from airflow_provider_dtrain.hosts.answers import check_answer, piece_of
-from airflow_provider_dtrain.hosts.wire import WireError
-from airflow_provider_dtrain.store.repository import Store, migrate
+from airflow_provider_dtrain.hosts.channel.answers import check_answer, piece_of
+from airflow_provider_dtrain.hosts.channel.wire import WireError
+from airflow_provider_dtrain.store.store import Store, migrate
 
 #: Errors of the connection to a host that are the user's, during a launch.
 ERRORS = [
@@ -142,7 +142,7 @@ async def test_a_host_without_an_interpreter_or_connection_keeps_no_other_hosts_
         {"a": {"fence": {"clear": True}}, "b": error}, check_watch=lambda *_, **__: None,
         release=lambda attempt_id, watch, hosts, **_: released.append(hosts),
     )  # fmt: skip
-    assert await finishing.release(rt, gang("a", "b")) == ["a"]
+    assert await teardown.release(rt, gang("a", "b")) == ["a"]
     assert released == [["a"]]
     assert f"{error} Its slots stay taken" in caplog.text
 
@@ -260,12 +260,12 @@ async def test_a_host_that_reports_on_another_path_is_refused_by_name() -> None:
     hosts = Hosts({"h": {"preflight": PREFLIGHT}})
     link = hosts.link(hosts.store.get_host("h"))
     with pytest.raises(HostProtocolError, match="Host 'h' broke the protocol: 'preflight' did not report on /s"):
-        await launching._check_shared({"h": link}, "/s", "nonce")
+        await launch._check_shared({"h": link}, "/s", "nonce")
 
 
 def test_samples_of_a_host_that_lies_about_their_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "CHUNK_BYTES", 4)
-    monkeypatch.setattr(profile, "SAMPLES_MOST_BYTES", 16)
+    monkeypatch.setattr(trials_profile, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(trials_profile, "SAMPLES_MOST_BYTES", 16)
     hook = Hosts({"h": {}})
     read, link = list[int](), SimpleNamespace()
 
@@ -278,7 +278,7 @@ def test_samples_of_a_host_that_lies_about_their_size_are_bounded(monkeypatch: p
 
     link.call = call
     hook.link = lambda *_: link  # type: ignore[method-assign]
-    assert profile._samples(hook, "h", "t1.1.1") == b"{}x\n" * 4  # type: ignore[arg-type]
+    assert trials_profile._samples(hook, "h", "t1.1.1") == b"{}x\n" * 4  # type: ignore[arg-type]
     assert read == [0, 4, 8, 12]
 
 

@@ -37,7 +37,11 @@ def test_a_module_at_the_edge_brings_in_nothing_heavy(module: str) -> None:
 @pytest.mark.airflow
 @pytest.mark.parametrize("name", ["trial", "gang"])
 def test_a_trigger_leaves_the_engine_to_a_thread_because_airflow_imports_triggers_in_its_event_loop(name: str) -> None:
-    engine = ("airflow_provider_dtrain.engine.attempt", "airflow_provider_dtrain.hosts.remote", "asgiref.sync")
+    engine = (
+        "airflow_provider_dtrain.engine.attempt.runner",
+        "airflow_provider_dtrain.hosts.channel.link_pool",
+        "asgiref.sync",
+    )
     module = f"airflow_provider_dtrain.triggers.{name}"
     assert loaded_after(f"import {module}", engine) <= {"asgiref.sync"}
     code = f"import asyncio, {module} as module\nasyncio.run(module.load_engine())"

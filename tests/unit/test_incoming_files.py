@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.checkpoints import fetch_copy
+from airflow_provider_dtrain.engine.copies.checkpoints import fetch_copy
 from airflow_provider_dtrain.errors import HostUnreachableError
-from airflow_provider_dtrain.hosts import files
+from airflow_provider_dtrain.hosts.channel import transfer
 from tests.unit.test_supervisor_archives import member
 from tests.unit.test_unpacking import archive
 
@@ -53,7 +53,7 @@ class Pipe:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(files, "time", made)
+    monkeypatch.setattr(transfer, "time", made)
     return made
 
 
@@ -61,7 +61,7 @@ def fetch(clock: Clock, target: Path, *, at_once: int, count: int, every_s: floa
     """Fetch a checkpoint of 1 MB."""
     pipe = Pipe(clock, at_once=at_once, count=count, every_s=every_s)
     transport: Any = SimpleNamespace(host="gpu-01", open=lambda argv: pipe)
-    commands = files.FileCommands(transport=transport, python="python", remote_dir=".", state_dir=None, digest="d")
+    commands = transfer.FileCommands(transport=transport, python="python", remote_dir=".", state_dir=None, digest="d")
     checkpoint: Any = SimpleNamespace(place=SimpleNamespace(path="step-1"), run="t1.1.1", sha256=None)
     fetch_copy(commands, checkpoint, target, limit_bytes=10**9)  # type: ignore[arg-type]
     return pipe
@@ -74,7 +74,7 @@ def test_a_host_that_sends_one_byte_at_a_time_ends_its_transfer_after_a_minute(
     begun = clock.now
     with pytest.raises(HostUnreachableError, match="Host 'gpu-01' sends a file more slowly than 100,000 bytes/s"):
         fetch(clock, tmp_path / "copy", at_once=at_once, count=1, every_s=1.0)
-    assert clock.now - begun == pytest.approx(files.STALL_S, abs=2)
+    assert clock.now - begun == pytest.approx(transfer.STALL_S, abs=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,6 +86,6 @@ def test_a_host_may_be_slow_and_may_pause(clock: Clock, tmp_path: Path) -> None:
 
 def test_the_time_that_this_side_needs_for_writing_does_not_count(clock: Clock) -> None:
     pipe: Any = Pipe(clock, at_once=1024, count=20_000, every_s=0.01)
-    incoming = files.Incoming("gpu-01", pipe)
+    incoming = transfer.Incoming("gpu-01", pipe)
     while incoming.read(tarfile.RECORDSIZE):
         clock.now += 100.0

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import attempt, last_copies
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.following import GangEnd
-from airflow_provider_dtrain.engine.last_copies import until_copied
-from airflow_provider_dtrain.engine.runtime import HandedOver, Killed, Runtime
-from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.store.queue_records import Wishes
+from airflow_provider_dtrain.engine.attempt import runner as attempt
+from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.copies import last
+from airflow_provider_dtrain.engine.copies.last import until_copied
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import HandedOver, Killed, Runtime
+from airflow_provider_dtrain.store.records.queue import Wishes
 
 #: Seconds after which a test has failed: the requests must act within seconds.
 SOON_S = 10.0
@@ -43,8 +44,8 @@ class FakeStore:
 
 @pytest.fixture
 def rt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    monkeypatch.setattr(last_copies, "CHECK_S", 0.01)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.runtime.WISH_CHECK_S", 0.0)
+    monkeypatch.setattr(last, "CHECK_S", 0.01)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.WISH_CHECK_S", 0.0)
     hook: Any = SimpleNamespace(settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=0.0))
     store: Any = FakeStore()
     return Runtime(hook, store, 1, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
@@ -120,7 +121,7 @@ async def test_a_stop_from_before_waits_for_the_checkpoint_that_it_caused(rt: Ru
     async def copy() -> None:
         for _ in range(5):
             await rt.db(rt.store.wishes, 1)
-            await asyncio.sleep(2 * last_copies.CHECK_S)
+            await asyncio.sleep(2 * last.CHECK_S)
         copied.append(1)
 
     await asyncio.wait_for(until_copied(rt, copy()), SOON_S)

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from airflow_provider_dtrain.core.launch import (
+from airflow_provider_dtrain.core.launch.plan import (
     RESERVED_VARIABLES,
     HostFacts,
     LaunchFacts,
@@ -16,7 +16,7 @@ from airflow_provider_dtrain.core.launch import (
     entrypoint_argv,
     pairs_to_check,
 )
-from airflow_provider_dtrain.core.resources import Placement
+from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.errors import ConfigError, NetworkPathError
 
 PLACEMENT = Placement({"b": (0, 1), "a": (4, 6), "c": (0, 1, 2)})

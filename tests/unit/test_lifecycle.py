@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from airflow_provider_dtrain.core.lifecycle import (
+from airflow_provider_dtrain.core.lifecycle.states import (
     HOLDING,
     TRANSITIONS,
     AttemptState,
@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.lifecycle import (
     first_failure,
     is_final,
 )
-from airflow_provider_dtrain.core.resources import AllocationState, HostState, TrialState
+from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, TrialState
 from airflow_provider_dtrain.errors import IllegalTransitionError
 
 RESET = (

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_provider_dtrain.engine.log_buffer import MAX_LINE_BYTES, MOST_GAPS, LogBuffer, LogPlace, clean
+from airflow_provider_dtrain.engine.logs.buffer import MAX_LINE_BYTES, MOST_GAPS, LogBuffer, LogPlace, clean
 
 PLACE = LogPlace(trial_id=7, attempt=2)
 FIRST = "[rank 0] --- trial 7, attempt 2: the log from byte 0 on ---"

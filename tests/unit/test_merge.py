@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.config.unions import MEMBERS
-from airflow_provider_dtrain.core.merge import (
+from airflow_provider_dtrain.core.config.merge import (
     RESET,
     UNION_COMMON,
     UNION_TAG,
@@ -15,6 +14,7 @@ from airflow_provider_dtrain.core.merge import (
     merge_layers,
     merge_with_origins,
 )
+from airflow_provider_dtrain.core.config.unions import MEMBERS
 from airflow_provider_dtrain.errors import ConfigError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.errors import HostRefusedError, HostUnreachableError
-from airflow_provider_dtrain.hosts import files
-from airflow_provider_dtrain.hosts.ssh import SSHChannel
+from airflow_provider_dtrain.hosts.channel import transfer
+from airflow_provider_dtrain.hosts.transport.ssh import SSHChannel
 
 #: Size of the pieces in which a tar is written.
 PIECE = bytes(10_240)
@@ -62,14 +62,14 @@ class Pipe:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(files, "time", made)
+    monkeypatch.setattr(transfer, "time", made)
     return made
 
 
 def put(pipe: Pipe, *, pieces: int, pause_s: float = 0.0) -> None:
     """Send a file in pieces, and pause on this side before each."""
     transport: Any = SimpleNamespace(host="gpu-01", open=lambda argv: pipe)
-    commands = files.FileCommands(transport=transport, python="python", remote_dir=".", state_dir=None, digest="d")
+    commands = transfer.FileCommands(transport=transport, python="python", remote_dir=".", state_dir=None, digest="d")
     with commands.putting("t1.1.1", "checkpoints") as outgoing:
         for _ in range(pieces):
             pipe.clock.now += pause_s
@@ -81,7 +81,7 @@ def test_a_host_that_takes_one_piece_at_a_time_ends_its_transfer_after_a_minute(
     pipe, begun = Pipe(clock, every_s=5.0, at_once=at_once), clock.now
     with pytest.raises(HostUnreachableError, match="Host 'gpu-01' takes a file more slowly than 100,000 bytes/s"):
         put(pipe, pieces=1000)
-    assert clock.now - begun == pytest.approx(files.STALL_S, abs=5)
+    assert clock.now - begun == pytest.approx(transfer.STALL_S, abs=5)
     assert pipe.is_closed
 
 

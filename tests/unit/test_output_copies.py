@@ -15,10 +15,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import output_copies
-from airflow_provider_dtrain.engine.output_copies import BrokenOutputsError, Generation, Manifest, OutputCopies
-from airflow_provider_dtrain.engine.outputs import last_words
-from airflow_provider_dtrain.hosts.unpacking import ArchiveLimitError
+from airflow_provider_dtrain.engine.copies import output_generations
+from airflow_provider_dtrain.engine.copies.output_generations import (
+    BrokenOutputsError,
+    Generation,
+    Manifest,
+    OutputCopies,
+)
+from airflow_provider_dtrain.engine.copies.outputs import last_words
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from tests.unit.test_supervisor_archives import member
 from tests.unit.test_unpacking import archive
 
@@ -154,7 +159,7 @@ def test_an_end_of_more_values_than_files_have_is_no_copy(copies: OutputCopies) 
 
 
 def test_an_end_of_all_files_and_unsettled_paths_is_accepted(copies: OutputCopies) -> None:
-    most = output_copies.FILES_LIMIT
+    most = output_generations.FILES_LIMIT
     unsettled = [f"work/of another run {number}" for number in range(most)]
     host = Host().has({f"work/file {number}": b"" for number in range(most)}, sent=set(), unsettled=unsettled)
     with pytest.raises(BrokenOutputsError, match="was not sent"):
@@ -162,7 +167,7 @@ def test_an_end_of_all_files_and_unsettled_paths_is_accepted(copies: OutputCopie
 
 
 def test_an_end_is_never_read_beyond_its_limit(copies: OutputCopies, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_copies, "END_LIMIT_BYTES", 100)
+    monkeypatch.setattr(output_generations, "END_LIMIT_BYTES", 100)
     with pytest.raises(BrokenOutputsError, match="more than 100 bytes"):
         take(copies, Host().has({}, more="x" * 100))
 

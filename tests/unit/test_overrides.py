@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.core.overrides import with_overrides
-from airflow_provider_dtrain.engine.submission import overridden
+from airflow_provider_dtrain.core.config.overrides import with_overrides
+from airflow_provider_dtrain.engine.submission.submit import overridden
 from airflow_provider_dtrain.errors import ConfigError
 
 

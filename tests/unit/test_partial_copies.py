@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.engine import partial_copies
-from airflow_provider_dtrain.engine.checkpoints import PARTIAL, sweep_partial
-from airflow_provider_dtrain.engine.output_copies import PARTIAL as OUTPUTS_PARTIAL
-from airflow_provider_dtrain.engine.output_copies import OutputCopies
+from airflow_provider_dtrain.engine.copies import partial
+from airflow_provider_dtrain.engine.copies.checkpoints import PARTIAL, sweep_partial
+from airflow_provider_dtrain.engine.copies.output_generations import PARTIAL as OUTPUTS_PARTIAL
+from airflow_provider_dtrain.engine.copies.output_generations import OutputCopies
 
 COPIER = """
 import sys
 from pathlib import Path
-from airflow_provider_dtrain.engine.partial_copies import partial_copy
+from airflow_provider_dtrain.engine.copies.partial import partial_copy
 with partial_copy(Path(sys.argv[1]), sys.argv[2]) as folder:
     (folder / "state.pt").write_text("half")
     print("copying", flush=True)
@@ -46,7 +46,7 @@ def test_a_copy_of_another_process_is_swept_only_after_its_death(
 
 
 def test_a_copy_of_the_same_process_is_not_swept(tmp_path: Path) -> None:
-    with partial_copies.partial_copy(tmp_path, PARTIAL) as folder:
+    with partial.partial_copy(tmp_path, PARTIAL) as folder:
         sweep_partial(tmp_path)
         assert folder.is_dir()
         folder.rename(tmp_path / "step-1")
@@ -56,7 +56,7 @@ def test_a_copy_of_the_same_process_is_not_swept(tmp_path: Path) -> None:
 def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, made = partial_copies._open, []
+    make, made = partial._open, []
 
     def open_after_a_sweep(folder: Path) -> int:
         found = make(folder)
@@ -66,8 +66,8 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
             sweep_partial(tmp_path)
         return found
 
-    monkeypatch.setattr(partial_copies, "_open", open_after_a_sweep)
-    with partial_copies.partial_copy(tmp_path, PARTIAL) as folder:
+    monkeypatch.setattr(partial, "_open", open_after_a_sweep)
+    with partial.partial_copy(tmp_path, PARTIAL) as folder:
         assert folder.is_dir()
         assert made[0] == made[1] != made[2] == folder.parent
     assert list(tmp_path.iterdir()) == []

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from airflow_provider_dtrain.core.placement import place
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, Unplaceable
-from airflow_provider_dtrain.core.subset_sum import cheapest_subset
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, Unplaceable
+from airflow_provider_dtrain.core.scheduling.placement import place
+from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset
 
 
 def hosts_of(*sizes: int) -> list[Host]:
@@ -186,8 +186,8 @@ def test_the_holder_of_the_missing_slots_comes_within_the_first_100_characters()
 
 def test_ties_are_spread_over_hosts_and_are_the_same_in_every_process():
     script = (
-        "from airflow_provider_dtrain.core.placement import place\n"
-        "from airflow_provider_dtrain.core.resources import *\n"
+        "from airflow_provider_dtrain.core.scheduling.placement import place\n"
+        "from airflow_provider_dtrain.core.scheduling.model import *\n"
         "hosts = [Host(f'h{n}', 8) for n in range(20)]\n"
         "print([sorted(place(GangRequest(str(r), 16), hosts).slots) for r in range(20)])"
     )

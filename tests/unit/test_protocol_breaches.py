@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import streaming
-from airflow_provider_dtrain.engine.streaming import BREACHES_MOST, BREACHES_WITHIN_S, HostFollower
+from airflow_provider_dtrain.engine.attempt import stream
+from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, BREACHES_WITHIN_S, HostFollower
 from airflow_provider_dtrain.errors import HostError, HostLostError, HostProtocolError
 
 TRIES = 30
@@ -52,7 +52,7 @@ class Breaking:
 async def given_up(monkeypatch: pytest.MonkeyPatch, *, step_s: float, is_linked: bool = True) -> tuple[HostError, int]:
     """Return why such a host is given up, and after how many connections."""
     clock = Clock(step_s)
-    monkeypatch.setattr(streaming, "time", clock)
+    monkeypatch.setattr(stream, "time", clock)
     rt, end = Breaking(clock, is_linked=is_linked), SimpleNamespace(ended={}, lost={}, failed=False)
     gang: Any = SimpleNamespace(
         rt=rt, run_name="t1.1.7", view=SimpleNamespace(plan=None), quota=None, end=end, changed=asyncio.Event()

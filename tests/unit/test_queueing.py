@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, PoolOptions
+from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, PoolOptions
 
 
 def request(number: int, slots: int, **fields) -> GangRequest:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_dtrain.core.queueing import run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduler import Scheduler
+from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
 
 OPTIONS = PoolOptions()
 

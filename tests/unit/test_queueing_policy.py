@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduler import Scheduler
+from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
 
 HOUR = 3600.0
 SLICES = PoolOptions(preemption="slices")

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from airflow_provider_dtrain.engine import log_sender, rank_log
-from airflow_provider_dtrain.engine.tasklog import FILES, TaskLog
+from airflow_provider_dtrain.engine.logs import rank_log, sender
+from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from tests.support.log_world import DEADLINE_S, World, reader, until, world
 from tests.support.turns import Turns
 
@@ -123,7 +123,7 @@ async def test_a_thousand_lines_a_second_travel_in_few_records(world: World) -> 
         await asyncio.sleep(0.001)
     assert await log.close()
     took_s = time.monotonic() - begun
-    assert len(world.reader.records) <= took_s / log_sender.RECORD_EVERY_S + 3
+    assert len(world.reader.records) <= took_s / sender.RECORD_EVERY_S + 3
     lines = "\n".join(world.reader.records).splitlines()[1:]
     assert lines == [f"[rank 0] {number}" for number in range(500)]
 

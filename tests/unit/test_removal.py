@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_provider_dtrain.core.checkpoint_place import CheckpointPlace, CheckpointPlaces
-from airflow_provider_dtrain.engine.removal import removable
-from airflow_provider_dtrain.store.records import CheckpointView
+from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace, CheckpointPlaces
+from airflow_provider_dtrain.engine.upkeep.checkpoint_cleanup import removable
+from airflow_provider_dtrain.store.records.trials import CheckpointView
 
 ROOT = "s3://b/p"
 PLACES = CheckpointPlaces.of({"type": "s3", "bucket": "b", "prefix": "p"}, experiment_id=1, trial_id=2)

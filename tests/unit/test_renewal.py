@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import recovery
-from airflow_provider_dtrain.engine.recovery import Look
-from airflow_provider_dtrain.engine.renewal import PROGRESS_LIMIT_S, Follower, Renewer
+from airflow_provider_dtrain.engine.session.lease_renewer import PROGRESS_LIMIT_S, Follower, Renewer
+from airflow_provider_dtrain.engine.upkeep import recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import Look
 from airflow_provider_dtrain.errors import HostLostError, HostSilentError, HostUnreachableError, StoreUnavailableError
 from airflow_provider_dtrain.hosts import supervisor
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.retention import Kept, Saved, unkept
+from airflow_provider_dtrain.core.checkpoint_policy import Kept, Saved, unkept
 
 
 def saved(number: int, trial: int, step: int, metric: float | None, attempt: int = 1) -> Saved:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.asha import (
+from airflow_provider_dtrain.core.search.asha import (
     LAST,
     Rungs,
     advance,

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, AssetAlias
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_dtrain.core.trial_names import MAX_CHARS, trial_name
+from airflow_provider_dtrain.core.search.names import MAX_CHARS, trial_name
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import MAP_INDEX_TEMPLATE, TrialOperator
 from airflow_provider_dtrain.task_groups import Experiment, experiment

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.runtime import Runtime
-from airflow_provider_dtrain.engine.streaming import HostFollower
+from airflow_provider_dtrain.engine.attempt.stream import HostFollower
+from airflow_provider_dtrain.engine.session.runtime import Runtime
 from airflow_provider_dtrain.errors import HostSilentError, HostUnreachableError
 
 ERROR = HostUnreachableError("gpu-1", "no answer")

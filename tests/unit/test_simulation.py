@@ -4,10 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_dtrain.core.baselines import EasyBackfill, FirstInFirstOut, PriorityWithoutReservation
-from airflow_provider_dtrain.core.resources import Placement, PoolOptions
-from airflow_provider_dtrain.core.simulation import Job, Orders, Outcome, hosts_of, simulate, split
-from airflow_provider_dtrain.core.simulation_report import percentile, summarise
+from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions
+from airflow_provider_dtrain.core.simulation.baseline_policies import (
+    EasyBackfill,
+    FirstInFirstOut,
+    PriorityWithoutReservation,
+)
+from airflow_provider_dtrain.core.simulation.report import percentile, summarise
+from airflow_provider_dtrain.core.simulation.simulator import Job, Orders, Outcome, hosts_of, simulate, split
 
 ONE = hosts_of([(1, 8)])
 TWO = hosts_of([(2, 8)])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.baselines import PriorityWithoutReservation
-from airflow_provider_dtrain.core.queueing import PassDecision, run_pass
-from airflow_provider_dtrain.core.resources import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.simulation import Job, Orders, Outcome, Rule, hosts_of, simulate, split
-from airflow_provider_dtrain.core.simulation_queue import Queue
-from airflow_provider_dtrain.core.simulation_report import summarise
-from airflow_provider_dtrain.core.simulation_trace import read_jobs, with_not_preemptible
+from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.simulation.baseline_policies import PriorityWithoutReservation
+from airflow_provider_dtrain.core.simulation.queue_policy import Queue
+from airflow_provider_dtrain.core.simulation.report import summarise
+from airflow_provider_dtrain.core.simulation.simulator import Job, Orders, Outcome, Rule, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.trace import read_jobs, with_not_preemptible
 
 EXCERPT = Path(__file__).parents[1] / "data" / "philly_excerpt.csv"
 ONE = hosts_of([(1, 8)])

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.core.simulation import Job
-from airflow_provider_dtrain.core.simulation_trace import between, read_jobs, with_not_preemptible
+from airflow_provider_dtrain.core.simulation.simulator import Job
+from airflow_provider_dtrain.core.simulation.trace import between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError
 
 HEADER = "job_id,submit_s,gpus,duration_s"

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import launching
-from airflow_provider_dtrain.engine.checkpoints import CheckpointCopier
-from airflow_provider_dtrain.engine.outputs import OutputKeeper, carried_to
-from airflow_provider_dtrain.engine.runtime import HandedOver, Killed, Runtime, Stopped, TimedOut
-from airflow_provider_dtrain.engine.tasklog import TaskLog
+from airflow_provider_dtrain.engine.attempt import launch
+from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
+from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, carried_to
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import HandedOver, Killed, Runtime, Stopped, TimedOut
 from airflow_provider_dtrain.errors import GangEndedError, HostUnreachableError
-from airflow_provider_dtrain.store.queue_records import Wishes
+from airflow_provider_dtrain.store.records.queue import Wishes
 
 #: Seconds after which a test has failed.
 LATEST_S = 10.0
@@ -100,7 +100,7 @@ def host() -> Iterator[SlowHost]:
 
 @pytest.fixture
 def rt(tmp_path: Path, host: SlowHost, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.runtime.WISH_CHECK_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.WISH_CHECK_S", 0.1)
 
     async def address(record: Any) -> None:
         """Return no address, because the link needs none."""
@@ -151,7 +151,7 @@ async def test_a_control_request_ends_a_start_that_waits_for_outputs_of_a_slow_h
 async def test_a_start_that_waits_too_long_for_outputs_begins_without_them(
     rt: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.outputs.CATCH_UP_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.copies.outputs.CATCH_UP_S", 0.1)
     assert await asyncio.wait_for(carried_to(rt, attempt(3)), LATEST_S) is None
 
 
@@ -179,9 +179,9 @@ def transfer(kind: str, rt: Runtime, host: SlowHost) -> Any:
             return copier._copy(SimpleNamespace(host="a", trial_id=1, run="t1.1.1", step=1, size_bytes=1, place=place))
         case "checkpoint of a start":
             job.send_checkpoint = host.send
-            return launching._send_files(job, {"a": link}, attempt(1).plan["plans"])
+            return launch._send_files(job, {"a": link}, attempt(1).plan["plans"])
     job.archives = {"payloads": SimpleNamespace(digest="digest", content=bytes)}
-    return launching._send_archives(link, job)
+    return launch._send_archives(link, job)
 
 
 @pytest.mark.parametrize("kind", ["outputs", "checkpoint", "checkpoint of a start", "archive of a start"])
@@ -208,7 +208,7 @@ async def test_slow_copies_delay_no_start(rt: Runtime, host: SlowHost) -> None:
 
 FORKED = """
 import asyncio, os, sys, threading
-from airflow_provider_dtrain.engine.threads import in_copy_thread, in_launch_thread, in_thread
+from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_launch_thread, in_thread
 
 is_over = threading.Event()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.engine.plan import bucket_url, storage_modules
+from airflow_provider_dtrain.engine.attempt.job import bucket_url, storage_modules
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.hooks import secrets
 

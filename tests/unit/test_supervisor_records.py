@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.core.events import Source, read_lines
+from airflow_provider_dtrain.core.event_log import Source, read_lines
 from airflow_provider_dtrain.hosts import supervisor
 
 

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_dtrain.hosts import files
-from airflow_provider_dtrain.hosts.transport import Channel
+from airflow_provider_dtrain.hosts.channel import transfer
+from airflow_provider_dtrain.hosts.transport.base import Channel
 from tests.unit.test_supervisor_archives import member
 from tests.unit.test_unpacking import archive
 
 
-def incoming(data: bytes, piece: int) -> files.Incoming:
+def incoming(data: bytes, piece: int) -> transfer.Incoming:
     pieces = [data[start : start + piece] for start in range(0, len(data), piece)]
     pipe: Any = SimpleNamespace(receive=lambda timeout_s: pieces.pop(0) if pieces else b"")
-    return files.Incoming("a", cast("Channel", pipe))
+    return transfer.Incoming("a", cast("Channel", pipe))
 
 
 @pytest.mark.parametrize("piece", [1, 7, 512, 100_000])
@@ -28,13 +28,13 @@ def test_an_archive_is_found_behind_names_of_its_format(piece: int) -> None:
 
 
 def test_each_header_is_checked_once_however_many_pieces_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, check = [0], files._is_header
+    checked, check = [0], transfer._is_header
 
     def counted(block: bytes) -> bool:
         checked[0] += 1
         return check(block)
 
-    monkeypatch.setattr(files, "_is_header", counted)
+    monkeypatch.setattr(transfer, "_is_header", counted)
     assert not incoming(b"ustar" * 1000, 10).find_tar()
     # Headers that are not complete yet are checked again with the next pieces.
     assert checked[0] < 30_000

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import attempt, removal, tasklog
-from airflow_provider_dtrain.engine.attempt import AttemptRunner
-from airflow_provider_dtrain.engine.tasklog import MOST_EVENT_LINES, TaskLog
+from airflow_provider_dtrain.engine.attempt import runner as attempt
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs import task_log
+from airflow_provider_dtrain.engine.logs.task_log import MOST_EVENT_LINES, TaskLog
+from airflow_provider_dtrain.engine.upkeep import checkpoint_cleanup
 from tests.support.log_world import until
 
 
@@ -52,7 +54,7 @@ def validations(count: int) -> list[dict[str, Any]]:
 async def test_thousands_of_validations_are_a_few_records_that_count_the_rest(
     logger: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasklog, "EVENTS_EVERY_S", 0.05)
+    monkeypatch.setattr(task_log, "EVENTS_EVERY_S", 0.05)
     log = TaskLog(logger, None)
     runner = AttemptRunner(SimpleNamespace(log=log))  # type: ignore[arg-type]
     for event in validations(8500):
@@ -89,10 +91,10 @@ async def test_checkpoints_that_stay_are_one_line_whatever_the_host_answers(
     async def link(host: str) -> None:
         return None
 
-    monkeypatch.setattr(removal, "answer", answer)
+    monkeypatch.setattr(checkpoint_cleanup, "answer", answer)
     found: Any = [SimpleNamespace(place=SimpleNamespace(name=f"step-{number}")) for number in range(30)]
     rt: Any = SimpleNamespace(link=link, log=TaskLog(logger, None))
-    assert await removal._from_host(rt, removal._Folder("a", None, "/r", "t"), found) == []
+    assert await checkpoint_cleanup._from_host(rt, checkpoint_cleanup._Folder("a", None, "/r", "t"), found) == []
     ((_, text),) = logger.records
     assert text.startswith("Checkpoints in t on host 'a' stay: step-0 (busy), ")
     assert text.endswith("step-9 (busy) and 20 more")

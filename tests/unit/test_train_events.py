@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from airflow_provider_dtrain.core.events import Source, read_lines
+from airflow_provider_dtrain.core.event_log import Source, read_lines
 from airflow_provider_dtrain.train import events as train_events
 from airflow_provider_dtrain.train.errors import LimitError
 from airflow_provider_dtrain.train.events import LINE_LIMIT_BYTES, EventWriter, encode_event

@@ -13,9 +13,9 @@ import pytest
 
 import airflow_provider_dtrain
 from airflow_provider_dtrain.core.config import sections, unions
+from airflow_provider_dtrain.core.config.determined_compat import FOREIGN, SYNONYMS
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
-from airflow_provider_dtrain.core.config.normalize import FOREIGN, SYNONYMS
-from airflow_provider_dtrain.core.documents import load_yaml
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.train import failure, harness, known_fields, yaml12
 from airflow_provider_dtrain.train.errors import SetupError

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine import trial_logs
-from airflow_provider_dtrain.engine.log_buffer import LogPlace
-from airflow_provider_dtrain.engine.rank_log import Shown
-from airflow_provider_dtrain.engine.tasklog import TaskLog
-from airflow_provider_dtrain.engine.trial_logs import REPLAY_BYTES, REST_BYTES, TrialLogs
+from airflow_provider_dtrain.engine.logs import trial_logs
+from airflow_provider_dtrain.engine.logs.buffer import LogPlace
+from airflow_provider_dtrain.engine.logs.rank_log import Shown
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.logs.trial_logs import REPLAY_BYTES, REST_BYTES, TrialLogs
 from airflow_provider_dtrain.errors import HostUnreachableError
-from airflow_provider_dtrain.store.records import OpenLog
+from airflow_provider_dtrain.store.records.trials import OpenLog
 from tests.support.log_world import World, reader, until, world
 
 __all__ = ["reader", "world"]
@@ -84,8 +84,8 @@ async def test_a_log_whose_host_sends_nonsense_ends_with_a_mark(world: World, an
 
 
 async def test_what_airflow_has_not_written_stays_open_for_the_next_follower(world: World, monkeypatch) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.DELIVER_MOST_S", 0.1)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.CONFIRM_MOST_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.DELIVER_MOST_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.CONFIRM_MOST_S", 0.1)
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
     world.logs_of["run-1"] = b"one\ntwo\n"
     logs = TrialLogs(world)  # type: ignore[arg-type]
@@ -99,8 +99,8 @@ async def test_what_airflow_has_not_written_stays_open_for_the_next_follower(wor
 
 
 async def test_what_airflow_has_confirmed_of_a_log_is_not_in_the_mark_for_the_rest(world: World, monkeypatch) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.DELIVER_MOST_S", 0.1)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.rank_log.CONFIRM_MOST_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.DELIVER_MOST_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.CONFIRM_MOST_S", 0.1)
     world.reader.go_on()
     logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.triggers.base import BaseTrigger
 
-from airflow_provider_dtrain.engine.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.triggers import trial as trial_module
 from airflow_provider_dtrain.triggers.gang import GangTrigger
@@ -56,9 +56,9 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     logs = SimpleNamespace(emptied=lambda parts: None, unconfirmed=[])
     runtime = SimpleNamespace(logs=logs, store=None)
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.AttemptRunner", Runner)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
     monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.search.drawn_name", lambda store, trial_id: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.submission.search.drawn_name", lambda store, trial_id: None)
     monkeypatch.setattr(TrialTrigger, "_take_over", lambda self: asyncio.sleep(0, runtime))
     events = [event async for event in TrialTrigger(trial_id=7).run()]
     event = json.loads(json.dumps(events[0].payload))

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts.unpacking import HEADER_LIMIT, ArchiveLimitError, tree_bytes, unpack_plain
+from airflow_provider_dtrain.hosts.channel.archive_reader import (
+    HEADER_LIMIT,
+    ArchiveLimitError,
+    tree_bytes,
+    unpack_plain,
+)
 from tests.unit.test_supervisor_archives import member
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.untrusted import UntrustedInputError, check_size, parse_object
+from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size, parse_object
 
 SIZE = 32 * 1024
 TEXTS = st.text('a"\\[]{},\n', max_size=8)

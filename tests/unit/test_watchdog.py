@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.watchdog import RankReport, Verdict, judge
-from airflow_provider_dtrain.engine import watchdog
-from airflow_provider_dtrain.engine.watchdog import GangWatchdog, words_of
+from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, Verdict, judge
+from airflow_provider_dtrain.engine.attempt import watchdog
+from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog, words_of
 from airflow_provider_dtrain.errors import ProcessStuckError, RankHangsError
-from airflow_provider_dtrain.hosts.wire import Progress, WireError
+from airflow_provider_dtrain.hosts.channel.wire import Progress, WireError
 
 
 def rank(number: int, **changes: Any) -> RankReport:

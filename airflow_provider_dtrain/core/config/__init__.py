@@ -10,8 +10,8 @@ from airflow_provider_dtrain.core.config.assembly import (
     incomplete,
     validate_partial,
 )
+from airflow_provider_dtrain.core.config.determined_compat import normalize
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig, ForeignFieldWarning
-from airflow_provider_dtrain.core.config.normalize import normalize
 from airflow_provider_dtrain.core.config.secrets import (
     MASK,
     is_secret,

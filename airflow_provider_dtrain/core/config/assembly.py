@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.experiment import Checked, ExperimentConfig
-from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
+from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
-from airflow_provider_dtrain.core.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers
-from airflow_provider_dtrain.core.shown import shown
+from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 PROVIDER_DEFAULTS: Final[dict[str, Any]] = {"log_policies": [dict(policy) for policy in DEFAULT_LOG_POLICIES]}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from airflow_provider_dtrain.core.config.types import is_trial_class, refuse
-from airflow_provider_dtrain.core.shown import shown
+from airflow_provider_dtrain.core.safe_repr import shown
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 #: One part of a word: in single quotes, the start of one in double quotes, one escaped character, or plain.

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from airflow_provider_dtrain.core.config.commands import check_entrypoint, split_command
-from airflow_provider_dtrain.core.config.normalize import Normalized, normalize
+from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
+from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
 from airflow_provider_dtrain.core.config.scope import Repair, Scope
 from airflow_provider_dtrain.core.config.search_rules import missing_length
@@ -48,10 +49,9 @@ from airflow_provider_dtrain.core.config.unions import (
     Searcher,
     SingleSearcher,
 )
-from airflow_provider_dtrain.core.documents import load_yaml
-from airflow_provider_dtrain.core.merge import merge_config
-from airflow_provider_dtrain.core.search_space import check_space
-from airflow_provider_dtrain.core.shown import shown
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.safe_repr import shown
+from airflow_provider_dtrain.core.search.space import check_space
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Command that runs a trial class in the host's interpreter.

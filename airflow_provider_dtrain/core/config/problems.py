@@ -8,11 +8,11 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from airflow_provider_dtrain.core.config.normalize import SYNONYMS
+from airflow_provider_dtrain.core.config.determined_compat import SYNONYMS
+from airflow_provider_dtrain.core.config.merge import UNION_TAG, join_path
 from airflow_provider_dtrain.core.config.secrets import hides_in_message
 from airflow_provider_dtrain.core.config.unions import MEMBERS
-from airflow_provider_dtrain.core.merge import UNION_TAG, join_path
-from airflow_provider_dtrain.core.shown import JINJA, LIMIT, is_jinja, shown
+from airflow_provider_dtrain.core.safe_repr import JINJA, LIMIT, is_jinja, shown
 from airflow_provider_dtrain.errors import Problem
 
 _TYPES: Final[dict[str, str]] = {

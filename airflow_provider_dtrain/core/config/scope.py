@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.config.merge import join_path
 from airflow_provider_dtrain.core.config.unions import MEMBERS
-from airflow_provider_dtrain.core.merge import join_path
 
 #: Valid values for missing required fields. They are unrelated to other fields.
 _STAND_INS: Final[dict[str, Any]] = {

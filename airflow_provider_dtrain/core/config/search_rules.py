@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.asha import brackets, floor_log
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
-from airflow_provider_dtrain.core.grid import GRID_LIMIT, missing_counts, size
-from airflow_provider_dtrain.core.search_space import has_dimension, leaves
-from airflow_provider_dtrain.core.shown import shown
+from airflow_provider_dtrain.core.safe_repr import shown
+from airflow_provider_dtrain.core.search.asha import brackets, floor_log
+from airflow_provider_dtrain.core.search.grid import GRID_LIMIT, missing_counts, size
+from airflow_provider_dtrain.core.search.space import has_dimension, leaves
 from airflow_provider_dtrain.errors import Problem
 
 if TYPE_CHECKING:

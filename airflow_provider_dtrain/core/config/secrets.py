@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.merge import Override, join_path
-from airflow_provider_dtrain.core.shown import may_be_secret, names_secret
+from airflow_provider_dtrain.core.config.merge import Override, join_path
+from airflow_provider_dtrain.core.safe_repr import may_be_secret, names_secret
 
 MASK: Final = "********"
 SECRET_KEYS: Final = frozenset({"access_key", "secret_key", "connection_string", "credential"})

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.core.config.types import (
     VariableValue,
     refuse,
 )
-from airflow_provider_dtrain.core.shown import shown
+from airflow_provider_dtrain.core.safe_repr import shown
 
 
 class Period(Section):

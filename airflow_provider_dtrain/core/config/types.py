@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from airflow_provider_dtrain.core.shown import shown
+from airflow_provider_dtrain.core.safe_repr import shown
 
 _SHELL: Final = re.compile(r"[;&|<>$`\"'\\(){}\[\]*?!#~]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")

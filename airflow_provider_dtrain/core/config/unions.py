@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from airflow_provider_dtrain.core.config.merge import UNION_TAG
 from airflow_provider_dtrain.core.config.sections import AnyPeriod
 from airflow_provider_dtrain.core.config.types import (
     AbsolutePath,
@@ -18,7 +19,6 @@ from airflow_provider_dtrain.core.config.types import (
     Section,
     refuse,
 )
-from airflow_provider_dtrain.core.merge import UNION_TAG
 
 Mode = Literal["aggressive", "standard", "conservative"]
 

@@ -1,0 +1,305 @@
+"""All commands of ``airflow dtrain`` and their arguments.
+
+The code behind a command is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+from argparse import BooleanOptionalAction
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+from airflow_provider_dtrain.cli import _arguments as a
+from airflow_provider_dtrain.cli._arguments import action as _command
+from airflow_provider_dtrain.cli._definition_trials import experiment, init, trial
+
+_DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
+_SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
+
+
+def _hosts() -> GroupCommand:
+    return GroupCommand(
+        name="hosts",
+        help="Register and manage hosts",
+        subcommands=(
+            _command("hosts_add", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
+            _command("hosts", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
+            _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
+            _command("hosts", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
+            _command("hosts", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
+            _command("hosts", "disable", "Drain a host and kill its trials, or disable one slot", a.HOST, _SLOT, a.YES),
+            _command("hosts", "remove", "Remove a host", a.HOST, _FORCE, _DRY_RUN, a.YES),
+        ),
+    )
+
+
+_HOST_KEY = Arg(
+    ("--accept-host-key",),
+    help="Accept exactly this host key without asking, e.g. SHA256:uNiV...",
+    type=a.fingerprint,
+    metavar="SHA256:...",
+)
+_ADD = (
+    _HOST_KEY,
+    Arg(("host",), help="Name of the host; only 'local' is this machine", type=a.name),
+    Arg(("--conn",), help="Airflow connection of type ssh to the host", type=a.connection_id, metavar="CONN_ID"),
+    Arg(
+        ("--slots",),
+        help="auto (default): one per GPU, without GPU one per two cores, at least 2;\nN: N slots; cpu:N: N CPU slots",
+        type=a.slots,
+        default="auto",
+        metavar="auto|N|cpu:N",
+    ),
+    Arg(("--pool",), help="Pool of the host (default: 'default', for the host 'local': 'local')", type=a.name),
+    Arg(("--python",), help="Interpreter on the host, >= 3.9 (default: python3)", type=a.path, metavar="FILE"),
+    Arg(("--remote-dir",), help="Folder on the host for the supervisor and payloads", type=a.path, metavar="DIR"),
+    Arg(
+        ("--state-dir",),
+        help="Folder on a local disk of the host for run folders and locks",
+        type=a.path,
+        metavar="DIR",
+    ),
+    Arg(
+        ("--lock-dir",),
+        help="Folder on the host for the locks of all accounts (owner root, mode 1777), or 'none'\n(default: [dtrain] "
+        "lock_dir, else /run/lock)",
+        type=a.path,
+        metavar="DIR",
+    ),
+    Arg(("--address",), help="Address by which other hosts reach it, if it cannot be detected", type=a.connection_id),
+)
+_ANY_HOSTS = Arg(("host",), help="Names of hosts (default: all)", type=a.name, nargs="*")
+_FORCE = Arg(
+    ("--force",), help="Remove the host even if trials run there; lists the trials that it ends", action="store_true"
+)
+
+
+def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
+    """Return the options of a pool's queue.
+
+    :param one: word for what waits in the queue: ``gang``, or ``job`` of a trace
+    :param many: its plural
+    """
+    time, share = {"type": a.seconds, "metavar": "TIME"}, {"type": a.share, "metavar": "SHARE"}
+    order = (
+        Arg(("--fresh",), help=f"A {one} that has held slots for less than this goes first (default 2h)", **time),
+        Arg(("--young",), help="One that has held slots for less than this goes next (default 8h)", **time),
+        Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 36h)", **time),
+        Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.6)", **share),
+        Arg(
+            ("--reservations",),
+            help=f"Number of waiting {many} that may reserve hosts (default 2)",
+            type=a.count,
+            metavar="N",
+        ),
+    )
+    interruptions = (
+        Arg(
+            ("--preemption",),
+            help=f"What a {one} may interrupt: nothing (off), worse priorities (priority, default),\n"
+            "or also worse classes of its own priority (slices)",
+            choices=("off", "priority", "slices"),
+        ),
+        Arg(("--min-run",), help=f"Shortest time that a {one} runs before it is interrupted (default 30m)", **time),
+    )
+    places = (
+        Arg(("--fit",), help=f"best (default): fill hosts up; worst: spread small {many}", choices=("best", "worst")),
+        Arg(
+            ("--heterogeneous",),
+            help=f"Allow one {one} on whole hosts of unequal sizes (default off)",
+            type=a.on_off,
+            metavar="on|off",
+        ),
+    )
+    return (("Order of the queue", order), ("Interruptions", interruptions), ("Choice of hosts", places))
+
+
+def _pools() -> GroupCommand:
+    file = "YAML file with configuration defaults of the pool, - for standard input"
+    defaults = ("Configurations", (Arg(("--defaults",), help=file, metavar="FILE"),))
+    options = a.InOrder(*_rules("gang", "gangs"), defaults)
+    return GroupCommand(
+        name="pools",
+        help="Sets of hosts with one queue each",
+        subcommands=(
+            _command("pools", "list", "List the pools", function="list_pools"),
+            _command("pools", "describe", "Show a pool with its options, hosts and queue", a.POOL),
+            _command("pools", "set", "Change options of a pool", a.POOL, options, function="set_pool"),
+            _command("pools", "remove", "Remove a pool that has no hosts", a.POOL, a.YES),
+        ),
+    )
+
+
+def _templates(group: str) -> GroupCommand:
+    file = Arg(("file",), help="YAML file, - for standard input")
+    version = Arg(("--version",), help="Show an earlier version", type=a.count, dest="template_version", metavar="N")
+    details = Arg(("-d", "--details"), help="Also show the text of each template", action="store_true")
+    return GroupCommand(
+        name=group,
+        help="Stored templates" + (" (short for: template)" if group == "tpl" else ""),
+        subcommands=(
+            _command("templates", "list", "List the templates", details, function="list_templates"),
+            _command("templates", "describe", "Show a template", a.TEMPLATE, version),
+            _command("templates", "versions", "List every version of a template", a.TEMPLATE),
+            _command(
+                "templates", "set", "Create or change a template", a.TEMPLATE, file, _DRY_RUN, function="set_template"
+            ),
+            _command("templates", "remove", "Remove a template; its versions stay in the history", a.TEMPLATE, a.YES),
+        ),
+    )
+
+
+def _config() -> GroupCommand:
+    origins = Arg(
+        ("--origins",), help="Show the origin of each value: config, template, pool or default", action="store_true"
+    )
+    optional = Arg(("config",), help=a.CONFIG.kwargs["help"], nargs="?")
+    template = Arg(
+        ("--template",),
+        help="Template to merge under the configuration;\nwithout a name: validate the file itself as a template",
+        nargs="?",
+        default=False,
+    )
+    return GroupCommand(
+        name="config",
+        help="Configurations of experiments",
+        subcommands=(
+            _command("config", "render", "Print the effective configuration", a.CONFIG, a.WITH_TEMPLATE, origins),
+            _command("config", "validate", "Validate a configuration or template", optional, template),
+        ),
+    )
+
+
+def _search() -> GroupCommand:
+    first = Arg(("--trials",), help="Show the first N trials (default 10)", type=a.count, default=10, metavar="N")
+    seed = Arg(("--seed",), help="Experiment seed (default: the configuration's, else 0)", type=a.count, metavar="N")
+    return GroupCommand(
+        name="search",
+        help="Hyperparameter searches",
+        subcommands=(
+            _command(
+                "search",
+                "preview",
+                "Show the trials and the cost of a search without running it",
+                a.CONFIG,
+                a.WITH_TEMPLATE,
+                first,
+                seed,
+            ),
+        ),
+    )
+
+
+def _others() -> tuple[GroupCommand | ActionCommand, ...]:
+    request = Arg(("request",), help="Configuration file, id of a trial, or gang:ID")
+    return (
+        GroupCommand(
+            name="slots",
+            help="Accelerators and CPU slots",
+            subcommands=(_command("slots", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
+        ),
+        GroupCommand(
+            name="task",
+            help="Waiting and running gangs",
+            subcommands=(
+                _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, function="list_tasks"),
+                _command("queue", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
+            ),
+        ),
+        GroupCommand(
+            name="db",
+            help="The store of this provider (not Airflow's metadata database)",
+            subcommands=(
+                _command("db", "migrate", "Create the store, or migrate it to the schema of this version"),
+                _command("db", "check", "Check the store"),
+            ),
+        ),
+        _command(
+            "explain", "explain", "Show whether a request fits now or ever, or why it waits", request, a.WITH_TEMPLATE
+        ),
+        _simulate(),
+        _hold(),
+        _gc(),
+        _command("doctor", "doctor", "Check the installation and say how to fix each problem"),
+    )
+
+
+def _gc() -> ActionCommand:
+    return _command(
+        "gc",
+        "gc",
+        "Remove old data of ended trials from the hosts and the store",
+        Arg(
+            ("--older-than",),
+            help="Age in days since the end of the trial (default: [dtrain] retention_days)",
+            type=a.count,
+            metavar="DAYS",
+        ),
+        Arg(
+            ("--hosts",),
+            help="Clean the hosts as well (default); --no-hosts: only the store",
+            action=BooleanOptionalAction,
+            default=True,
+        ),
+        Arg(("--checkpoints",), help="Also remove runs that hold the only copy of a checkpoint", action="store_true"),
+        _DRY_RUN,
+    )
+
+
+def _hold() -> ActionCommand:
+    return _command(
+        "maintenance",
+        "hold",
+        "Extend all leases before a maintenance, so that runs survive it",
+        Arg(("--for",), help="New length of the leases, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"),
+        Arg(("--reason",), help="Reason, shown to other users"),
+        Arg(("--show",), help="Show the current hold: until when, by which user, and why", action="store_true"),
+        Arg(("--end",), help="End the hold: leases get their usual length again", action="store_true"),
+    )
+
+
+def _simulate() -> ActionCommand:
+    time, share, count = (
+        {"type": kind, "metavar": name} for kind, name in ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
+    )
+    columns = "job_id, submit_s, gpus, duration_s; optional: group or vc, priority, max_runtime_s"
+    trace = (
+        Arg(("--trace",), help=f"CSV file, - for standard input. Columns:\n{columns}", required=True, metavar="FILE"),
+        Arg(("--from",), help="Only jobs submitted from this time on, e.g. 30d (default: all)", dest="from_s", **time),
+        Arg(("--to",), help="Only jobs submitted before this time (default: all)", dest="to_s", **time),
+        Arg(("--limit",), help="At most N jobs, earliest first (default: all)", **count),
+    )
+    hosts = Arg(
+        ("--hosts",),
+        help="e.g. 80x8,4x4: 80 hosts of 8 slots, 4 of 4",
+        type=a.cluster,
+        required=True,
+        metavar="HOSTSxSLOTS",
+    )
+    order, (heading, rules), (places, choice) = _rules("job", "jobs")
+    costs = (
+        Arg(("--cost-s",), help="Work lost per interruption (default 60s)", default=60.0, **time),
+        Arg(("--not-preemptible",), help="Share of jobs that cannot be interrupted (default 0)", default=0.0, **share),
+        Arg(("--seed",), help="Seed that selects these jobs (default 0)", default=0, **count),
+    )
+    return _command(
+        "simulate",
+        "simulate",
+        "Simulate a trace of jobs on given hosts under three scheduling rules",
+        a.InOrder(("Trace", trace), (places, (hosts, *choice)), order, (heading, (*rules, *costs))),
+        function="run",
+    )
+
+
+def get_dtrain_commands() -> list[GroupCommand]:
+    """Return the command group ``dtrain`` for Airflow's CLI."""
+    documents = (_templates("template"), _templates("tpl"), _config(), _search())
+    trials = (trial("trial"), trial("trials"), trial("t"))
+    groups = (_hosts(), _pools(), *documents, experiment("experiment"), experiment("e"), *trials)
+    return [
+        GroupCommand(
+            name="dtrain",
+            help="Distributed PyTorch training: hosts, pools, queue, experiments, trials",
+            subcommands=(init(), *groups, *_others()),
+        )
+    ]

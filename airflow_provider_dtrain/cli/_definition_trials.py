@@ -1,0 +1,101 @@
+"""Commands of ``airflow dtrain`` for experiments and trials, with their arguments."""
+
+from __future__ import annotations
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+from airflow_provider_dtrain.cli import _arguments as a
+from airflow_provider_dtrain.cli._arguments import action
+
+_LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.count, default=50, metavar="N")
+
+
+def init() -> ActionCommand:
+    """Return the command ``init``."""
+    folder = Arg(("folder",), help="Target folder (default: Airflow's DAGs folder)", nargs="?")
+    return action("experiments_create", "init", "Write the DAG file that 'experiment create' triggers", folder)
+
+
+def experiment(group: str) -> GroupCommand:
+    """Return the commands for experiments.
+
+    :param group: name of the group
+    """
+    weight = Arg(("--weight",), help="Share relative to other experiments; 1 is usual", type=a.weight, metavar="W")
+    most = Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count, metavar="N")
+    return GroupCommand(
+        name=group,
+        help="Experiments" + (" (short for: experiment)" if group == "e" else ": start and control them"),
+        subcommands=(
+            _create(),
+            action("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
+            action("experiments", "describe", "Show an experiment", a.EXPERIMENT),
+            action("experiments", "config", "Print the effective configuration, secrets masked", a.EXPERIMENT),
+            action("lifecycle_commands", "pause", "Pause its trials: they release their slots", a.EXPERIMENT, a.YES),
+            action("lifecycle_commands", "activate", "Resume its paused trials", a.EXPERIMENT),
+            action("lifecycle_commands", "stop", "End it with its best trial so far: a success", a.EXPERIMENT, a.YES),
+            action("lifecycle_commands", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES),
+            action(
+                "experiments", "set", "Change priority, weight or slot cap of all its gangs", a.EXPERIMENT, a.PRIORITY,
+                weight, most, function="set_experiment",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _create() -> ActionCommand:
+    code = Arg(("model_dir",), help="Folder of the code (default: model_dir, else the folder of the file)", nargs="?")
+    follow = Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true")
+    dag = Arg(("--dag",), help="DAG that runs it (default: dtrain_experiment)", default="dtrain_experiment")
+    return action(
+        "experiments_create", "create", "Start an experiment: store configuration and code, trigger its DAG", a.CONFIG, code,
+        a.WITH_TEMPLATE, dag, follow,
+    )  # fmt: skip
+
+
+def trial(group: str) -> GroupCommand:
+    """Return the commands for trials.
+
+    :param group: name of the group
+    """
+    follow = Arg(("-f", "--follow"), help="Follow the log until the trial ends", action="store_true")
+    rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
+    every = Arg(("--all",), help="Print all ranks, each line with its rank", action="store_true")
+    tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
+    start = Arg(
+        ("--from",), help="First byte to print, as a task log names it", type=a.count, metavar="OFFSET", dest="start"
+    )
+    end = Arg(("--to",), help="Stop before this byte", type=a.count, metavar="OFFSET", dest="end")
+    attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
+    csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
+    removed = Arg(("--removed",), help="Also list removed checkpoints", action="store_true")
+    abandoned = Arg(("--abandoned",), help="Also steps that a later attempt repeated", action="store_true")
+    which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
+    paths = Arg(("path",), help="Files or folders, as 'trials outputs' lists them (default: all)", nargs="*")
+    to = Arg(("--to",), help="Target folder (default: ./trial-<id>)", metavar="DIR")
+    of = Arg(("--experiment",), help="Only trials of this experiment (id)", type=a.count, metavar="EXPERIMENT")
+    state = Arg(
+        ("--state",), help="Only trials in this state",
+        choices=("queued", "running", "paused", "completed", "stopped", "errored", "killed"),
+    )  # fmt: skip
+    return GroupCommand(
+        name=group,
+        help="Trials" + {"t": " (short for: trial)", "trials": " (the same as: trial)"}.get(group, ""),
+        subcommands=(
+            action("trials", "list", "List trials", of, state, _LIMIT, function="list_trials"),
+            action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
+            action("trials_logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, start, end, attempt),
+            action("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
+            action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
+            action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
+            action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),
+            action("trials_outputs", "download", "Copy these files to a folder on this machine", a.TRIAL, paths, to),
+            action("trials", "pause", "Pause a trial: it releases its slots and keeps its place", a.TRIAL, a.YES),
+            action("trials", "activate", "Resume a paused trial", a.TRIAL),
+            action("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
+            action(
+                "lifecycle_commands", "stop", "End a trial with its result so far: a success", a.TRIAL, a.YES, function="stop_trial"
+            ),
+            action("trials", "kill", "Kill a trial, on every host or in the queue", a.TRIAL, a.YES),
+        ),
+    )

@@ -1,0 +1,138 @@
+"""Configurations and templates from a file, from standard input, or from the store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli._output import note
+from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, load_yaml
+from airflow_provider_dtrain.core.regular_files import read_regular
+from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import Effective
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A document as the user gave it."""
+
+    #: For messages: the path, or ``standard input``.
+    name: str
+    #: Base folder of relative paths in the document.
+    folder: Path
+    text: str
+    document: dict[str, Any]
+
+
+def read(path: str, *, what: str) -> Source:
+    """Return the YAML document of a file, or of standard input for ``-``.
+
+    :param what: kind of document, for messages
+    :raises ConfigError: it cannot be read, or is not acceptable YAML
+    """
+    name = "standard input" if path == "-" else path
+    data = _bytes(path, what)
+    if len(data) > MAX_BYTES:
+        raise _refusal(f"larger than {MAX_BYTES} bytes (1 MiB), the most that is accepted", name)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _refusal(f"not UTF-8: {error.reason} at byte {error.start}", name) from None
+    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
+    return Source(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
+
+
+def _bytes(path: str, what: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        return read_regular(path, limit_bytes=MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _refusal(
+            f"the {what} cannot be read: {reason}. Name a YAML file, or - for standard input", path
+        ) from None
+
+
+def _refusal(message: str, source: str) -> ConfigError:
+    return ConfigError([Problem(path="", message=message)], source=source)
+
+
+def _refuse_secrets(source: Source) -> None:
+    """Raise an error if a document that is stored as it is written holds a literal secret."""
+    from airflow_provider_dtrain.core.config import literal_secrets
+
+    message = "a literal secret. Name an Airflow connection that holds it, or put it into the configuration"
+    problems = [Problem(path=path, message=message) for path in literal_secrets(source.document)]
+    if problems:
+        raise ConfigError(problems, source=source.name)
+
+
+def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str, Any] | None:
+    """Return a template by the name of a stored one or of a ``.yaml`` file.
+
+    :param named: None: no template
+    :param folder: base folder of a relative path
+    :raises NotFoundError: no stored template has this name; lists those that exist
+    """
+    from airflow_provider_dtrain.engine.submission.submit import looks_like_path
+
+    if named is None:
+        return None
+    name = str(named)
+    if looks_like_path(name):
+        return read(str(folder / name), what="template").document
+    stored = hook.store.get_template(name)
+    return load_yaml(stored.text, source=f"template '{stored.name}'")
+
+
+def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Effective, str]:
+    """Return the effective configuration and the pool it would run in. Stores nothing.
+
+    :param template: name or ``.yaml`` file from the command line; None: the one that the configuration names
+    :raises ConfigError: all problems at once
+    """
+    from airflow_provider_dtrain.core.config import assemble as put_together
+
+    if template is not None:
+        base = find_template(hook, template, Path.cwd())
+    else:
+        base = find_template(hook, source.document.get("template"), source.folder)
+    pool, defaults, warning = _pool(hook, source.document, base)
+    try:
+        effective = put_together(base, source.document, pool_defaults=defaults)
+    except ConfigError as error:
+        raise ConfigError(error.problems, source=source.name) from None
+    if warning:
+        note(warning)
+    return effective, pool
+
+
+def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None, str | None]:
+    """Return the pool, its defaults and a warning. A pool that does not exist yet has no defaults."""
+    from airflow_provider_dtrain.engine.submission.submit import choose_pool, pool_wanted
+    from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
+
+    name = choose_pool(hook.store, pool_wanted(*documents))
+    try:
+        return name, dict(hook.store.get_pool(name).defaults) or None, None
+    except NotFoundError as error:
+        return name, None, f"Warning: {error}" if name != LOCAL_POOL else None
+
+
+def check_template(source: Source) -> None:
+    """Validate a template or the defaults of a pool: types, ranges, no tags, no secrets.
+
+    :raises ConfigError: all problems at once
+    """
+    from airflow_provider_dtrain.core.config import validate_partial
+
+    for warning in validate_partial(source.document, source.name, template=True):
+        note(f"Warning: {warning}")
+    _refuse_secrets(source)

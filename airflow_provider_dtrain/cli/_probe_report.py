@@ -1,0 +1,154 @@
+"""Answers to a probe. They are validated before use, because hosts are not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli._output import plain, size
+from airflow_provider_dtrain.errors import HostProtocolError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import HostRecord
+
+PROBE_TIMEOUT_S = 30.0
+#: A larger offset distorts leases and time limits. NTP keeps hosts within a few milliseconds.
+CLOCK_LIMIT_S = 2.0
+LOW_DISK_BYTES = 2**30
+_MOST_ITEMS, _MOST_CHARS = 4096, 500
+_COUNTS = ("cpu_count", "memory_bytes", "disk_free_bytes")
+_WORDS = ("python", "executable", "torch", "container_runtime")
+
+
+def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]]:
+    """Return the open channel to a host and the facts that it reports about itself.
+
+    :raises HostError: it cannot be reached, or its answer is invalid
+    :raises EnvironmentMissingError: it has no usable interpreter
+    """
+    link = hook.link(record)
+    facts = checked(record.name, link.call("probe", timeout_s=PROBE_TIMEOUT_S).result(PROBE_TIMEOUT_S + 5))
+    facts["clock_offset_s"] = round(link.clock_offset_s, 3)
+    return link, facts
+
+
+def key_warnings(record: HostRecord) -> list[str]:
+    """Return warnings about the host key settings of a host's connection."""
+    if record.conn_id is None:
+        return []
+    from airflow_provider_dtrain.hosts.transport.host_keys import ignored_settings
+    from airflow_provider_dtrain.hosts.transport.ssh import hook_from_id
+
+    warning = ignored_settings(record.conn_id, hook_from_id(record.conn_id))
+    return [warning] if warning else []
+
+
+def checked(host: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a probe with every text cut and free of control characters.
+
+    :raises HostProtocolError: a field has another type than the protocol says, or too many entries
+    """
+    for name in _COUNTS:
+        if answer.get(name) is not None and not _is_count(answer[name]):
+            raise _nonsense(host, name, answer[name])
+    for name in _WORDS:
+        if not isinstance(answer.get(name), str | None):
+            raise _nonsense(host, name, answer[name])
+    for name, needed in (("gpus", ("uuid", "name")), ("interfaces", ("name",))):
+        items = answer.get(name) or []
+        if not isinstance(items, list) or len(items) > _MOST_ITEMS or not all(_is_item(item, needed) for item in items):
+            raise _nonsense(host, name, items)
+    for gpu in answer.get("gpus") or []:
+        if not _is_count(gpu.get("memory_bytes")):
+            raise _nonsense(host, "gpus", gpu)
+    return {str(key): _harmless(value) for key, value in answer.items()}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_item(item: object, needed: tuple[str, ...]) -> bool:
+    return isinstance(item, Mapping) and all(isinstance(item.get(name), str) for name in needed)
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)[:_MOST_CHARS]
+    if isinstance(value, Mapping):
+        return {str(key): _harmless(item) for key, item in value.items()}
+    return [_harmless(item) for item in value] if isinstance(value, list) else value
+
+
+def _nonsense(host: str, name: str, value: object) -> HostProtocolError:
+    return HostProtocolError(
+        host,
+        f"Host '{host}' answered the probe with {name} = {plain(repr(value))[:100]}, which is not valid. "
+        "Another program than the supervisor answers there, or a login script changes its output.",
+    )
+
+
+def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that are shown to the user."""
+    gpus = facts.get("gpus") or []
+    offset_s = facts.get("clock_offset_s")
+    interfaces = [f"{one['name']} {one.get('address') or ''}".strip() for one in facts.get("interfaces") or []]
+    return {
+        "python": f"{facts.get('python')} ({facts.get('executable')})",
+        "torch": facts.get("torch") or "missing",
+        "gpus": [f"{gpu['name']} {size(gpu.get('memory_bytes'))}" for gpu in gpus] or "none",
+        "cpus": facts.get("cpu_count"),
+        "memory": size(facts.get("memory_bytes")),
+        "disk_free": size(facts.get("disk_free_bytes")),
+        "interfaces": interfaces,
+        "container_runtime": facts.get("container_runtime") or "none",
+        "clock_offset": "-" if offset_s is None else f"{offset_s:+.3f} s",
+    }
+
+
+def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
+    """Return the ids of the other stores that have used a host, according to its last probe.
+
+    :param own: id of this store
+    """
+    known = facts.get("stores")
+    found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
+    return [plain(store)[:_MOST_CHARS] for store in found[:_MOST_ITEMS]]
+
+
+def lock_problem(facts: Mapping[str, Any]) -> str | None:
+    """Return why a host's slot locks protect one account only.
+
+    None means that they protect all accounts, or that the host has reported nothing.
+    """
+    problem = facts.get("lock_problem")
+    if facts.get("lock_dir") or not isinstance(problem, str):
+        return None
+    return f"locks protect this account only, so another account can use the same slots. {problem}"
+
+
+def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
+    """Return warnings about a host. They do not prevent its registration."""
+    found = []
+    if not facts.get("torch"):
+        found.append(
+            f"Host '{host}': {facts.get('executable')} has no PyTorch, which training needs. On the host, "
+            f"run: {facts.get('executable')} -m pip install torch. Or name an interpreter that has it (--python, or "
+            "environment.python in the configuration)."
+        )
+    if problem := lock_problem(facts):
+        found.append(f"Host '{host}': {problem}")
+    offset_s = facts.get("clock_offset_s") or 0.0
+    if abs(offset_s) > CLOCK_LIMIT_S:
+        found.append(
+            f"Host '{host}': its clock is {offset_s:+.1f} s from the one here, more than {CLOCK_LIMIT_S:g} s. "
+            "Start time synchronisation there, e.g. chrony."
+        )
+    free_bytes = facts.get("disk_free_bytes")
+    if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
+        found.append(
+            f"Host '{host}': {size(free_bytes)} of disk are free, less than {size(LOW_DISK_BYTES)}. Free some space."
+        )
+    return found

@@ -1,0 +1,225 @@
+"""``airflow dtrain init`` and ``experiment create``: an experiment without writing a DAG."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli._output import FAILURE, NotNowError, UsageError, command, hint, note, show_one, user
+from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.searches import ExperimentView
+    from airflow_provider_dtrain.store.records.trials import Config
+    from airflow_provider_dtrain.store.store import Store
+
+DAG_FILE = """from airflow_provider_dtrain.dags import experiment_dag
+dag = experiment_dag()
+"""
+POLL_S = 1.0
+#: After this time without a plan, the command asks to check the scheduler.
+QUIET_S = 60.0
+
+
+@command
+def init(args: Namespace) -> None:
+    """Write the DAG file. A file of that name with other content is left unchanged."""
+    from airflow.configuration import conf
+
+    from airflow_provider_dtrain.dags import DAG_ID
+
+    folder = Path(args.folder or conf.get("core", "dags_folder")).expanduser()
+    path = folder / f"{DAG_ID}.py"
+    if path.exists() and path.read_text() != DAG_FILE:
+        raise UsageError(
+            f"{path} exists with other content. Move it away, or name another folder: airflow dtrain init FOLDER"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(DAG_FILE)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    if folder.resolve() == Path(conf.get("core", "dags_folder")).resolve():
+        note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
+    else:
+        note(f"Wrote {path}. Move it to a folder from which Airflow reads DAGs.")
+    hint("airflow dtrain experiment create CONFIG")
+
+
+@command
+def create(args: Namespace) -> int:
+    """Check and store configuration and code, and trigger the DAG.
+
+    With ``--follow``, exit 1 if the DAG run fails.
+    """
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    _ready(args.dag)
+    stored, code = _stored(hook, args)
+    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
+    row = {
+        "name": stored.document["name"], "dag": args.dag, "dag_run": _trigger(args.dag, conf),
+        "config_id": stored.config_id,
+    }  # fmt: skip
+    if not args.follow:
+        show_one(args, row)
+        hint("airflow dtrain experiment list")
+        return 0
+    if args.output == "table":
+        show_one(args, row)
+    result = _follow(hook.store, args.dag, row["dag_run"])
+    found = hook.store.list_experiments(dag_id=args.dag, run_id=row["dag_run"])
+    if args.output != "table":
+        facts = ("experiment_id", "state", "trials", "metric", "best", "best_trial")
+        show_one(args, {**row, **{name: getattr(found[0], name) if found else None for name in facts}})
+    return result
+
+
+def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
+    """Return the stored configuration and the digest of the stored code.
+
+    A configuration with a problem is not stored.
+    """
+    from airflow.configuration import conf
+
+    from airflow_provider_dtrain.cli._inputs import assemble, find_template, read
+    from airflow_provider_dtrain.cli.search import warn
+    from airflow_provider_dtrain.core.config import refuse_unsupported
+    from airflow_provider_dtrain.core.search.plan import outline, plan
+    from airflow_provider_dtrain.engine.submission.submit import put_code, render
+
+    source = read(args.config, what="configuration")
+    effective, pool = assemble(hook, source, args.template)
+    config = effective.config
+    refuse_unsupported(config, effective.origins)
+    # The task that plans would raise the same errors later.
+    plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
+    warn(config, outline(config))
+    folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
+    if not folder.is_dir():
+        what = "MODEL_DIR" if args.model_dir else "model_dir"
+        raise ConfigError([Problem(path=what, message=f"folder {folder} does not exist")], source=source.name)
+    _refuse_what_never_fits(hook, config, pool)
+    # --template is relative to the current folder, a template in the document to the document's folder.
+    template = find_template(hook, args.template, Path.cwd())
+    name = config.name or (Path(args.config).stem if args.config != "-" else args.dag)
+    return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
+
+
+def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: str) -> None:
+    """Raise an error if the hosts of the pool can never run a trial.
+
+    With ``on_unplaceable: wait`` the trial waits for other hosts instead.
+
+    :raises UnplaceableError: with the reason
+    """
+    from airflow_provider_dtrain.cli.explain import never_fits
+
+    hook.ensure_local()
+    reason = never_fits(hook.store, pool, config)
+    if reason and config.on_unplaceable == "fail":
+        raise UnplaceableError(reason)
+
+
+def _ready(dag_id: str) -> None:
+    """Raise an error if Airflow would not run the DAG now.
+
+    :raises NotNowError: Airflow does not know the DAG, or it is paused
+    :raises UsageError: the DAG was not made by ``experiment_dag()``
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.serialized_dag import SerializedDagModel
+
+    model = DagModel.get_dagmodel(dag_id)
+    if model is None or model.is_stale:
+        raise NotNowError(
+            f"Airflow knows no DAG {dag_id}. To write it, run: airflow dtrain init. To load it at once, run: "
+            "airflow dags reserialize"
+        )
+    known = SerializedDagModel.get_dag(dag_id)
+    if known is None or not {"config", "payload"} <= set(known.params):
+        raise UsageError(
+            f"The DAG {dag_id} cannot run an experiment: it was not made by experiment_dag(). To write one that can, "
+            "run: airflow dtrain init"
+        )
+    if model.is_paused:
+        raise NotNowError(f"The DAG {dag_id} is paused. To unpause it, run: airflow dags unpause {dag_id}")
+
+
+def _trigger(dag_id: str, conf: dict[str, Any]) -> str:
+    from airflow.api.client import get_current_api_client
+
+    run = get_current_api_client().trigger_dag(dag_id=dag_id, conf=conf, triggering_user_name=user())
+    return str((run or {})["dag_run_id"])
+
+
+def _follow(store: Store, dag_id: str, run_id: str) -> int:
+    """Print changes until the DAG run has ended, and return the exit code."""
+    note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
+    for state, view in _changes(store, dag_id, run_id):
+        last = state, view
+        if view is not None:
+            note(f"{time.strftime('%H:%M:%S')}  {_line(view)}")
+    state, view = last
+    if view is None:
+        note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
+    elif state == "success":
+        note(f"Experiment {view.experiment_id} succeeded.")
+        hint(f"airflow dtrain trial describe {view.best_trial or ''}".rstrip())
+    else:
+        note(f"Experiment {view.experiment_id} failed. {_cause(store, view)}")
+        hint(f"airflow dtrain trial list --experiment {view.experiment_id}")
+    return 0 if state == "success" else FAILURE
+
+
+def _cause(store: Store, view: ExperimentView) -> str:
+    """Return the cause of a failed experiment from the failures of its trials."""
+    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
+    first = next((one for one in trials if one.failure), None)
+    if first is None or first.failure is None:
+        return f"For the cause, see the log of the task experiment.best of DAG run {view.run_id}."
+    return f"Trial {first.trial_id}: {first.failure.get('message')}"
+
+
+def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, ExperimentView | None]]:
+    """Yield the state of the DAG run and the experiment at each change, until the DAG run ends."""
+    last, quiet_from = "", time.monotonic()
+    while True:
+        state = _run_state(dag_id, run_id)
+        found = store.list_experiments(dag_id=dag_id, run_id=run_id)
+        view, over = (found[0] if found else None), state in ("success", "failed")
+        now = f"{state} {_line(view) if view else ''}"
+        if now != last:
+            yield state, view
+        last = now
+        if over:
+            return
+        if view is None and time.monotonic() - quiet_from > QUIET_S:
+            note(f"The DAG run is {state} and has no plan yet. Check that Airflow's scheduler runs.")
+            quiet_from = time.monotonic()
+        time.sleep(POLL_S)
+
+
+def _run_state(dag_id: str, run_id: str) -> str:
+    import sqlalchemy as sa
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        query = sa.select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        return str(session.scalar(query) or "failed")
+
+
+def _line(view: ExperimentView) -> str:
+    states = ", ".join(f"{number} {state}" for state, number in sorted(view.trials.items()))
+    planned = view.max_trials - sum(view.trials.values())
+    parts = [part for part in (states, f"{planned} to come" if planned > 0 else "") if part]
+    best = "" if view.best is None else f"; best {view.metric} {view.best:.6g} (trial {view.best_trial})"
+    return f"experiment {view.experiment_id} '{view.name}': {', '.join(parts) or 'planned'}{best}"

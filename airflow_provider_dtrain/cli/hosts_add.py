@@ -1,0 +1,166 @@
+"""``airflow dtrain hosts add``: probes a machine, asks about its host key, and registers it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli._output import FAILURE, UsageError, command, confirm, hint, note, show_one, user
+from airflow_provider_dtrain.cli._probe_report import key_warnings, look, summary, warnings
+from airflow_provider_dtrain.errors import ConflictError, HostKeyError
+from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hosts.transport.ssh import HostKey
+    from airflow_provider_dtrain.store.records.trials import HostRecord
+
+DEFAULT_POOL = "default"
+KEY_TIMEOUT_S = 15.0
+
+
+class _Declined(Exception):
+    """Refusal of the host key by the user."""
+
+
+@command
+def add(args: Namespace) -> int:
+    """Probe a machine and register it."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    _check(args)
+    hook = DtrainHook()
+    if args.host in {host.name for host in hook.store.list_hosts()}:
+        raise ConflictError(
+            f"Host '{args.host}' is registered already. To probe it again: airflow dtrain hosts probe {args.host}. "
+            f"To change its slots or its pool: airflow dtrain hosts remove {args.host}, then hosts add again."
+        )
+    try:
+        draft = _draft(hook, args)
+    except _Declined:
+        note("Nothing was registered.")
+        return FAILURE
+    link, facts = look(hook, draft)
+    record = host_record_from_facts(
+        draft.name, pool=draft.pool, conn_id=draft.conn_id, facts=facts, hello=link.hello, slots=args.slots,
+        remote_dir=draft.remote_dir, state_dir=draft.state_dir, lock_dir=draft.lock_dir, python=args.python,
+        host_key=draft.host_key, address=args.address,
+    )  # fmt: skip
+    record = replace(record, pid_ns=None if record.pid_ns is None else str(record.pid_ns))
+    if not args.dry_run:
+        hook.store.add_host(record, by=user())
+    show_one(args, {"host": record.name, "pool": record.pool, **_slots(record), **summary(facts)})
+    for warning in [*key_warnings(record), *warnings(record.name, facts)]:
+        note(f"Warning: {warning}")
+    if args.dry_run:
+        note("Nothing was registered: --dry-run.")
+    else:
+        hint(f"airflow dtrain slots list --pool {record.pool}")
+    return 0
+
+
+def _check(args: Namespace) -> None:
+    is_local = args.host == LOCAL_HOST
+    if is_local and args.conn:
+        raise UsageError(
+            f"'{LOCAL_HOST}' is this machine and needs no connection. Name a machine behind SSH differently."
+        )
+    if not is_local and not args.conn:
+        raise UsageError(
+            f"Host '{args.host}' needs an Airflow connection: --conn CONN_ID. To add a connection, run: airflow "
+            f"connections add {args.host} --conn-type ssh --conn-host ADDRESS --conn-login USER"
+        )
+    if (args.pool or LOCAL_POOL) != LOCAL_POOL and is_local or args.pool == LOCAL_POOL and not is_local:
+        raise UsageError(f"Pool '{LOCAL_POOL}' holds the host '{LOCAL_HOST}' and no other host. Choose another pool.")
+    if is_local and args.accept_host_key:
+        raise UsageError(f"'{LOCAL_HOST}' is not reached by SSH, so it has no host key. Remove --accept-host-key.")
+
+
+def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
+    """Return the record with the fields that are needed to reach the machine."""
+    from airflow_provider_dtrain.store.records.trials import HostRecord
+
+    is_local = args.host == LOCAL_HOST
+    key = None if is_local else host_key(args.host, args.conn, args.accept_host_key)
+    return HostRecord(
+        name=args.host,
+        pool=args.pool or (LOCAL_POOL if is_local else DEFAULT_POOL),
+        slot_type="cpu",
+        slots=(),
+        conn_id=None if is_local else args.conn,
+        python=args.python or (hook.settings.local_python if is_local else "python3"),
+        remote_dir=args.remote_dir or hook.settings.remote_dir,
+        state_dir=args.state_dir,
+        lock_dir=args.lock_dir,
+        host_key=key,
+    )
+
+
+def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
+    """Return the key to pin for a host, or None if the connection or known_hosts holds it.
+
+    :param accepted: fingerprint that the user has compared already
+    :raises HostKeyError: the host shows another key, or standard input is not a terminal
+    """
+    from airflow_provider_dtrain.hosts.transport.ssh import fetch_host_key, hook_from_id
+
+    ssh = hook_from_id(conn_id)
+    vouched = _vouched(ssh)
+    if ssh.host_proxy_cmd:
+        if accepted is not None or not vouched:
+            raise HostKeyError(
+                name,
+                f"Host '{name}' is reached through a proxy command, so its key cannot be fetched beforehand. Add it "
+                "to known_hosts or to the connection's extra host_key.",
+            )
+        return None
+    if vouched and accepted is None:
+        return None
+    key = fetch_host_key(ssh.remote_host, int(ssh.port or 22), KEY_TIMEOUT_S)
+    if accepted is None:
+        _ask(name, ssh, key)
+    elif key.fingerprint != accepted:
+        raise HostKeyError(
+            name,
+            f"Host '{name}' shows the {key.type} key {key.fingerprint}, not {accepted}. Nothing was stored. Compare on "
+            "the host itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
+        )
+    return key.line
+
+
+def _vouched(ssh: SSHHook) -> bool:
+    """Return whether the connection or known_hosts holds the host's key."""
+    if ssh.host_key is not None:
+        return True
+    import paramiko
+
+    address = ssh.remote_host if int(ssh.port or 22) == 22 else f"[{ssh.remote_host}]:{ssh.port}"
+    with suppress(OSError, paramiko.SSHException):
+        known = paramiko.HostKeys(str(Path("~/.ssh/known_hosts").expanduser()))
+        return known.lookup(address) is not None
+    return False
+
+
+def _ask(name: str, ssh: SSHHook, key: HostKey) -> None:
+    note(f"Host '{name}' ({ssh.remote_host}:{ssh.port}) shows the {key.type} key {key.fingerprint}.")
+    note("Compare on the host: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (or the file of that type)")
+    if not sys.stdin.isatty():
+        raise HostKeyError(
+            name,
+            "This key is not accepted, and standard input is not a terminal, so you cannot be asked. Compare the key, "
+            f"then add: --accept-host-key {key.fingerprint}",
+        )
+    if not confirm("Accept it?", yes=False):
+        raise _Declined
+
+
+def _slots(record: HostRecord) -> dict[str, Any]:
+    device = record.slots[0].device_name if record.slots else None
+    return {"slots": f"{len(record.slots)} x {device or record.slot_type}"}

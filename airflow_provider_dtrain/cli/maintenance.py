@@ -1,0 +1,98 @@
+"""``airflow dtrain hold``: extends leases, so that runs survive a maintenance of the control side."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli._output import FAILURE, UsageError, command, hint, note, show, show_one, user
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.engine.upkeep.maintenance import Told
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.maintenance import Hold
+
+SHORTEST_S, LONGEST_S = 60.0, 7 * 86400.0
+#: A follower that read the store before the hold may send one more renewal of the usual length, with its next beat.
+BEAT_S = 6.0
+
+
+@command
+def hold(args: Namespace) -> int:
+    """Extend all leases, show the hold, or end it. Exit 1 if a host could not be notified."""
+    if sum((args.hold_for is not None, args.show, args.end)) != 1:
+        raise UsageError("hold needs exactly one of --for TIME (airflow dtrain hold --for 1h), --show and --end.")
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    if args.show:
+        return _show(args, hook)
+    return _end(args, hook) if args.end else _begin(args, hook, args.hold_for)
+
+
+def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
+    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
+
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise UsageError(f"--for must be from 1 minute to 7 days, got {seconds:g} s.")
+    store = hook.store
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    found = store.set_hold(until, by=user(), reason=args.reason or "")
+    runs = live_runs(hook)
+    told = tell_hosts(hook, runs, _lease_s(hook, seconds))
+    if runs:
+        # Repeat after one beat: a follower may have renewed with the usual length in the meantime.
+        time.sleep(BEAT_S)
+        told = tell_hosts(hook, live_runs(hook), _lease_s(hook, store.hold_left_s()))
+    note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
+    code = _report(args, told, until)
+    hint("airflow dtrain hold --end, once the maintenance is over")
+    return code
+
+
+def _end(args: Namespace, hook: DtrainHook) -> int:
+    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
+
+    if not hook.store.end_hold(by=user()):
+        note("There is no hold.")
+        return 0
+    told = tell_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
+    if all(one.problem is None for one in told):
+        hook.store.leases_shortened()
+    note(f"Leases last {hook.settings.orphan_timeout_s:g} s again.")
+    return _report(args, told, None)
+
+
+def _lease_s(hook: DtrainHook, seconds: float) -> float:
+    usual_s = hook.settings.orphan_timeout_s
+    return max(usual_s, seconds) if usual_s else 0.0
+
+
+def _report(args: Namespace, told: list[Told], until: datetime | None) -> int:
+    rows: list[dict[str, Any]] = [
+        {"host": one.host, "runs": list(one.runs), "told": one.problem is None, "until": until, "problem": one.problem}
+        for one in told
+    ]
+    show(args, rows, empty="Nothing runs on any host.")
+    failed = [one.host for one in told if one.problem is not None]
+    if failed:
+        note(
+            f"Not notified: {', '.join(failed)}. Runs there end themselves after the usual time without a renewal. "
+            "Repair the connection to these hosts and run the command again."
+        )
+    return FAILURE if failed else 0
+
+
+def _show(args: Namespace, hook: DtrainHook) -> int:
+    found: Hold | None = hook.store.hold()
+    if found is None:
+        if args.output == "table":
+            note(f"There is no hold: leases last {hook.settings.orphan_timeout_s:g} s.")
+        else:
+            show_one(args, {"until": None, "by": None, "reason": None})
+        return 0
+    show_one(args, {"until": found.until, "by": found.by, "reason": found.reason or None})
+    return 0

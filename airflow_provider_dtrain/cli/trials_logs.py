@@ -1,0 +1,163 @@
+"""``airflow dtrain trial logs``: logs of ranks, read from their hosts, or the tail that the store has."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.cli._output import NOT_NOW, command, note, size
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
+from airflow_provider_dtrain.hosts.channel.answers import piece_of
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import AttemptView, RankView
+
+CHUNK_BYTES = 2**20
+POLL_S = 1.0
+CALL_TIMEOUT_S = 30.0
+# Colours stay. All other control sequences are escaped, because a host could control the terminal by them.
+_STEERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
+
+
+@command
+def logs(args: Namespace) -> int:
+    """Print the log of one rank or of all ranks. Exit 3 if there is none yet."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    reader = _Reader(DtrainHook(), args)
+    view = reader.chosen()
+    reader.show(view)
+    if not args.follow:
+        if view.run is None:
+            note(f"Attempt {view.number} waits for its slots: {view.reason or 'no reason known yet'}")
+        return NOT_NOW if view.run is None else 0
+    reader.follow(view)
+    return 0
+
+
+class _Reader:
+    """Reader that prints new output of the chosen ranks, attempt after attempt."""
+
+    def __init__(self, hook: DtrainHook, args: Namespace) -> None:
+        if args.tail and (args.start is not None or args.end is not None):
+            raise UserError(
+                "--tail counts from the end of the log, --from and --to from its start: they cannot be combined."
+            )
+        self.hook, self.store, self.args = hook, hook.store, args
+        self.tails: dict[tuple[str, int], _Tail] = {}
+
+    def chosen(self) -> AttemptView:
+        """Return the requested attempt.
+
+        :raises NotFoundError: the trial has no such attempt
+        """
+        trial = self.store.trial(self.args.trial_id)
+        if self.args.attempt is None:
+            return self.store.attempt(trial.attempt_id)
+        for view in self.store.trial_attempts(trial.trial_id):
+            if view.number == self.args.attempt:
+                return view
+        raise NotFoundError(f"Trial {trial.trial_id} has no attempt {self.args.attempt}; it has {trial.attempts}.")
+
+    def follow(self, view: AttemptView) -> None:
+        """Print new output until the trial, or the requested attempt, ends."""
+        while True:
+            view = self.store.attempt(view.attempt_id)
+            self.show(view)
+            if view.ended_at is None:
+                time.sleep(POLL_S)
+                continue
+            trial = self.store.trial(view.trial_id)
+            if self.args.attempt is not None or trial.attempt_id == view.attempt_id:
+                note(f"Attempt {view.number} of trial {trial.trial_id} has ended: {view.state}.")
+                return
+            view = self.store.attempt(trial.attempt_id)
+            note(f"Attempt {view.number} begins.")
+
+    def show(self, view: AttemptView) -> None:
+        """Print all new output. An attempt without a grant has none.
+
+        :raises NotFoundError: the attempt has no such rank
+        """
+        if view.run is None:
+            return
+        ranks = self.store.ranks(view.attempt_id)
+        wanted = ranks if self.args.all else [rank for rank in ranks if rank.rank == self.args.rank]
+        if ranks and not wanted:
+            raise NotFoundError(f"Attempt {view.number} has no rank {self.args.rank}; it has 0 to {len(ranks) - 1}.")
+        for rank in wanted:
+            key = view.run, rank.rank
+            if key not in self.tails:
+                self.tails[key] = _Tail(self.hook, view.run, rank, self.args)
+            self.tails[key].pump(rank, is_over=view.ended_at is not None)
+
+
+class _Tail:
+    """Log of one rank, from the offset up to which it has been printed."""
+
+    def __init__(self, hook: DtrainHook, run: str, rank: RankView, args: Namespace) -> None:
+        self.hook, self.run, self.args = hook, run, args
+        self.stream = f"rank{rank.rank}.log"
+        self.prefix = f"[rank {rank.rank}] ".encode() if args.all else b""
+        self.offset = -1024 * args.tail if args.tail else args.start or 0
+        #: Nothing is printed from this byte on.
+        self.end: int | None = args.end
+        self.rest = b""
+        self.failed = False
+
+    def pump(self, rank: RankView, *, is_over: bool) -> None:
+        """Print the log beyond the offset from the host, or the tail in the store if the host does not answer."""
+        if self.failed and not self.args.follow:
+            return
+        try:
+            self._read(rank)
+            self.failed = False
+        except DtrainError as error:
+            if self.failed and not is_over:
+                return
+            first, self.failed = not self.failed, True
+            if first:
+                note(f"The log of rank {rank.rank} cannot be read from its host: {error}")
+            if self.offset <= 0 and (is_over or not self.args.follow):
+                note(f"The store has its end, {size(len(rank.log_tail))}:")
+                self._print(rank.log_tail.encode())
+        if is_over or not self.args.follow:
+            self._print(b"", is_end=True)
+
+    def _read(self, rank: RankView) -> None:
+        link = self.hook.link(self.hook.store.get_host(rank.host))
+        while self.end is None or self.offset < self.end:
+            length = CHUNK_BYTES if self.end is None else min(CHUNK_BYTES, self.end - self.offset)
+            call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=length)
+            answer = call.result(CALL_TIMEOUT_S + 5)
+            piece = piece_of(rank.host, answer, offset=self.offset, length=length)
+            data, start = piece.data, piece.offset
+            if self.end is not None:
+                start = min(start, self.end)
+                data = data[: self.end - start]
+            freed = start - self.offset if 0 <= self.offset < start else 0
+            if freed:
+                self._print(f"\n[bytes {self.offset} to {start} ({size(freed)}) were left out by log_limit]\n".encode())
+            self._print(data)
+            self.offset = start + len(data)
+            if not (data or freed) or self.offset >= piece.size:
+                return
+
+    def _print(self, data: bytes, *, is_end: bool = False) -> None:
+        if sys.stdout.isatty():
+            data = _STEERS.sub(lambda found: repr(found.group())[2:-1].encode(), data)
+        if self.prefix:
+            lines = (self.rest + data).split(b"\n")
+            self.rest = lines.pop()
+            if is_end and self.rest:
+                lines.append(self.rest)
+                self.rest = b""
+            data = b"".join(self.prefix + line + b"\n" for line in lines)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()

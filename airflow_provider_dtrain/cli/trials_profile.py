@@ -1,0 +1,128 @@
+"""``airflow dtrain trial profile``: timings of the parts of a batch, and system metrics of the hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.cli._output import cell, command, dump, note, show, size
+from airflow_provider_dtrain.core.event_log import read_samples
+from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+from airflow_provider_dtrain.hosts.channel.answers import piece_of
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+    from airflow_provider_dtrain.store.store import Store
+
+CHUNK_BYTES = 2**20
+CALL_TIMEOUT_S = 30.0
+#: Most bytes that are read of a host's samples: the size at which the supervisor stops writing them.
+SAMPLES_MOST_BYTES = 64 << 20
+
+
+@command
+def profile(args: Namespace) -> None:
+    """Show timings of batches and system metrics of an attempt."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    view = _chosen(hook.store, args)
+    timings, system = _timings(hook.store, view), _system(hook, view)
+    if args.output != "table":
+        dump(args.output, {"trial": view.trial_id, "attempt": view.number, "timings": timings, "system": system})
+        return
+    show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has reported no timings yet.")
+    _explain(timings)
+    print()
+    show(args, [_system_row(row) for row in system], empty="No system metrics could be read.")
+
+
+def _chosen(store: Store, args: Namespace) -> AttemptView:
+    trial = store.trial(args.trial_id)
+    if args.attempt is None:
+        return store.attempt(trial.attempt_id)
+    for view in store.trial_attempts(trial.trial_id):
+        if view.number == args.attempt:
+            return view
+    raise NotFoundError(f"Trial {trial.trial_id} has no attempt {args.attempt}; it has {trial.attempts}.")
+
+
+def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
+    """Return a row per rank and timing, from the reports of the ranks in the store."""
+    by_rank: dict[int, list[Any]] = {}
+    for event in store.events(view.attempt_id, kinds=("timings",)):
+        rank = event.stream.removeprefix("rank").partition(".")[0]
+        by_rank.setdefault(int(rank) if rank.isdigit() else -1, []).append(event.body)
+    return [row for rank, bodies in sorted(by_rank.items()) for row in _rank_timings(rank, bodies)]
+
+
+def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
+    """Return a row per timing. Sampled timings have no total."""
+    rows = []
+    for name, sums in total_timings(summaries).items():
+        sampled = name in SAMPLED_TIMINGS
+        total = {"total_s": None} if sampled else {}
+        rows.append({"rank": rank, "timing": name, **sums, **total, "sampled": sampled})
+    return rows
+
+
+def _explain(timings: list[dict[str, Any]]) -> None:
+    """Print notes on how to read the rows."""
+    names = {row["timing"] for row in timings}
+    if "train_batch" in names:
+        note("train_batch contains backward and step_optimizer: the rows do not add up to the time of a batch.")
+    for name in sorted(names & SAMPLED_TIMINGS):
+        note(f"{name} is sampled, one batch out of many: it has no total.")
+
+
+def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
+    """Return a row per host, device and metric, read from the hosts."""
+    rows = []
+    for host in view.placement if view.run else ():
+        try:
+            ranges = system_ranges(read_samples(_samples(hook, host, str(view.run))))
+        except (DtrainError, TimeoutError) as error:
+            note(f"The system metrics of host '{host}' cannot be read: {error}")
+            continue
+        rows += [
+            {"host": host, "gpu": device or None, "metric": name, "unit": SYSTEM_METRICS[name], **found}
+            for (device, name), found in sorted(ranges.items(), key=lambda pair: pair[0][0])
+        ]
+    return rows
+
+
+def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
+    """Return the complete lines of a run's samples on a host."""
+    link, data = hook.link(hook.store.get_host(host)), bytearray()
+    while len(data) < SAMPLES_MOST_BYTES:
+        call = link.call("read", run=run, stream="samples", offset=len(data), length=CHUNK_BYTES)
+        piece = piece_of(host, call.result(CALL_TIMEOUT_S), offset=len(data), length=CHUNK_BYTES)
+        data += piece.data
+        # Only the last part of the file is shorter.
+        if len(piece.data) < CHUNK_BYTES or len(data) >= piece.size:
+            break
+    return bytes(data[: data.rfind(b"\n") + 1])
+
+
+def _timing_row(row: dict[str, Any]) -> dict[str, Any]:
+    times = {name: f"{1e3 * row[name]:.3f} ms" for name in ("mean_s", "max_s")}
+    return {
+        "rank": row["rank"], "timing": row["timing"], "count": int(row["count"]), "mean": times["mean_s"],
+        "max": times["max_s"], "total": "sampled" if row["sampled"] else f"{row['total_s']:.3f} s",
+    }  # fmt: skip
+
+
+def _system_row(row: dict[str, Any]) -> dict[str, Any]:
+    in_bytes = row["unit"].startswith("bytes")
+    after = row["unit"].removeprefix("bytes") if in_bytes else f" {row['unit']}"
+
+    def shown(value: float) -> str:
+        return (size(value) if in_bytes else cell(round(float(value), 1))) + after
+
+    return {
+        "host": row["host"], "gpu": row["gpu"], "metric": row["metric"],
+        **{name: shown(row[name]) for name in ("min", "mean", "max")}, "samples": int(row["count"]),
+    }  # fmt: skip

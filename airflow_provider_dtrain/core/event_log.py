@@ -1,0 +1,214 @@
+"""Reader for events files of a host, with ``<crc32, 8 hex digits> <JSON>`` per line.
+
+Every line becomes an event or a refusal.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, is_count, is_number, parse_object
+
+#: Longest line, including its newline. Hosts send whole lines within a window of this size, and the training
+#: library writes no longer line.
+LINE_LIMIT_BYTES = 1 << 20
+MAX_DEPTH = 16
+#: More than a line of :data:`LINE_LIMIT_BYTES` usually holds; `{},{},...` takes 25 MiB as objects.
+MAX_VALUES = 300_000
+#: Metrics of one report, and characters of one name.
+METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
+#: Years up to 5138 are dates in every database.
+_LATEST = 1e11
+#: Kinds that only a supervisor writes, and those that only the control side does.
+SUPERVISOR_KINDS = frozenset({"prepared", "started", "exit", "ended"})
+OWN_KINDS = frozenset({"gap"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """Writer of a file.
+
+    :param rank: None for a host's supervisor
+    :param ranks: all ranks of the host
+    """
+
+    rank: int | None
+    ranks: frozenset[int]
+
+
+class Line(NamedTuple):
+    """Line of an events file."""
+
+    #: Position in the frame, and length with the newline; bytes.
+    start: int
+    size: int
+    #: None when it was refused.
+    event: dict[str, Any] | None
+    #: Code of the refusal: ``corrupt``, ``invalid`` or ``unfinished``; and its text.
+    code: str = ""
+    reason: str = ""
+
+
+class _Refused(Exception):
+    """A line is not an event.
+
+    :param code: as in :class:`Line`
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+def read_lines(data: bytes, source: Source) -> Iterator[Line]:
+    """Yield every line of a frame, in order. Raises nothing.
+
+    :param data: bytes of an events file
+    """
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1
+        if not end:
+            yield Line(start, len(data) - start, None, "unfinished", "a line without a newline at its end")
+            return
+        try:
+            event = _parse(data[start : end - 1])
+            _check(event, source)
+            yield Line(start, end - start, event)
+        except _Refused as error:
+            yield Line(start, end - start, None, error.code, str(error))
+        start = end
+
+
+def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the measurements of a samples file. Damaged lines are left out."""
+    for line in data.split(b"\n"):
+        try:
+            yield _parse(line)
+        except _Refused:
+            continue
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    if len(line) >= LINE_LIMIT_BYTES:
+        raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes; at most {LINE_LIMIT_BYTES:,} are accepted")
+    checksum, _, body = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(body):
+        raise _Refused("corrupt", f"checksum {checksum[:8]!r} does not match its {len(body)} bytes")
+    try:
+        event = parse_object(body, depth=MAX_DEPTH, values=MAX_VALUES)
+    except UntrustedInputError as error:
+        raise _Refused("invalid", str(error)) from None
+    at, kind = event.get("at"), event.get("kind")
+    if not is_count(event.get("seq")) or not is_number(at) or not 0 <= float(at or 0) < _LATEST:
+        raise _Refused("invalid", "an event without a valid seq or at")
+    if not isinstance(kind, str) or not 0 < len(kind) < 64 or not kind.isprintable():
+        raise _Refused("invalid", "an event without a valid kind")
+    return event
+
+
+def _check(event: Mapping[str, Any], source: Source) -> None:
+    kind = event["kind"]
+    # A supervisor writes no other kinds, so the number of its events is bounded.
+    if kind in OWN_KINDS or (kind in SUPERVISOR_KINDS) != (source.rank is None):
+        writer = "a supervisor" if source.rank is None else f"rank {source.rank}"
+        raise _Refused("invalid", f"an event '{kind}', which {writer} may not write")
+    for name, fits in _FIELDS.get(kind, {}).items():
+        if not fits(event.get(name), source):
+            raise _Refused("invalid", f"an event '{kind}' whose '{name}' is {_shown(event.get(name))}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "missing"
+    text = ascii(value) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# -- fields ----------------------------------------------------------------------------------------
+_Check = Callable[[Any, Source], bool]
+
+
+def _maybe(fits: _Check) -> _Check:
+    return lambda value, source: value is None or fits(value, source)
+
+
+def _text(limit: int) -> _Check:
+    return lambda value, _: isinstance(value, str) and len(value) <= limit
+
+
+def _count(value: Any, _: Source) -> bool:
+    return is_count(value)
+
+
+def _number(value: Any, _: Source) -> bool:
+    return is_number(value)
+
+
+def _flag(value: Any, _: Source) -> bool:
+    return isinstance(value, bool)
+
+
+def _exit_code(value: Any, _: Source) -> bool:
+    return type(value) is int and abs(value) < 2**31
+
+
+def _own_rank(value: Any, source: Source) -> bool:
+    return type(value) is int and value in source.ranks
+
+
+def _metrics(value: Any, _: Source) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= METRICS_LIMIT
+        and all(0 < len(name) <= METRIC_NAME_LIMIT and name.isprintable() for name in value)
+        and all(number is None or is_number(number) for number in value.values())
+    )
+
+
+def _texts(value: Any, _: Source) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) and len(item) <= 4096 for item in value)
+
+
+def _error(value: Any, _: Source) -> bool:
+    return isinstance(value, dict) and all(text is None or isinstance(text, str) for text in value.values())
+
+
+def _started(value: Any, source: Source) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(rank, dict) and _own_rank(rank.get("rank"), source) and is_count(rank.get("pid")) for rank in value
+    )
+
+
+def _timings(value: Any, _: Source) -> bool:
+    return isinstance(value, dict) and len(value) <= METRICS_LIMIT and all(isinstance(v, dict) for v in value.values())
+
+
+_REPORT: Mapping[str, _Check] = {"step": _count, "metrics": _metrics, "epoch": _maybe(_number)}
+#: Kind -> field -> check of its value, which is None when the field is missing. Other kinds are stored as they are.
+_FIELDS: Mapping[str, Mapping[str, _Check]] = {
+    "prepared": {"port": _maybe(_count)},
+    "started": {"ranks": _started},
+    "exit": {
+        "rank": _own_rank, "exit_code": _maybe(_exit_code), "error": _maybe(_error), "log_tail": _maybe(_text(1 << 16)),
+        "sent_signal": _maybe(_flag),
+    },
+    "ended": {"reason": _text(64), "cause": _maybe(_text(64)), "first_failure": _maybe(_count)},
+    "init": dict.fromkeys(("device", "backend", "torch"), _maybe(_text(256))),
+    "first_step": {},
+    "report": _REPORT,
+    "validation": _REPORT,
+    "checkpoint": {
+        "step": _count, "path": _text(4096), "size_bytes": _maybe(_count), "sha256": _maybe(_text(64)),
+        "metrics": _maybe(_metrics), "removed": _maybe(_texts),
+    },
+    "rung": {"rung": _count, "units": _maybe(_count), "metric": _maybe(_number), "step": _maybe(_count)},
+    "result": {},
+    "returned": {"json": _text(LINE_LIMIT_BYTES), "part": _maybe(_count), "parts": _maybe(_count)},
+    "stopped": {"step": _maybe(_count)},
+    "invalid_hp": {"reason": _maybe(_text(1 << 16))},
+    "timings": {"batches": _maybe(_count), "names": _timings},
+}  # fmt: skip

@@ -1,0 +1,275 @@
+"""Launch plans: ranks, environment and command of each host, from a placement."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_dtrain.core.launch.network import NetworkChoice, choose_network, connect_targets, pairs_to_check
+from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.errors import ConfigError, Problem
+
+__all__ = [
+    "RESERVED_VARIABLES",
+    "HostFacts",
+    "LaunchFacts",
+    "NetworkChoice",
+    "build_plans",
+    "choose_network",
+    "connect_targets",
+    "entrypoint_argv",
+    "pairs_to_check",
+    "rank_order",
+]
+
+PROTOCOL = 1
+#: The slot index of the one rank that has no slot.
+NO_SLOT = -1
+#: Limit of Linux for one string of an environment (MAX_ARG_STRLEN), including its final NUL.
+MAX_VARIABLE_BYTES = 131_072
+
+#: Set for every rank by these plans or by the supervisor. A user's value would be lost or break the gang.
+RESERVED_VARIABLES: frozenset[str] = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
+        *("DTRAIN_RUN", "DTRAIN_RUN_DIR", "DTRAIN_EVENTS", "DTRAIN_CONTEXT", "DTRAIN_CHECKPOINT_DIR"),
+        *("DTRAIN_SLOT", "DTRAIN_SECRETS", "DTRAIN_HPARAMS", "DTRAIN_TRIAL_SEED", "DTRAIN_LATEST_CHECKPOINT"),
+    }
+)
+
+_SHELL_WORDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", "2>", "2>&1"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """Facts that differ between the hosts of a gang."""
+
+    #: Slot index -> UUID of its device; None or absent for a CPU slot.
+    devices: Mapping[int, str | None] = field(default_factory=dict)
+    #: Interpreter for ``python`` in the command; None: the supervisor's own.
+    python: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFacts:
+    """Facts of an attempt that are the same for all of its hosts."""
+
+    #: ``t<trial>.<attempt>.<token>``
+    run: str
+    #: Id of the store that granted the slots.
+    store: str
+    token: int
+    argv: Sequence[str]
+    #: Drawn at random once per launch: distinguishes it from one of the same name that a restored store has lost.
+    launch: str | None = None
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    #: None only until the hosts have answered. No interface is set then.
+    network: NetworkChoice | None = None
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    #: 0 .. 2^31-1
+    trial_seed: int = 0
+    #: Path on the hosts; None at the first attempt.
+    latest_checkpoint: str | None = None
+    #: Where rank 0 writes checkpoints; None: the run folder of its host.
+    checkpoint_dir: str | None = None
+    #: The user's ``environment.variables``.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0
+    max_restarts: int = 0
+    #: SHA-256 of the packed user code and of the training library.
+    payload: str | None = None
+    library: str | None = None
+    #: Any JSON object; the training library reads it.
+    context: Mapping[str, Any] = field(default_factory=dict)
+    port_range: tuple[int, int] | None = None
+    grace_s: float = 30
+    #: 0: the run never ends by itself.
+    orphan_timeout_s: float = 900
+    prepare_timeout_s: float = 120
+    timeout_s: float | None = None
+    log_limit_bytes: int = 256 * 1024 * 1024
+    #: Seconds between two samples of the system's metrics; 0: no samples.
+    sampling_interval_s: float = 0
+    #: The pool's slots are CPU slots.
+    has_cpu_slots: bool = False
+
+
+def rank_order(placement: Placement) -> list[str]:
+    """Return the hosts in the order in which ranks are numbered: most slots first, then by name.
+
+    Rank 0 runs on the first one. The order depends on nothing else, so that a restart on the same slots
+    gives every process the same rank.
+    """
+    return sorted(placement.slots, key=lambda host: (-len(placement.slots[host]), host))
+
+
+def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str, Any]]:
+    """Return the launch plan of each host in rank order, as plain JSON data.
+
+    :param placement: the slots of the gang; a host without slots runs one process without a slot
+    :raises ConfigError: a variable of the user has a reserved name or cannot be set; names all of them at once
+    """
+    common = _common_variables(facts)
+    order = rank_order(placement)
+    slots = {host: placement.slots[host] or (NO_SLOT,) for host in order}
+    world_size = sum(map(len, slots.values()))
+    plans, first_rank = {}, 0
+    for group_rank, host in enumerate(order):
+        place = _Place(host, slots[host], first_rank, group_rank, len(order), world_size)
+        plans[host] = _plan(place, facts, common)
+        first_rank += len(slots[host])
+    return plans
+
+
+def entrypoint_argv(entrypoint: str | Sequence[str]) -> list[str]:
+    """Return the command as an argument vector.
+
+    A string is split by the rules of POSIX quoting. No shell runs it.
+
+    :raises ConfigError: it is empty, a quote is open, or it uses the syntax of a shell
+    """
+    if not isinstance(entrypoint, str):
+        argv = [str(word) for word in entrypoint]
+        return argv if argv and argv[0] else _refuse("is empty")
+    try:
+        argv = shlex.split(entrypoint)
+    except ValueError as error:
+        return _refuse(f"{entrypoint!r} cannot be split into words: {str(error).lower()}")
+    if not argv:
+        return _refuse("is empty")
+    if _ASSIGNMENT.match(argv[0]):
+        return _refuse(f"begins with the assignment {argv[0]!r}; set it in environment.variables")
+    shell = [word for word in argv if word in _SHELL_WORDS]
+    if shell:
+        return _refuse(f"uses {shell[0]!r}, but no shell runs it; use a script, or a list such as [bash, -c, ...]")
+    return argv
+
+
+def _refuse(message: str) -> list[str]:
+    raise ConfigError([Problem(path="entrypoint", message=message)])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Part of one host in the gang."""
+
+    host: str
+    slots: tuple[int, ...]
+    first_rank: int
+    group_rank: int
+    group_world_size: int
+    world_size: int
+
+
+def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str, Any]:
+    host = facts.hosts.get(place.host, HostFacts())
+    return {
+        "protocol": PROTOCOL,
+        "run": facts.run,
+        "store": facts.store,
+        "token": facts.token,
+        "launch": facts.launch,
+        "host": place.host,
+        "group_rank": place.group_rank,
+        "group_world_size": place.group_world_size,
+        "world_size": place.world_size,
+        "ranks": [_rank(place, local, host) for local in range(len(place.slots))],
+        "argv": list(facts.argv),
+        "python": host.python,
+        "env": _interface_variables(facts.network, place.host) | common,
+        "payload": facts.payload,
+        "library": facts.library,
+        "context": dict(facts.context),
+        "port_range": list(facts.port_range) if facts.port_range else None,
+        "master_local": place.first_rank == 0,
+        "grace_s": facts.grace_s,
+        "orphan_timeout_s": facts.orphan_timeout_s,
+        "prepare_timeout_s": facts.prepare_timeout_s,
+        "timeout_s": facts.timeout_s,
+        "log_limit_bytes": facts.log_limit_bytes,
+        "sampling_interval_s": facts.sampling_interval_s,
+        "cpu_slots": facts.has_cpu_slots,
+    }
+
+
+def _rank(place: _Place, local_rank: int, host: HostFacts) -> dict[str, Any]:
+    rank, slot = place.first_rank + local_rank, place.slots[local_rank]
+    env = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": place.world_size,
+        "LOCAL_WORLD_SIZE": len(place.slots),
+        "GROUP_RANK": place.group_rank,
+        "GROUP_WORLD_SIZE": place.group_world_size,
+        # There is one role, so its ranks are those of the gang.
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": place.world_size,
+        "DTRAIN_SLOT": slot,
+    }
+    return {
+        "rank": rank,
+        "local_rank": local_rank,
+        "slot": slot,
+        "device": host.devices.get(slot),
+        "env": {name: str(value) for name, value in env.items()},
+    }
+
+
+def _interface_variables(network: NetworkChoice | None, host: str) -> dict[str, str]:
+    if network is None or host not in network.interfaces:
+        return {}
+    name = network.interfaces[host]
+    # NCCL treats a bare name as a prefix, and "=" makes it exact. Gloo accepts exact names only.
+    return {"NCCL_SOCKET_IFNAME": f"={name}", "GLOO_SOCKET_IFNAME": name}
+
+
+def _common_variables(facts: LaunchFacts) -> dict[str, str]:
+    problems = [problem for name, value in facts.variables.items() for problem in _variable_problems(name, value)]
+    hparams, complaint = _hparams_json(facts.hparams)
+    if complaint:
+        problems.append(Problem(path="hyperparameters", message=complaint))
+    if problems:
+        raise ConfigError(problems)
+    contract = {
+        "TORCHELASTIC_RESTART_COUNT": str(facts.restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(facts.max_restarts),
+        # Rank 0 serves the store of the rendezvous itself: no launcher does it for the ranks.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "DTRAIN_HPARAMS": hparams,
+        "DTRAIN_TRIAL_SEED": str(facts.trial_seed),
+    }
+    optional = {"DTRAIN_LATEST_CHECKPOINT": facts.latest_checkpoint, "DTRAIN_CHECKPOINT_DIR": facts.checkpoint_dir}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return dict(facts.variables) | contract | given
+
+
+def _hparams_json(hparams: Mapping[str, Any]) -> tuple[str, str | None]:
+    try:
+        text = json.dumps(dict(hparams), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return "", f"cannot be written as JSON: {error}"
+    size_bytes = len(f"DTRAIN_HPARAMS={text}".encode())
+    if size_bytes >= MAX_VARIABLE_BYTES:
+        return "", f"are {size_bytes:,} bytes as JSON, but Linux allows {MAX_VARIABLE_BYTES:,}; put tables into a file"
+    return text, None
+
+
+def _variable_problems(name: str, value: str) -> list[Problem]:
+    path = f"environment.variables.{name}"
+    if name in RESERVED_VARIABLES:
+        return [Problem(path=path, message="is set for every rank by the launch and cannot be set here")]
+    if not name or "=" in name or "\0" in name + value:
+        return [Problem(path=path, message="is not a valid name of a variable, or its value has a NUL byte")]
+    if len(f"{name}={value}".encode()) >= MAX_VARIABLE_BYTES:
+        return [Problem(path=path, message=f"is longer than the {MAX_VARIABLE_BYTES:,} bytes that Linux allows")]
+    return []

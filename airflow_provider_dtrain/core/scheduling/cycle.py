@@ -1,0 +1,215 @@
+"""One pass over the state of a pool: grants, claims and reservations in the order of the requests."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.core.scheduling.placement import find
+from airflow_provider_dtrain.core.scheduling.preemption import Search
+from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON, may_interrupt
+from airflow_provider_dtrain.core.scheduling.queue import Key, Kind, Shape, Waiter
+from airflow_provider_dtrain.core.scheduling.reservations import Reserving, due, is_for_good
+from airflow_provider_dtrain.core.scheduling.unschedulable import NO_HOSTS, works
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Reservation of hosts, with the facts that decide which other requests may start on them."""
+
+    holder: Waiter
+    key: Key
+    #: Gangs that the holder may never preempt are in its way.
+    is_for_good: bool
+    #: Seconds until every gang there has ended; None: not known.
+    due_s: float | None
+
+
+class Pass:
+    """State of one pass: the requests that it has yet to consider.
+
+    Within a pass, slots are only taken, and the order goes from requests that may preempt more gangs to requests
+    that may preempt fewer. So when the first request of a lane cannot start, none of the lane can, and the pass
+    skips the lane.
+    """
+
+    def __init__(self, state: Scheduler) -> None:
+        self.state = state
+        self.grants: list[tuple[str, Placement]] = []
+        self.preemptions: list[tuple[str, str]] = []
+        #: First requests of lanes (0, their kind) and single requests (1, None).
+        self._todo: list[tuple[Key, int, Kind | None]] = []
+        self._unreservable: set[Shape] = set()
+        self._reservations: list[Reservation] | None = None
+        self._is_stale = True
+
+    def run(self) -> tuple[Sequence[tuple[str, Placement]], Sequence[tuple[str, str]]]:
+        """Return the grants and the preemptions, (gang, claimant), of one pass over the whole queue."""
+        while self._is_stale:
+            self._begin()
+            while self._todo and not self._is_stale:
+                key, _, kind = heapq.heappop(self._todo)
+                self._next(key, kind)
+            # Slots that are kept for a request whose group has reached its cap may serve other requests.
+            self._is_stale = self.state.drop_senseless() or self._is_stale
+        return self.grants, self.preemptions
+
+    def _begin(self) -> None:
+        self._is_stale, self._reservations = False, None
+        self._unreservable.clear()
+        self._todo.clear()
+        for kind in self.state.lanes.by_kind:
+            self._push_lane(kind)
+        for waiter in self.state.lanes.special.values():
+            heapq.heappush(self._todo, (self.state.lanes.key(waiter), 1, None))
+
+    def _push_lane(self, kind: Kind) -> None:
+        lane = self.state.lanes.by_kind.get(kind)
+        first = lane.first() if lane is not None else None
+        if first is not None:
+            heapq.heappush(self._todo, (self.state.lanes.key(first), 0, kind))
+
+    def _next(self, key: Key, kind: Kind | None) -> None:
+        if kind is None:
+            self._next_by_itself(key)
+            return
+        lane = self.state.lanes.by_kind.get(kind)
+        waiter = lane.first() if lane is not None else None
+        if waiter is None:
+            return
+        # A grant to its group after the lane was pushed moves the request back.
+        if self.state.lanes.key(waiter) != key or self._look_at(waiter):
+            if not self._is_stale:
+                self._push_lane(kind)
+        elif kind.has_max_runtime:
+            self._push_short(kind)
+
+    def _next_by_itself(self, key: Key) -> None:
+        waiter = self.state.waiting.get(key.request_id)
+        if waiter is None or self.state.shares.is_capped(waiter):
+            return
+        now = self.state.lanes.key(waiter)
+        if now == key:
+            self._look_at(waiter)
+        else:
+            heapq.heappush(self._todo, (now, 1, None))
+
+    def _push_short(self, kind: Kind) -> None:
+        """Push the requests behind a lane's first one that end before a reservation is due."""
+        latest = max((held.due_s for held in self.held() if held.due_s is not None), default=-1.0)
+        for waiter in self.state.lanes.by_kind[kind].members.values():
+            runtime = waiter.request.max_runtime_s
+            if runtime is not None and runtime <= latest + EPSILON:
+                heapq.heappush(self._todo, (self.state.lanes.key(waiter), 1, None))
+
+    # One request
+
+    def _look_at(self, waiter: Waiter) -> bool:
+        """Grant, claim or reserve. Return False when that is impossible for this request and all of its lane."""
+        if waiter.claim is not None:
+            if waiter.claim.size == waiter.kept.size:
+                self._grant(waiter, waiter.claim)
+            return True
+        banned = waiter.shape.excluded_hosts | self.closed(waiter)
+        if waiter.shape.slots == 0 or self._is_in_reach(waiter, banned):
+            placement = find(self.state.board, waiter.request, self.state.options, banned)
+            if placement is not None:
+                self._grant(waiter, placement)
+                return True
+            if self._interrupt(waiter, banned):
+                return True
+        return bool(waiter.reserved) or self._reserve(waiter)
+
+    def _grant(self, waiter: Waiter, placement: Placement) -> None:
+        self._reservations = None
+        self.grants.append((waiter.request.request_id, placement))
+        self.state.grant(waiter, placement)
+
+    def _is_in_reach(self, waiter: Waiter, banned: Set[str]) -> bool:
+        """Return whether enough slots are free or held by gangs that the request may preempt now."""
+        slots, is_single_host, _ = waiter.shape
+        reach = self.state.reach(waiter.rank)
+        if reach.some_host(slots, banned):
+            return True
+        if is_single_host:
+            return False
+        sizes = reach.whole_sizes(banned)
+        return works_whole(sizes, slots, self.state.options.allow_heterogeneous)
+
+    def _interrupt(self, waiter: Waiter, banned: Set[str]) -> bool:
+        state = self.state
+        reach = state.reach(waiter.rank)
+        choice = Search(
+            state.board, state.gangs, reach, waiter.request, waiter.rank, state.options, state.now, banned
+        ).run()
+        if choice is None:
+            return False
+        self._reservations = None
+        self.preemptions += [(gang.request_id, waiter.request.request_id) for gang in choice.victims]
+        state.order(waiter, choice.victims, choice.placement)
+        return True
+
+    def _reserve(self, waiter: Waiter) -> bool:
+        """Reserve hosts for a request if one more reservation is allowed, or if it is the oldest protected one."""
+        state = self.state
+        is_oldest = state.is_oldest_protected(waiter)
+        if not is_oldest and (len(state.holders) >= state.options.reservations or waiter.shape in self._unreservable):
+            return False
+        mine = state.lanes.key(waiter)
+        before = [held for held in self.held() if not is_oldest or held.key < mine]
+        banned = waiter.shape.excluded_hosts.union(*(held.holder.reserved for held in before))
+        hosts = Reserving(state.board, state.gangs, waiter.request, waiter.rank, state.options, state.now, banned).run()
+        if not hosts:
+            self._unreservable.add(waiter.shape)
+            return False
+        # A holder that loses its hosts is considered again.
+        self._is_stale = any(not set(hosts).isdisjoint(held.holder.reserved) for held in self.held())
+        self._reservations = None
+        state.reserve(waiter, hosts)
+        return True
+
+    # Reserved hosts
+
+    def closed(self, waiter: Waiter) -> frozenset[str]:
+        """Return the hosts that are reserved for other requests and closed to this one."""
+        if not self.state.holders:
+            return NO_HOSTS
+        mine = self.state.lanes.key(waiter)
+        others = [held for held in self.held() if held.key < mine and not self._is_open(held, waiter)]
+        return frozenset().union(*(held.holder.reserved for held in others))
+
+    def _is_open(self, held: Reservation, waiter: Waiter) -> bool:
+        """Return whether a request behind the holder may start on its hosts without delaying it for good."""
+        request, options = waiter.request, self.state.options
+        runtime_s = request.max_runtime_s
+        if runtime_s is not None and held.due_s is not None and runtime_s <= held.due_s + EPSILON:
+            return True
+        if not (request.is_preemptible and held.is_for_good):
+            return False
+        in_time = held.due_s is None or options.min_run_s <= held.due_s
+        return in_time and may_interrupt(held.holder.rank, waiter.rank, options)
+
+    def held(self) -> list[Reservation]:
+        """Return the current reservations."""
+        if self._reservations is None:
+            self._reservations = [self._reservation(holder) for holder in self.state.holders.values()]
+        return self._reservations
+
+    def _reservation(self, holder: Waiter) -> Reservation:
+        board, gangs = self.state.board, self.state.gangs
+        is_stuck = is_for_good(board, gangs, holder.request, holder.rank, holder.reserved)
+        due_s = due(board, gangs, holder.reserved, self.state.now)
+        return Reservation(holder, self.state.lanes.key(holder), is_stuck, due_s)
+
+
+def works_whole(sizes: dict[int, int], slots: int, unequal: bool) -> bool:
+    """Return whether whole hosts can serve a request, given the number of hosts by size."""
+    if any(slots % size == 0 and slots // size <= number for size, number in sizes.items()):
+        return True
+    return unequal and bool(sizes) and works(sizes, slots, is_single_host=False, unequal=True)

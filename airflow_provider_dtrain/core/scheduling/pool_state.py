@@ -1,0 +1,417 @@
+"""State of one pool's queue, changed by events. ``run_pass`` and the simulator use it.
+
+Times are seconds on the caller's clock. Nothing here reads a clock or draws a number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_dtrain.core.scheduling.aging import Overdue, Protection
+from airflow_provider_dtrain.core.scheduling.cycle import Pass
+from airflow_provider_dtrain.core.scheduling.free_slots import Board, joined
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
+from airflow_provider_dtrain.core.scheduling.priority_tiers import (
+    EPSILON,
+    PROTECTED,
+    Rank,
+    is_overdue,
+    level_of,
+    min_run_s,
+)
+from airflow_provider_dtrain.core.scheduling.queue import Lanes, Party, Shape, Shares, Waiter
+from airflow_provider_dtrain.core.scheduling.reservations import is_sensible
+from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Gangs, Reach, gang_of
+from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever
+
+#: Maximum number of cached indexes by rank, and of host changes that are logged for them.
+MOST_REACHES = 200
+MOST_CHANGES = 100_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one pass."""
+
+    #: (request id, its slots) in the order in which they were granted.
+    grants: tuple[tuple[str, Placement], ...]
+    #: (request id of the gang to stop now, request id of the claimant).
+    preemptions: tuple[tuple[str, str], ...]
+
+
+class Scheduler:
+    """Hosts, running gangs and waiting requests of one pool.
+
+    :param hosts: all registered hosts, whatever their state; ``held`` contains the slots of ``running``
+    :param options: the pool's options for placement and order
+    :param running: every gang that holds slots, counters up to ``now``
+    :param now: current time on the caller's clock
+    """
+
+    def __init__(
+        self, hosts: Iterable[Host], options: PoolOptions, running: Iterable[RunningGang] = (), now: float = 0.0
+    ) -> None:
+        self.options, self.now = options, now
+        self.board = Board(hosts)
+        self.gangs = Gangs(options, self.board.changes)
+        self.shares = Shares()
+        self.lanes = Lanes(self.shares)
+        self.waiting: dict[str, Waiter] = {}
+        #: Requests that can never start in this pool. Passes ignore them.
+        self.never: dict[str, Waiter] = {}
+        #: (host, slot) -> id of the request that claims it.
+        self.claimed: dict[tuple[str, int], str] = {}
+        #: Request id -> request with reserved hosts.
+        self.holders: dict[str, Waiter] = {}
+        self.protection = Protection(sum(self.board.size.values()), options)
+        #: Group -> its waiting requests that have a cap.
+        self._with_cap: dict[str, dict[str, Waiter]] = {}
+        self._possible: dict[tuple[int, bool], bool] = {}
+        self._timers: list[tuple[float, int, Waiter | Gang]] = []
+        self._timer_count = 0
+        self._reaches: dict[tuple[int, int, int, str], Reach] = {}
+        for gang in sorted(running, key=lambda gang: gang.request_id):
+            self._start(gang_of(gang, now, options))
+
+    # Events of the pool
+
+    def submit(self, request: GangRequest) -> None:
+        """Enqueue a request with its counters up to now.
+
+        It keeps its claim or its reserved hosts if it can still use them.
+        """
+        shape = Shape(request.slots, request.is_single_host, request.excluded_hosts)
+        party = Party(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
+        level = self._level(request.request_id, request.priority, request.held_s, request.waited_s)
+        waiter = Waiter(request, shape, party, level, request.waited_s, self.now)
+        if not self._is_possible(request):
+            waiter.is_eligible = False
+            self.never[request.request_id] = waiter
+            return
+        self.waiting[request.request_id] = waiter
+        if party.has_cap:
+            self._with_cap.setdefault(party.group, {})[request.request_id] = waiter
+            self.shares.changed.add(party.group)
+        if is_overdue(request.waited_s, self.options):
+            self.protection.note(request.priority, _entry(request, request.slots))
+        else:
+            self._set_timer(self.now + self.options.max_wait_s - request.waited_s, waiter)
+        self._restore(waiter)
+        self.lanes.add(waiter)
+
+    def withdraw(self, request_id: str) -> None:
+        """Remove a waiting request, and free the slots and hosts that were kept for it."""
+        if self.never.pop(request_id, None) is None:
+            waiter = self._forget(request_id)
+            self.protection.drop(waiter.request.priority, _entry(waiter.request, waiter.request.slots))
+
+    def end(self, request_id: str) -> Gang:
+        """Remove a gang and return it. Its slots become free, or go to the requests that claimed them."""
+        gang = self.gangs.remove(request_id)
+        self.protection.drop(gang.priority, _entry(gang, gang.slots))
+        self.shares.hold(gang.group, -gang.slots)
+        self.shares.count(gang.crowd, -1)
+        self.lanes.touch(gang.group)
+        self._free(gang.placement)
+        return gang
+
+    def set_gang(self, request_id: str, *, is_preemptible: bool, cost_s: float = 0.0) -> None:
+        """Set whether a running gang can be preempted, and the seconds that a preemption costs it."""
+        gang = self.gangs.by_id[request_id]
+        gang.is_preemptible, gang.cost_s = is_preemptible, cost_s
+        self._set_gang_level(gang)
+        self._set_gang_timers(gang)
+
+    def next_due(self) -> float | None:
+        """Return the next time at which a decision may change without an event.
+
+        None when there is no such time, in particular while no request waits.
+        """
+        if not self.waiting:
+            return None
+        while self._timers and not self._is_live(self._timers[0][2]):
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def advance(self, now: float) -> None:
+        """Advance the clock, and update the classes of requests and gangs."""
+        self.now = now
+        while self._timers and self._timers[0][0] <= now + EPSILON:
+            entry = heapq.heappop(self._timers)[2]
+            if not self._is_live(entry):
+                continue
+            if isinstance(entry, Gang):
+                self._set_gang_level(entry)
+            elif is_overdue(entry.waited_at(now), self.options):
+                request = entry.request
+                self.protection.note(request.priority, _entry(request, request.slots))
+                self._set_level(entry)
+            elif entry.is_eligible:
+                self._set_timer(entry.since + self.options.max_wait_s - entry.waited_s, entry)
+        self._settle()
+
+    def step(self, now: float) -> Outcome:
+        """Run one pass: grant, claim and reserve everything that is possible at this time.
+
+        Granted requests run from then on.
+        """
+        self.advance(now)
+        self._count_eligible()
+        self.drop_senseless()
+        self._forget_changes()
+        grants, preemptions = Pass(self).run()
+        self._count_eligible()
+        return Outcome(tuple(grants), tuple(preemptions))
+
+    # Changes of the state by a pass
+
+    def grant(self, waiter: Waiter, placement: Placement) -> None:
+        """Turn a waiting request into a running gang."""
+        request = self._forget(waiter.request.request_id).request
+        self.board.grant(placement)
+        held_s, waited_s = request.held_s, waiter.waited_at(self.now)
+        gang = gang_of(
+            RunningGang(
+                request_id=request.request_id, placement=placement, who=request.request_id,
+                priority=request.priority, sequence=request.sequence, group=request.group, weight=request.weight,
+                crowd=request.crowd, held_s=held_s, waited_s=waited_s, is_preemptible=request.is_preemptible,
+                ends_in_s=request.max_runtime_s,
+            ), self.now, self.options,
+        )  # fmt: skip
+        self._start(gang)
+
+    def order(self, waiter: Waiter, victims: Sequence[Gang], placement: Placement) -> None:
+        """Record a claim, and mark its victims as ending."""
+        self.lanes.remove(waiter)
+        self._unreserve(waiter)
+        for gang in victims:
+            gang.is_ending = True
+            self.gangs.update(gang, gang.level, self.now)
+        self._claim(waiter, placement)
+        self.lanes.add(waiter)
+        self.lanes.touch(waiter.party.group)
+
+    def reserve(self, waiter: Waiter, hosts: tuple[str, ...]) -> None:
+        """Reserve hosts for a request. A request that had reserved one of them loses its whole reservation."""
+        for holder in [other for other in self.holders.values() if set(other.reserved) & set(hosts)]:
+            self.release_reservation(holder)
+        self.lanes.remove(waiter)
+        waiter.reserved = hosts
+        self.holders[waiter.request.request_id] = waiter
+        self.lanes.add(waiter)
+
+    def release_reservation(self, waiter: Waiter) -> None:
+        """Release the reserved hosts of a request."""
+        self.lanes.remove(waiter)
+        self._unreserve(waiter)
+        self.lanes.add(waiter)
+
+    def reach(self, rank: Rank) -> Reach:
+        """Return the up-to-date index of slots that a request of a rank can get on each host."""
+        by_level, by_age = self.options.preemption == "slices", rank.level == PROTECTED
+        key = (
+            0 if self.options.preemption == "off" else rank.priority,
+            rank.level if by_level else 0,
+            rank.sequence if by_level and by_age else 0,
+            rank.request_id if by_level and by_age else "",
+        )
+        if key not in self._reaches:
+            if len(self._reaches) >= MOST_REACHES:
+                self._reaches.clear()
+            self._reaches[key] = Reach(self.board, self.gangs, rank)
+        reach = self._reaches[key]
+        reach.refresh()
+        return reach
+
+    def _forget_changes(self) -> None:
+        """Limit the log of changed hosts. When it is cleared, indexes are rebuilt."""
+        if len(self.board.changes) > MOST_CHANGES:
+            self.board.changes.clear()
+            self._reaches.clear()
+
+    def is_oldest_protected(self, waiter: Waiter) -> bool:
+        """Return whether a request is protected and is the oldest overdue one of its priority that waits."""
+        if waiter.level != PROTECTED:
+            return False
+        entries = self.protection.overdue(waiter.request.priority)
+        oldest = next((entry.request_id for entry in entries if entry.request_id in self.waiting), None)
+        return oldest == waiter.request.request_id
+
+    def drop_senseless(self) -> bool:
+        """Drop claims and reservations of requests whose group is at a cap, and return whether there were any."""
+        capped = [waiter for waiter in self.lanes.special.values() if self.shares.is_capped(waiter)]
+        for waiter in capped:
+            self.lanes.remove(waiter)
+            self._unreserve(waiter)
+            self._unclaim(waiter)
+            self.lanes.add(waiter)
+            self.lanes.touch(waiter.party.group)
+        return bool(capped)
+
+    # Internals
+
+    def _is_possible(self, request: GangRequest) -> bool:
+        shape = (request.slots, request.is_single_host)
+        if shape not in self._possible:
+            self._possible[shape] = could_ever(self.board, request, self.options)
+        return self._possible[shape]
+
+    def _start(self, gang: Gang) -> None:
+        self.gangs.add(gang, self.now)
+        self.shares.hold(gang.group, gang.slots)
+        self.shares.count(gang.crowd, 1)
+        self.lanes.touch(gang.group)
+        if is_overdue(gang.waited_s, self.options):
+            self.protection.note(gang.priority, _entry(gang, gang.slots))
+        self._set_gang_level(gang)
+        self._set_gang_timers(gang)
+
+    def _forget(self, request_id: str) -> Waiter:
+        waiter = self.waiting.pop(request_id)
+        if waiter.party.has_cap:
+            del self._with_cap[waiter.party.group][request_id]
+        self.lanes.remove(waiter)
+        self._unreserve(waiter)
+        self._unclaim(waiter)
+        return waiter
+
+    def _restore(self, waiter: Waiter) -> None:
+        request = waiter.request
+        if request.claim is not None and self._is_claim_sensible(request, request.claim):
+            self._claim(waiter, request.claim)
+        elif is_sensible(self.board, request, request.reserved_hosts, self.options):
+            taken = {host for holder in self.holders.values() for host in holder.reserved}
+            if not taken.intersection(request.reserved_hosts):
+                waiter.reserved = tuple(sorted(request.reserved_hosts))
+                self.holders[request.request_id] = waiter
+
+    def _is_claim_sensible(self, request: GangRequest, claim: Placement) -> bool:
+        places = [(name, index) for name, indices in claim.slots.items() for index in indices]
+        if claim.size != request.slots or not request.excluded_hosts.isdisjoint(claim.slots):
+            return False
+        mine = request.request_id
+        return all(self.claimed.get(place, mine) == mine for place in places) and self._is_coming(claim)
+
+    def _is_coming(self, claim: Placement) -> bool:
+        """Return whether every slot of a claim is free, or held by a gang that is ending."""
+        for name, indices in claim.slots.items():
+            host = self.board.hosts.get(name)
+            if host is None or name not in self.board.free:
+                return False
+            if not host.enabled.difference(host.blocked).issuperset(indices):
+                return False
+            for gang in self.gangs.on(name):
+                if not gang.is_ending and not set(gang.placement.slots[name]).isdisjoint(indices):
+                    return False
+        return True
+
+    def _claim(self, waiter: Waiter, placement: Placement) -> None:
+        waiter.claim = placement
+        waiter.kept = self.board.keep(placement)
+        self.shares.claim(waiter.party.group, placement.size)
+        self.shares.count(waiter.party.crowd, 1)
+        for name, indices in placement.slots.items():
+            self.claimed.update(dict.fromkeys(((name, index) for index in indices), waiter.request.request_id))
+
+    def _unclaim(self, waiter: Waiter) -> None:
+        if waiter.claim is None:
+            return
+        for name, indices in waiter.claim.slots.items():
+            for index in indices:
+                self.claimed.pop((name, index), None)
+        self.board.unkeep(waiter.kept)
+        self.shares.claim(waiter.party.group, -waiter.claim.size)
+        self.shares.count(waiter.party.crowd, -1)
+        self.lanes.touch(waiter.party.group)
+        waiter.claim, waiter.kept = None, Placement({})
+
+    def _unreserve(self, waiter: Waiter) -> None:
+        waiter.reserved = ()
+        self.holders.pop(waiter.request.request_id, None)
+
+    def _free(self, placement: Placement) -> None:
+        """Return slots to the board, or to the requests that claimed them."""
+        self.board.give(placement)
+        for name, indices in placement.slots.items():
+            for request_id in sorted({self.claimed[name, i] for i in indices if (name, i) in self.claimed}):
+                waiter = self.waiting[request_id]
+                assert waiter.claim is not None
+                more = self.board.keep(Placement({name: waiter.claim.slots[name]}))
+                waiter.kept = joined(waiter.kept, more)
+
+    def _count_eligible(self) -> None:
+        """Stop the waiting time of requests at a cap, and drop their protection.
+
+        Their wait is not caused by the pool.
+        """
+        for waiter in [one for group in sorted(self.shares.changed) for one in self._with_cap.get(group, {}).values()]:
+            is_eligible = not self.shares.is_capped(waiter)
+            if is_eligible != waiter.is_eligible:
+                waiter.waited_s, waiter.since = waiter.waited_at(self.now), self.now
+                waiter.is_eligible = is_eligible
+                self._count_overdue(waiter)
+        self.shares.changed.clear()
+        self._settle()
+
+    def _count_overdue(self, waiter: Waiter) -> None:
+        request = waiter.request
+        entry = _entry(request, request.slots)
+        if not waiter.is_eligible:
+            self.protection.drop(request.priority, entry)
+        elif is_overdue(waiter.waited_s, self.options):
+            self.protection.note(request.priority, entry)
+        else:
+            self._set_timer(self.now + self.options.max_wait_s - waiter.waited_s, waiter)
+
+    # Classes and time
+
+    def _settle(self) -> None:
+        """Update the classes of requests and gangs that became protected, or are protected no longer."""
+        for request_id in self.protection.settle():
+            if request_id in self.waiting:
+                self._set_level(self.waiting[request_id])
+            elif request_id in self.gangs.by_id:
+                self._set_gang_level(self.gangs.by_id[request_id])
+
+    def _level(self, request_id: str, priority: int, held_s: float, waited_s: float) -> int:
+        return PROTECTED if self.protection.covers(priority, request_id) else level_of(held_s, waited_s, self.options)
+
+    def _set_level(self, waiter: Waiter) -> None:
+        request = waiter.request
+        waited_s = waiter.waited_at(self.now)
+        level = self._level(request.request_id, request.priority, request.held_s, waited_s)
+        if level != waiter.level:
+            self.lanes.remove(waiter)
+            waiter.level = level
+            self.lanes.add(waiter)
+
+    def _set_gang_level(self, gang: Gang) -> None:
+        level = self._level(gang.request_id, gang.priority, self.now - gang.held_from, gang.waited_s)
+        self.gangs.update(gang, level, self.now)
+
+    def _set_gang_timers(self, gang: Gang) -> None:
+        options, moments = self.options, []
+        if options.preemption == "slices":
+            moments += [gang.held_from + options.fresh_s, gang.held_from + options.young_s]
+        if options.preemption != "off" and gang.is_preemptible and not gang.is_ending:
+            moments.append(gang.started + min_run_s(gang.cost_s, options))
+        if gang.ends_at is not None:
+            moments.append(gang.ends_at)
+        for moment in moments:
+            if moment > self.now + EPSILON:
+                self._set_timer(moment, gang)
+
+    def _set_timer(self, moment: float, entry: Waiter | Gang) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (moment, self._timer_count, entry))
+
+    def _is_live(self, entry: Waiter | Gang) -> bool:
+        if isinstance(entry, Gang):
+            return self.gangs.by_id.get(entry.request_id) is entry
+        return entry.is_eligible and self.waiting.get(entry.request.request_id) is entry
+
+
+def _entry(of: GangRequest | Gang, slots: int) -> Overdue:
+    return Overdue(of.sequence, of.request_id, slots)

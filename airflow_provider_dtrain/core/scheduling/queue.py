@@ -1,0 +1,270 @@
+"""Waiting requests of one pool, grouped so that a pass considers only the first of each kind.
+
+The requests of a lane are equal in everything that decides whether they can start: when the first cannot start,
+none can. Inside a lane, requests are kept by the group whose share of the pool orders them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
+from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED, Rank
+
+
+class Shape(NamedTuple):
+    """Constraints, besides free slots, on the placement of a request."""
+
+    slots: int
+    is_single_host: bool
+    excluded_hosts: frozenset[str]
+
+
+class Kind(NamedTuple):
+    """Fields that all requests of a lane have in common."""
+
+    priority: int
+    level: int
+    shape: Shape
+    is_preemptible: bool
+    has_max_runtime: bool
+
+
+class Party(NamedTuple):
+    """Group, with the weight and the caps under which its requests were submitted."""
+
+    group: str
+    weight: float
+    max_slots: int | None
+    crowd: str = ""
+    max_gangs: int | None = None
+
+    @property
+    def has_cap(self) -> bool:
+        """Return whether a cap may keep its requests waiting."""
+        return self.max_slots is not None or self.max_gangs is not None
+
+
+class Key(NamedTuple):
+    """Position of a request in the order of a pass."""
+
+    priority: int
+    level: int
+    share: float
+    sequence: int
+    request_id: str
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """Waiting request. Its counters are stored as times, so that they stay valid while time passes."""
+
+    request: GangRequest
+    shape: Shape
+    party: Party
+    level: int
+    #: Seconds that it waited up to ``since``.
+    waited_s: float
+    since: float
+    #: Its waiting time counts: the group is below its cap, and the shape fits the pool.
+    is_eligible: bool = True
+    claim: Placement | None = None
+    #: Slots of the claim that are already free. No other request is granted them.
+    kept: Placement = field(default_factory=lambda: Placement({}))
+    #: Hosts that are reserved for it.
+    reserved: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> Rank:
+        """Rank that decides which gangs it may preempt."""
+        return Rank(self.request.priority, self.level, self.request.sequence, self.request.request_id)
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the lane that it belongs to."""
+        request = self.request
+        has_max_runtime = request.max_runtime_s is not None
+        return Kind(request.priority, self.level, self.shape, request.is_preemptible, has_max_runtime)
+
+    @property
+    def is_special(self) -> bool:
+        """Return whether it has a claim or reserved hosts, so that a pass considers it individually."""
+        return self.claim is not None or bool(self.reserved)
+
+    def waited_at(self, now: float) -> float:
+        """Return the seconds that it was eligible and held no slots."""
+        return self.waited_s + (now - self.since if self.is_eligible else 0.0)
+
+
+class Shares:
+    """Slots that each group holds, and slots that are claimed for it."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+        self.claimed: dict[str, int] = {}
+        #: Crowd -> number of its gangs that hold slots or have claimed them.
+        self.gangs: dict[str, int] = {}
+        #: Groups whose numbers changed since the end of the last pass.
+        self.changed: set[str] = set()
+
+    def hold(self, group: str, slots: int) -> None:
+        """Add slots that a group received, or released if negative."""
+        self.held[group] = self.held.get(group, 0) + slots
+        self.changed.add(group)
+
+    def claim(self, group: str, slots: int) -> None:
+        """Add slots that are claimed for a group, or no longer claimed if negative."""
+        self.claimed[group] = self.claimed.get(group, 0) + slots
+        self.changed.add(group)
+
+    def count(self, crowd: str, gangs: int) -> None:
+        """Add gangs of a crowd that hold slots or have claimed them, or subtract them if negative."""
+        if crowd:
+            self.gangs[crowd] = self.gangs.get(crowd, 0) + gangs
+
+    def of(self, party: Party, level: int) -> float:
+        """Return the sort key of a party's requests inside a class: slots held, divided by weight."""
+        return 0.0 if level == PROTECTED else self.held.get(party.group, 0) / party.weight
+
+    def in_use(self, waiter: Waiter) -> int:
+        """Return the slots that the cap of a waiting request counts, without its own claim."""
+        group = waiter.party.group
+        own = waiter.claim.size if waiter.claim is not None else 0
+        return self.held.get(group, 0) + self.claimed.get(group, 0) - own
+
+    def gangs_beside(self, waiter: Waiter) -> int:
+        """Return the gangs that the cap of a waiting request's crowd counts, without its own claim."""
+        return self.gangs.get(waiter.party.crowd, 0) - (waiter.claim is not None)
+
+    def is_crowded(self, waiter: Waiter) -> bool:
+        """Return whether the crowd has reached its maximum number of gangs."""
+        most = waiter.party.max_gangs
+        return most is not None and self.gangs_beside(waiter) >= most
+
+    def is_capped(self, waiter: Waiter) -> bool:
+        """Return whether the group would exceed one of its caps."""
+        cap = waiter.party.max_slots
+        is_full = cap is not None and self.in_use(waiter) + waiter.shape.slots > cap
+        return is_full or self.is_crowded(waiter)
+
+
+class Lane:
+    """Requests of one kind, ordered by share, then by submission."""
+
+    def __init__(self, kind: Kind, shares: Shares) -> None:
+        self.kind, self.shares = kind, shares
+        self.members: dict[str, Waiter] = {}
+        self._queues: dict[Party, list[tuple[int, str]]] = {}
+        self._heads: list[tuple[float, int, str, Party]] = []
+        self._dirty: set[Party] = set()
+
+    def add(self, waiter: Waiter) -> None:
+        """Add a request."""
+        self.members[waiter.request.request_id] = waiter
+        entry = (waiter.request.sequence, waiter.request.request_id)
+        heapq.heappush(self._queues.setdefault(waiter.party, []), entry)
+        self._dirty.add(waiter.party)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a request."""
+        del self.members[waiter.request.request_id]
+        self._dirty.add(waiter.party)
+
+    def touch(self, party: Party) -> None:
+        """Record that the share of a party or its room under the cap has changed."""
+        if party in self._queues:
+            self._dirty.add(party)
+
+    def first(self) -> Waiter | None:
+        """Return the first request whose party is below its cap."""
+        self._refresh()
+        while self._heads:
+            share, sequence, request_id, party = self._heads[0]
+            waiter = self._front(party)
+            is_current = waiter is not None and (sequence, request_id, share) == self._place(waiter)
+            if waiter is not None and is_current and not self.shares.is_capped(waiter):
+                return waiter
+            heapq.heappop(self._heads)
+        return None
+
+    def _place(self, waiter: Waiter) -> tuple[int, str, float]:
+        share = self.shares.of(waiter.party, self.kind.level)
+        return waiter.request.sequence, waiter.request.request_id, share
+
+    def _front(self, party: Party) -> Waiter | None:
+        queue = self._queues.get(party)
+        while queue:
+            waiter = self.members.get(queue[0][1])
+            if waiter is not None and waiter.party == party:
+                return waiter
+            heapq.heappop(queue)
+        self._queues.pop(party, None)
+        return None
+
+    def _refresh(self) -> None:
+        if len(self._heads) > 4 * len(self._queues) + 16:
+            self._heads.clear()
+            self._dirty.update(self._queues)
+        for party in self._dirty:
+            waiter = self._front(party)
+            if waiter is not None:
+                sequence, request_id, share = self._place(waiter)
+                heapq.heappush(self._heads, (share, sequence, request_id, party))
+        self._dirty.clear()
+
+
+class Lanes:
+    """All lanes of a pool, and the requests that a pass considers individually."""
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares = shares
+        self.by_kind: dict[Kind, Lane] = {}
+        #: Requests with a claim or reserved hosts, by id.
+        self.special: dict[str, Waiter] = {}
+        self._lanes_of: dict[str, dict[tuple[Kind, Party], int]] = {}
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self.by_kind.values())
+
+    def add(self, waiter: Waiter) -> None:
+        """Add a request to its lane, or to ``special`` while it has a claim or reserved hosts."""
+        if waiter.is_special:
+            self.special[waiter.request.request_id] = waiter
+            return
+        kind = waiter.kind
+        if kind not in self.by_kind:
+            self.by_kind[kind] = Lane(kind, self.shares)
+        self.by_kind[kind].add(waiter)
+        counts = self._lanes_of.setdefault(waiter.party.group, {})
+        counts[kind, waiter.party] = counts.get((kind, waiter.party), 0) + 1
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a request from its lane or from ``special``.
+
+        Call it before the class, the claim or the reserved hosts of the request change.
+        """
+        if self.special.pop(waiter.request.request_id, None) is not None:
+            return
+        kind = waiter.kind
+        lane = self.by_kind[kind]
+        lane.remove(waiter)
+        if not lane.members:
+            del self.by_kind[kind]
+        counts = self._lanes_of[waiter.party.group]
+        counts[kind, waiter.party] -= 1
+        if not counts[kind, waiter.party]:
+            del counts[kind, waiter.party]
+
+    def touch(self, group: str) -> None:
+        """Record that the share of a group or its room under the cap has changed."""
+        for kind, party in self._lanes_of.get(group, ()):
+            self.by_kind[kind].touch(party)
+
+    def key(self, waiter: Waiter) -> Key:
+        """Return the position of a request in the order of a pass."""
+        request = waiter.request
+        share = self.shares.of(waiter.party, waiter.level)
+        return Key(request.priority, waiter.level, share, request.sequence, request.request_id)

@@ -1,0 +1,161 @@
+"""Analysis of a request that cannot start: whether it ever can, and which slots are in the way."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from airflow_provider_dtrain.core.scheduling.free_slots import Board, stable_order
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
+from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
+
+NO_HOSTS: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """Hosts on which a request that cannot start would start first."""
+
+    #: The hosts that come closest.
+    hosts: tuple[str, ...]
+    #: Number of slots on them that it needs and that are not free for it.
+    missing: int
+    #: Hosts among them that are not ready, excluded or closed. Freed slots alone do not help there.
+    unusable: tuple[str, ...]
+    #: All slots of the hosts are needed.
+    is_whole: bool
+    #: Hosts with enough free slots for it that are reserved for other requests. Nothing else is in the way there.
+    reserved: tuple[str, ...] = ()
+    #: Every slot that it needs on ``hosts`` is free, and some are reserved for other requests.
+    is_free: bool = False
+
+
+def could_ever(board: Board, request: GangRequest, options: PoolOptions) -> bool:
+    """Return whether the pool serves the request once every slot is free.
+
+    The state of a host and an exclusion are temporary and do not make a request impossible. Disabled hosts do.
+    """
+    sizes = board.sizes
+    if request.slots == 0:
+        return bool(sizes)
+    return works(sizes, request.slots, request.is_single_host, options.allow_heterogeneous)
+
+
+def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS) -> Shortfall:
+    """Return the hosts with the fewest unusable hosts, then with the fewest slots in the way.
+
+    Only for a request that the pool can serve. Ties: hosts where only a reservation is in the way, the earlier
+    rule, larger hosts, the stable hash.
+
+    :param closed: hosts that are reserved for other requests
+    """
+    unusable = (board.size.keys() - board.free.keys()) | closed | request.excluded_hosts
+    if request.slots == 0:
+        names = tuple(sorted(board.size))
+        return Shortfall(names, 0, tuple(name for name in names if name in unusable), False)
+    ways = _Ways(board, unusable, request)
+    plans = [ways.one_host(), *ways.equal_hosts()]
+    if options.allow_heterogeneous and not request.is_single_host:
+        plans.append(ways.unequal_hosts())
+    cost, found, is_whole = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0])
+    kept = closed & set(found) if is_whole else closed
+    reserved = sorted(name for name in kept if ways.is_free(name, is_whole))
+    if not is_whole and found[0] in reserved:
+        # Any of these hosts would serve.
+        found = reserved
+    blocked = tuple(sorted(name for name in found if name in unusable))
+    is_free = all(ways.is_free(name, is_whole) for name in found)
+    return Shortfall(tuple(sorted(found)), ways.missing(cost), blocked, is_whole, tuple(reserved), is_free)
+
+
+def works(sizes: Mapping[int, int], slots: int, is_single_host: bool, unequal: bool) -> bool:
+    """Return whether ``slots`` > 0 fit on hosts that are entirely free.
+
+    :param sizes: slots of a host -> number of such hosts
+    :param unequal: whole hosts of unequal sizes may form one gang
+    """
+    if slots <= max(sizes, default=0):
+        return True
+    if is_single_host:
+        return False
+    if any(size and slots % size == 0 and slots // size <= count for size, count in sizes.items()):
+        return True
+    return unequal and bool(sums(sizes, slots) >> slots & 1)
+
+
+def sums(sizes: Mapping[int, int], limit: int) -> int:
+    """Return the sums of slots up to ``limit`` that whole hosts can form, as bits (see ``subset_sum``)."""
+    return reachable(((size, count) for size, count in sizes.items() if size), limit)
+
+
+#: Cost, hosts, and whether all their slots are needed.
+_Plan = tuple[int, list[str], bool]
+#: Cost, then the host after its tie-break. Sorts in the order of choice.
+_Row = tuple[int, tuple[int, str]]
+
+
+class _Ways:
+    """Placements of one request if the slots that are held now were free, with their costs.
+
+    The cost counts slots in the way. An unusable host weighs more than all slots together, and each of its slots
+    that is in use or cannot be used weighs less than one slot.
+    """
+
+    def __init__(self, board: Board, unusable: Set[str], request: GangRequest) -> None:
+        self.board, self.unusable, self.request, self.slots = board, unusable, request, request.slots
+        self.scale = 1 + sum(board.size.values())
+        #: Number of slots -> hosts, largest first.
+        self.by_size: dict[int, list[str]] = {size: [] for size in sorted(set(board.size.values()), reverse=True)}
+        for name, size in board.size.items():
+            self.by_size[size].append(name)
+
+    def one_host(self) -> _Plan | None:
+        names = [name for size, listed in self.by_size.items() if size >= self.slots for name in listed]
+        return self._plan([min(self._rows(names, self.slots))], is_whole=False) if names else None
+
+    def equal_hosts(self) -> list[_Plan | None]:
+        if self.request.is_single_host:
+            return []
+        fitting = [(size, self.slots // size) for size in self.by_size if 0 < size < self.slots]
+        return [
+            self._plan(heapq.nsmallest(count, self._rows(self.by_size[size], size)))
+            for size, count in fitting
+            if count * size == self.slots and count <= len(self.by_size[size])
+        ]
+
+    def unequal_hosts(self) -> _Plan | None:
+        sizes = [size for size in self.by_size if 0 < size <= self.slots]
+        groups = [sorted(self._rows(self.by_size[size], size)) for size in sizes]
+        costs = [(size, [cost for cost, _ in rows]) for size, rows in zip(sizes, groups, strict=True)]
+        counts = cheapest_subset(costs, self.slots)
+        if counts is None:
+            return None
+        return self._plan([row for count, rows in zip(counts, groups, strict=True) for row in rows[:count]])
+
+    def missing(self, cost: int) -> int:
+        """Return the number of slots in a cost."""
+        return cost // self.scale % self.scale
+
+    def is_free(self, name: str, is_whole: bool) -> bool:
+        """Return whether a host has the free slots that the request needs, regardless of reservations."""
+        wanted = self.board.size.get(name, 0) if is_whole else self.slots
+        return self._in_use(name, wanted) == 0
+
+    def _in_use(self, name: str, wanted: int) -> int:
+        is_of_use = name in self.board.free and name not in self.request.excluded_hosts
+        return max(0, wanted - self.board.free[name]) if is_of_use else wanted
+
+    def _rows(self, names: Sequence[str], wanted: int) -> Iterable[_Row]:
+        free, unusable, scale = self.board.free, self.unusable, self.scale
+        costs = [
+            (scale + wanted) * scale + self._in_use(name, wanted)
+            if name in unusable
+            else max(0, wanted - free[name]) * scale
+            for name in names
+        ]
+        return zip(costs, stable_order(self.request.request_id, names), strict=True)
+
+    @staticmethod
+    def _plan(rows: Sequence[_Row], *, is_whole: bool = True) -> _Plan:
+        return sum(cost for cost, _ in rows), [name for _, (_, name) in rows], is_whole

@@ -1,0 +1,66 @@
+"""Names of trials in lists: the number, and the hyperparameters that differ between trials."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from airflow_provider_dtrain.core.search.space import Path, dotted, is_constant, is_leaf
+
+#: Airflow keeps 250 characters of the name of a mapped task.
+MAX_CHARS: Final = 200
+_MAX_VALUE_CHARS: Final = 24
+_PLAIN: Final = (1e-2, 1e5)
+
+
+def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Mapping[str, Any] | None = None) -> str:
+    """Return a name such as ``3 | lr=3e-4 bs=256``, or ``trial 3`` when nothing differs. At most 200 characters.
+
+    :param number: of the trial; None leaves it out
+    :param hparams: its values, nested; None = not drawn yet
+    :param space: the space of the values; leaves out values that are the same in all trials. None keeps all values
+    """
+    if hparams is None:
+        words = "not drawn yet"
+    else:
+        values = list(_values(hparams, space))
+        names = _names([path for path, _ in values])
+        words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
+    if not words:
+        return "" if number is None else f"trial {number}"
+    name = " | ".join(filter(None, ["" if number is None else str(number), words]))
+    return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return the last name of each path, more of it where that alone would be ambiguous."""
+    texts = Counter(text for path in paths for text in {path[-1], ".".join(path)})
+    return [path[-1] if texts[path[-1]] == 1 else text for path, text in zip(paths, dotted(paths), strict=True)]
+
+
+def _values(values: Mapping[str, Any], space: Mapping[str, Any] | None, above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield (path, value) of the values that differ between trials, names sorted at each level."""
+    for name in sorted(values):
+        leaf = None if space is None else space.get(name)
+        if isinstance(values[name], Mapping) and (space is None or not is_leaf(leaf)):
+            yield from _values(values[name], leaf, (*above, name))
+        elif space is None or not is_constant(leaf):
+            yield (*above, name), values[name]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return _number(value)
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 1] + "…"
+
+
+def _number(value: float) -> str:
+    """Return a number with three digits, such as ``3e-4`` where that is easier to read."""
+    low, high = _PLAIN
+    if value == 0 or low <= abs(value) < high:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}" if exponent else mantissa

@@ -1,0 +1,122 @@
+"""Failure analysis: the error of an attempt after the end of its gang."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.states import first_failure
+from airflow_provider_dtrain.engine.attempt import teardown
+from airflow_provider_dtrain.engine.attempt.log_policies import apply_policies
+from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    HostError,
+    InvalidHPError,
+    MetricMissingError,
+    RankFailedError,
+    TrainingRefusedError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+    from airflow_provider_dtrain.engine.attempt.job import Job
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.store.records.trials import AttemptView, MetricRow
+
+#: First and longest pause between two attempts of a trial, in seconds.
+BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 60.0
+#: The same after failures of the platform. The first pause gives the failed service time to come back.
+PLATFORM_FIRST_S, PLATFORM_MOST_S = 5.0, 600.0
+#: Seconds above which a pause releases the gang.
+KEEP_GANG_S = 60.0
+_INVALID_HP = "InvalidHP: "
+#: Parts that differ in two reports of one error: run folders, addresses of objects.
+_PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
+
+
+def back_off_s(restarts: int) -> float:
+    """Return the pause before the next attempt: 1, 2, 4 ... at most 60 seconds.
+
+    :param restarts: restarts counted so far
+    """
+    return min(BACK_OFF_FIRST_S * 2 ** min(restarts, 10), BACK_OFF_MOST_S)
+
+
+def platform_back_off_s(failures: int) -> float:
+    """Return the pause after a failure of the platform: 5, 10, 20 ... at most 600 seconds.
+
+    :param failures: consecutive failures before this one
+    """
+    return min(PLATFORM_FIRST_S * 2 ** min(failures, 10), PLATFORM_MOST_S)
+
+
+async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:
+    """Return why an attempt failed: rejected hyperparameters, a match of a log policy, or the first exit."""
+    reason = await _invalid_hp(rt, view, end)
+    if reason is not None:
+        return InvalidHPError(
+            f"The training code refused its hyperparameters: {reason}\nThe trial is not started again "
+            f"with these hyperparameters: {dict(view.hparams)}"
+        )
+    error = teardown.cause(end)
+    if type(error) not in (RankFailedError, TrainingRefusedError, HostError):
+        # The ranks' logs do not explain such an error.
+        return error
+    return await apply_policies(rt, view, job.config.log_policies, error)
+
+
+async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:
+    """Return why the training code rejected its hyperparameters, or None."""
+    told = await rt.db(rt.store.events, view.attempt_id, kinds=("invalid_hp",))
+    if told:
+        return str(told[0].body.get("reason") or "no reason was given")
+    found = first_failure(end.exits)
+    message = found.message if found is not None else ""
+    return message.removeprefix(_INVALID_HP) if message.startswith(_INVALID_HP) else None
+
+
+async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError | None:
+    """Return the error of a trial that completed without the searcher's metric, or None.
+
+    With the searcher ``single``, a warning is logged instead.
+    """
+    wanted = job.config.searcher.metric
+    if not wanted:
+        return None
+    first = await rt.db(first_attempt, rt.store, view)
+    found = await rt.db(rt.store.metrics, view.trial_id, "validation", rank=None)
+    rows = [row for row in found if row.attempt >= first]
+    if any(wanted in row.metrics for row in rows):
+        return None
+    message = missing_metric(wanted, rows, await rt.db(rt.store.metrics, view.trial_id, "training", rank=None))
+    if job.config.searcher.name == "single":
+        rt.log.warning("%s", message)
+        return None
+    return MetricMissingError(message)
+
+
+def missing_metric(wanted: str, validations: Sequence[MetricRow], trainings: Sequence[MetricRow]) -> str:
+    """Return the message for a trial without the metric in its validations."""
+
+    def names(rows: Sequence[MetricRow]) -> str:
+        return ", ".join(sorted({name for row in rows for name in row.metrics})) or "nothing"
+
+    return (
+        f"searcher.metric is '{wanted}', and no validation of this trial reported it. Reported in validation: "
+        f"{names(validations)}; in training: {names(trainings)}. Report it with report_validation, or name one of "
+        "these in searcher.metric."
+    )
+
+
+def shortened(message: str, earlier: Mapping[int, Mapping[str, Any] | None]) -> str:
+    """Return a failure's message without a traceback that an earlier attempt has already shown.
+
+    :param earlier: number of an attempt -> its failure
+    """
+    same = _PASSING.sub("", message)
+    for number, failure in sorted(earlier.items()):
+        if failure and _PASSING.sub("", str(failure.get("message"))) == same:
+            return f"{message.splitlines()[0]} (same error as attempt {number})"
+    return message

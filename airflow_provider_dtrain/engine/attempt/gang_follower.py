@@ -1,0 +1,281 @@
+"""Follower of a running gang: one task per host, and the end of all hosts when a part fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.states import RankExit
+from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
+from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
+from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
+from airflow_provider_dtrain.engine.attempt.stream import STOP_MARGIN_S, HostFollower, with_rank
+from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog
+from airflow_provider_dtrain.engine.logs.task_log import printable
+from airflow_provider_dtrain.engine.session.lease_renewer import renewer
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, MaxRuntimeError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+
+#: Seconds between two ticks, in which a follower checks for control requests and shows that it is alive.
+TICK_S = 1.0
+#: Seconds between two checks of the watch: a follower that writes nothing would not notice that it was replaced.
+CHECK_WATCH_S = 10.0
+#: Kinds of events that tell the state of a gang: those of its ranks, and those of its supervisors.
+RANK_KINDS, END_KINDS = ("init", "first_step", "stopped"), ("exit", "ended")
+
+
+@dataclass
+class GangEnd:
+    """State of a gang's processes, as far as it is known."""
+
+    exits: list[RankExit] = field(default_factory=list)
+    #: ranks that use the training library
+    joined: set[int] = field(default_factory=set)
+    #: ranks that finished a step
+    stepping: set[int] = field(default_factory=set)
+    #: The ranks were asked to stop: a rank that then ends by the follower's signal has not failed.
+    asked: bool = False
+    #: Rank 0 left its loop because it was asked to: training is not complete.
+    left_early: bool = False
+    #: host -> reason of its ``ended`` event
+    ended: dict[str, str] = field(default_factory=dict)
+    #: host -> why it was given up
+    lost: dict[str, HostError] = field(default_factory=dict)
+    #: Error for which the control side ended the gang, whatever its ranks report.
+    over: DtrainError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True once the gang can no longer complete."""
+        return (
+            self.over is not None
+            or bool(self.lost)
+            or any(leaving.exit_code != 0 and not (self.asked and leaving.sent_signal) for leaving in self.exits)
+            or any(reason != "completed" and not (self.asked and reason == "stopped") for reason in self.ended.values())
+        )
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True when a rank did not reach the end of its program, for any reason."""
+        ways = self.ended.values()
+        return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
+
+    def note(self, host: str, event: Mapping[str, Any], offset_s: float) -> None:
+        """Record an event of a host.
+
+        :param offset_s: seconds by which the host's clock is ahead of this process's clock
+        """
+        match event["kind"]:
+            case "init":
+                self.joined.add(int(event.get("rank", -1)))
+            case "first_step":
+                self.joined.add(int(event.get("rank", -1)))
+                self.stepping.add(int(event.get("rank", -1)))
+            case "stopped":
+                self.left_early = True
+            case "exit":
+                # A rank ends once. Stores of earlier versions may hold any number of its exits.
+                if all(known.rank != event["rank"] for known in self.exits):
+                    self.exits.append(self._exit(host, event, offset_s))
+            case "ended":
+                self.ended[host] = str(event.get("reason"))
+                if event.get("reason") == "lost":
+                    self.lost[host] = _lost(host, event.get("cause"))
+
+    def _exit(self, host: str, event: Mapping[str, Any], offset_s: float) -> RankExit:
+        return RankExit(
+            rank=int(event["rank"]),
+            host=host,
+            exit_code=event.get("exit_code"),
+            at=float(event["at"]),
+            offset_s=offset_s,
+            error={name: text and printable(text) for name, text in (event.get("error") or {}).items()} or None,
+            sent_signal=bool(event.get("sent_signal")),
+            log_tail=printable(str(event.get("log_tail") or "")),
+            has_stepped=int(event["rank"]) in self.stepping,
+        )
+
+
+def _lost(host: str, cause: Any) -> HostLostError:
+    if cause == "reboot":
+        return HostLostError(host, f"Host '{host}' was restarted while the run was on it.")
+    return HostLostError(host, f"The supervisor of the run on host '{host}' was killed, and the ranks with it.")
+
+
+class GangFollower:
+    """Follower of every host of one attempt, which stops all hosts when a part fails.
+
+    :param on_event: called with (host, event) after the event is in the store
+    :param preemption_timeout_s: seconds that ranks may take to release their slots
+    :param hang_timeout_s: seconds that a rank may block the other ranks before the gang is ended
+    :param max_runtime: seconds of ``max_runtime``, and time.monotonic() when it is over; None = no limit
+    :param lost: hosts that are known to no longer have anything of the run
+    """
+
+    def __init__(
+        self,
+        rt: Runtime,
+        view: AttemptView,
+        on_event: Callable[[str, dict[str, Any]], None],
+        *,
+        preemption_timeout_s: float = 3600.0,
+        hang_timeout_s: float = 1800.0,
+        max_runtime: tuple[float, float] | None = None,
+        lost: Mapping[str, HostError] | None = None,
+    ) -> None:
+        assert view.run is not None
+        self.rt, self.view, self.run_name, self.on_event = rt, view, view.run, on_event
+        self.end = GangEnd(lost=dict(lost or {}), ended=dict.fromkeys(lost or {}, "lost"))
+        self.give_way = GiveWay(self, preemption_timeout_s)
+        self.deciding = Deciding(self, preemption_timeout_s)
+        self.watchdog = GangWatchdog(view.placement, hang_timeout_s, rt.log)
+        self.max_runtime = max_runtime
+        self.quota = AttemptQuota(rt)
+        self.changed = asyncio.Event()
+        self.checked_at = time.monotonic()
+        #: Channels that are open or were, by host.
+        self.links: dict[str, HostLink] = {}
+
+    async def run(self) -> GangEnd:
+        """Return when every host has ended or is lost.
+
+        :raises Killed: the trial was killed; the ranks still run
+        :raises HandedOver: another process follows from here; everything received is committed
+        """
+        for host, stream, kind in await self.rt.db(self.rt.store.kinds_of, self.rt.attempt_id, RANK_KINDS):
+            self.end.note(host, with_rank(stream, {"kind": kind}), 0.0)
+        for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=END_KINDS):
+            if event.stream != SUPERVISOR:
+                continue
+            offset_s = float(event.body.get("clock_offset_s") or 0.0)
+            self.end.note(event.host, with_rank(event.stream, event.body), offset_s)
+        if self.view.state == "stopping":
+            await self.give_way.look([])
+        tasks = {
+            host: asyncio.ensure_future(HostFollower(self, host).run())
+            for host in self.view.placement
+            if host not in self.end.ended
+        }
+        self.deciding.start()
+        self.rt.on_kill = self._stop_at_once
+        try:
+            with self.rt.lease(self.run_name):
+                await self._until_ended(tasks)
+        finally:
+            self.rt.on_kill = None
+            self.give_way.close()
+            self.deciding.close()
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return self.end
+
+    async def _until_ended(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
+        stop_by: float | None = None
+        while not all(task.done() for task in tasks.values()):
+            await self.rt.check(runs=True)
+            for task in tasks.values():
+                if task.done():
+                    task.result()
+            renewer().progress(self.run_name)
+            running = [host for host, task in tasks.items() if not task.done()]
+            await self._look(running)
+            if stop_by is None and self._must_stop():
+                stop_by = time.monotonic() + self.rt.settings.kill_grace_s + STOP_MARGIN_S
+                await self.stop(running)
+            if stop_by is not None and time.monotonic() > stop_by:
+                return
+            await self._tick(tasks)
+        for task in tasks.values():
+            task.result()
+
+    async def _look(self, running: Sequence[str]) -> None:
+        """Check the conditions that may end a healthy gang: requests for its slots, hangs, and limits.
+
+        :param running: hosts whose part has not ended
+        """
+        if time.monotonic() - self.checked_at > CHECK_WATCH_S:
+            self.checked_at = time.monotonic()
+            await self.rt.prove_watch()
+        await self.give_way.look(running)
+        self.deciding.check()
+        self.end.over = self.end.over or self.watchdog.look(self.end.ended)
+        if self.max_runtime is not None and self.end.over is None and time.monotonic() > self.max_runtime[1]:
+            self.end.over = max_runtime_over(self.max_runtime[0])
+
+    def _must_stop(self) -> bool:
+        """Return whether the ranks that still run must end now."""
+        if self.give_way.is_overdue:
+            self.rt.log.warning(
+                "preemption_timeout has passed: the ranks are stopped. Their latest checkpoint is kept."
+            )
+            return True
+        if self.deciding.is_overdue:
+            self.rt.log.warning(
+                "The searcher has ended the trial, and its ranks still run after preemption_timeout: they are stopped. "
+                "Their latest checkpoint is kept. Leave the loop when report_validation returns 'stop'."
+            )
+            return True
+        # After the follower's SIGTERM, the ranks end with a signal one by one. That is no failure.
+        return self.end.failed and (not self.give_way.by_signal or self.end.over is not None)
+
+    async def _tick(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
+        """Wait for an event, a kill or a handover, but for a second at most."""
+        self.changed.clear()
+        waits: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self.changed.wait()),
+            asyncio.ensure_future(self.rt.wished(TICK_S)),
+        ]
+        running = [task for task in tasks.values() if not task.done()]
+        try:
+            await asyncio.wait([*waits, *running], timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def stop(self, hosts: list[str]) -> None:
+        """Ask the hosts to end their ranks.
+
+        A host that does not answer is left to the fence.
+
+        :raises StaleWatchError: another process follows the gang
+        """
+        await self.rt.prove_watch()
+        calls = [self.rt.call(host, "stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s) for host in hosts]
+        for host, found in zip(hosts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(found, HostError):
+                self.rt.log.warning("Host '%s' did not accept the stop command: %s", host, found)
+            elif isinstance(found, BaseException):
+                raise found
+
+    def _stop_at_once(self) -> None:
+        """Send the stop command on open channels, without waiting for answers: the fence follows."""
+        for host, link in self.links.items():
+            if host not in self.end.ended and link.alive:
+                link.call("stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s)
+
+    async def take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
+        """Handle an event that is in the store."""
+        self.end.note(host, event, offset_s)
+        if event["kind"] == "rung":
+            self.deciding.asked()
+        self.on_event(host, event)
+        self.changed.set()
+
+
+def max_runtime_over(limit_s: float) -> MaxRuntimeError:
+    """Return the error of a run that used up its time.
+
+    :param limit_s: ``max_runtime``
+    """
+    return MaxRuntimeError(
+        f"The run was ended after max_runtime ({limit_s:g} s). Its checkpoints are kept. "
+        "Raise max_runtime, or train for less."
+    )

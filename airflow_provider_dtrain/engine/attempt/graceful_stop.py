@@ -1,0 +1,117 @@
+"""Graceful stop of a gang: its ranks write a checkpoint and end, or are ended after a time-out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.errors import HostError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
+
+#: Seconds between two attempts to notify a host that did not answer.
+TELL_AGAIN_S = 5.0
+
+
+class GiveWay:
+    """Graceful stop of the ranks, requested by a more urgent gang or by a user.
+
+    :param timeout_s: ``preemption_timeout``: seconds that the ranks may take before they are stopped by force
+    """
+
+    def __init__(self, gang: GangFollower, timeout_s: float) -> None:
+        self.gang, self.rt, self.timeout_s = gang, gang.rt, timeout_s
+        #: Reason as text; None = no stop was requested.
+        self.words: str | None = None
+        #: True: a user requested a pause.
+        self.paused = False
+        #: True: no rank uses the library, so the ranks got SIGTERM.
+        self.by_signal = False
+        #: time.monotonic() when the stop was requested, and when every rank was gone.
+        self.asked_at: float | None = None
+        self.done_at: float | None = None
+        self._told: set[str] = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._tell_at = 0.0
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from the request to the end of the last rank, or None without a request."""
+        if self.asked_at is None or self.done_at is None:
+            return None
+        return self.done_at - self.asked_at
+
+    @property
+    def is_overdue(self) -> bool:
+        """True when ``preemption_timeout`` has passed since the request."""
+        return self.asked_at is not None and time.monotonic() - self.asked_at > self.timeout_s
+
+    async def look(self, hosts: Sequence[str]) -> None:
+        """Ask the ranks to stop once that is requested, and ask hosts that did not answer again.
+
+        :param hosts: hosts whose part still runs
+        """
+        if self.words is None and (words := self._wish()) is not None:
+            await self._begin(words)
+        if self.words is None or (self._telling is not None and not self._telling.done()):
+            return
+        left = [host for host in hosts if host not in self._told]
+        if left and time.monotonic() >= self._tell_at:
+            self._tell_at = time.monotonic() + TELL_AGAIN_S
+            self._telling = asyncio.ensure_future(self._tell(left))
+
+    def close(self) -> None:
+        """Stop sending requests, because the gang has ended."""
+        self.done_at = time.monotonic()
+        if self._telling is not None:
+            self._telling.cancel()
+
+    def gave_way(self) -> bool:
+        """Return whether the gang ended because it was asked to, and has training left to do."""
+        end = self.gang.end
+        if self.words is None or end.lost or end.over is not None:
+            return False
+        return end.left_early or end.is_unfinished
+
+    def _wish(self) -> str | None:
+        """Return why the gang must release its slots, or None when it may keep them."""
+        wishes, view = self.rt.wishes, self.gang.view
+        if wishes.stop_by is not None:
+            return f"stopped by {wishes.stop_by}"
+        if wishes.pause_by is not None:
+            self.paused = True
+            return f"paused by {wishes.pause_by}"
+        if wishes.preempted_for is not None:
+            return f"preempted for {wishes.preempted_for}"
+        # An earlier follower has sent the request already, and ranks may have written their checkpoint.
+        return (view.reason or "asked to stop") if view.state == "stopping" else None
+
+    async def _begin(self, words: str) -> None:
+        # Write to the store first: a process that takes over must not mistake the end for the end of training.
+        await self.rt.db(self.rt.store.set_stopping, self.rt.attempt_id, self.rt.watch, words)
+        self.words, self.asked_at, self.gang.end.asked = words, time.monotonic(), True
+        self.rt.log.warning(
+            "The gang must release its slots: %s. Its ranks have %.0f s to write a checkpoint and end.",
+            words,
+            self.timeout_s,
+        )
+
+    async def _tell(self, hosts: Sequence[str]) -> None:
+        # A program that has not joined the library yet, or never does, loses nothing by a signal.
+        self.by_signal = self.by_signal or not self.gang.end.joined
+        answers = await asyncio.gather(*(self._tell_host(host) for host in hosts), return_exceptions=True)
+        for host, found in zip(hosts, answers, strict=True):
+            if isinstance(found, HostError):
+                self.rt.log.warning("Host '%s' could not be asked to stop, retrying: %s", host, found)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                self._told.add(host)
+
+    async def _tell_host(self, host: str) -> None:
+        await self.rt.call(host, "request_stop", run=self.gang.run_name)
+        if self.by_signal:
+            await self.rt.call(host, "stop", run=self.gang.run_name, grace_s=min(self.timeout_s, 86400.0))

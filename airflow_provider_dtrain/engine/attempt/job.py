@@ -1,0 +1,287 @@
+"""Job of an attempt: all that a launch needs, read from the store alone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.checkpoint_location import storage_root
+from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, rank_order
+from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
+from airflow_provider_dtrain.engine.copies.checkpoints import is_in_run_folder, trusted
+from airflow_provider_dtrain.engine.submission.required_modules import needed_modules
+from airflow_provider_dtrain.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.core.launch.plan import NetworkChoice
+    from airflow_provider_dtrain.engine.attempt.source_checkpoint import SourceCheckpoint
+    from airflow_provider_dtrain.engine.copies.outputs import Carried
+    from airflow_provider_dtrain.hooks.settings import Settings
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
+    from airflow_provider_dtrain.store.store import Store
+
+#: Folders of a run: one for the checkpoint to resume from, one for the weights to start from.
+RESTORED, SOURCE = "checkpoints", "source"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """A tar.gz that a host may lack."""
+
+    digest: str
+    content: Callable[[], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One attempt's configuration, archives and devices."""
+
+    store_id: str
+    config: ExperimentConfig
+    #: Configuration without secrets, as the ranks may read it.
+    document: Mapping[str, Any]
+    archives: Mapping[str, Archive]
+    #: host -> slot index -> device UUID, None for CPU slots
+    devices: Mapping[str, Mapping[int, str | None]]
+    #: Modules that the ranks' interpreter must have.
+    modules: tuple[str, ...]
+    world_size: int
+    settings: Settings
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    checkpoint_source: CheckpointView | None = None
+    #: Checkpoint whose weights a trial without a checkpoint of its own starts from.
+    weights_source: SourceCheckpoint | None = None
+    #: Outputs of a plain script from earlier attempts.
+    carried: Carried | None = None
+    #: Units of training at which the searcher decides on the trial.
+    rungs: tuple[int, ...] = ()
+    #: Seconds until Airflow's execution_timeout; None = no limit.
+    timeout_s: float | None = None
+
+    @property
+    def python(self) -> str | None:
+        """Interpreter of the ranks, or None for the supervisor's."""
+        return self.config.environment.python
+
+    @property
+    def network_interface(self) -> str | None:
+        """Network interface that the configuration names, or None to find it by real connections."""
+        return None if self.config.network_interface == "auto" else self.config.network_interface
+
+    @property
+    def port_range(self) -> list[int] | None:
+        """Ports that a firewall leaves open between the hosts."""
+        return list(self.config.port_bounds) if self.config.port_bounds else None
+
+    @property
+    def shared_path(self) -> str | None:
+        """Checkpoint folder that all hosts must share, or None for a bucket or the chief's run folder."""
+        return shared_root(self.config)
+
+    def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
+        """Return the stored record of a launch: the hosts' plans, the rendezvous, the boot ids.
+
+        :param network: address of rank 0 and the hosts' interfaces
+        :param boots: host -> boot id at the start; a different one later means that the host was restarted
+        """
+        placement = Placement(view.placement)
+        plans = build_plans(placement, self._facts(view, network))
+        master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
+        return {"plans": plans, "master": master, "boots": dict(boots)}
+
+    def _facts(self, view: AttemptView, network: NetworkChoice) -> LaunchFacts:
+        assert view.run is not None
+        assert view.token is not None
+        return LaunchFacts(
+            run=view.run,
+            store=self.store_id,
+            token=view.token,
+            launch=uuid.uuid4().hex,
+            argv=self.config.command,
+            hosts={host: HostFacts(devices=devices, python=self.python) for host, devices in self.devices.items()},
+            network=network,
+            hparams=view.hparams,
+            trial_seed=view.seed,
+            latest_checkpoint=self._restored_path(),
+            checkpoint_dir=self._checkpoint_dir(view),
+            variables=self.config.environment.variables,
+            restarts=view.number - 1,
+            max_restarts=view.max_restarts,
+            payload=self.archives["payloads"].digest if "payloads" in self.archives else None,
+            library=self.archives["libraries"].digest,
+            context=self._context(view),
+            port_range=self.config.port_bounds,
+            grace_s=self.settings.kill_grace_s,
+            orphan_timeout_s=self.settings.orphan_timeout_s,
+            timeout_s=self.timeout_s,
+            log_limit_bytes=self.settings.log_limit_bytes,
+            sampling_interval_s=self.config.profiling.sampling_interval_s if self.config.profiling.enabled else 0,
+            has_cpu_slots=all(device is None for devices in self.devices.values() for device in devices.values()),
+        )
+
+    def _checkpoint_dir(self, view: AttemptView) -> str | None:
+        """Return the trial's folder on shared storage, or None for the chief's run folder."""
+        root = shared_root(self.config)
+        return f"{root.rstrip('/')}/{_own_folder(view)}" if root else None
+
+    def _checkpoint_url(self, view: AttemptView) -> str | None:
+        """Return the trial's URL in the bucket, or None when checkpoints go to a folder."""
+        root = bucket_url(self.config)
+        return f"{root}/{_own_folder(view)}" if root else None
+
+    def send_checkpoint(self, link: HostLink, run: str) -> None:
+        """Send the checkpoint that the trial starts from to the run's folder on the chief's host. Blocks.
+
+        A checkpoint that the host can read where it lies is not sent.
+        """
+        from airflow_provider_dtrain.engine.copies.checkpoints import send
+
+        own, weights = self.checkpoint_source, self.weights_source
+        if own is not None and own.copy_url is not None:
+            send(link, run, RESTORED, Path(own.copy_url), trusted(own).name)
+        if weights is not None and weights.is_sent:
+            send(link, run, SOURCE, Path(weights.where), weights.name)
+
+    def _restored_path(self) -> str | None:
+        """Return the checkpoint's path as seen from the work folder of the run, where the ranks start."""
+        source = self.checkpoint_source
+        if source is None:
+            return None
+        place = trusted(source)
+        return f"../{RESTORED}/{place.name}" if source.copy_url else place.path
+
+    def _source_path(self) -> str | None:
+        source = self.weights_source
+        if source is None:
+            return None
+        return f"../{SOURCE}/{source.name}" if source.is_sent else source.where
+
+    def _context(self, view: AttemptView) -> dict[str, Any]:
+        return {
+            "trial_id": view.trial_id,
+            "trial_number": view.trial_number,
+            "experiment": view.experiment,
+            "experiment_id": view.experiment_id,
+            "attempt": view.number,
+            "hparams": dict(view.hparams),
+            "seed": view.seed,
+            "config": dict(self.document),
+            "latest_checkpoint": self._restored_path(),
+            "source_checkpoint": self._source_path(),
+            "checkpoint_url": self._checkpoint_url(view),
+            "rungs": list(self.rungs),
+        }
+
+
+def _own_folder(view: AttemptView) -> str:
+    """Return the folder of a trial's checkpoints below a root, a new one for each set of hyperparameters."""
+    draw = f"-draw-{view.draw}" if view.draw else ""
+    return f"experiment-{view.experiment_id}/trial-{view.trial_id}{draw}"
+
+
+def shared_root(config: ExperimentConfig) -> str | None:
+    """Return the checkpoint folder that all hosts share, or None when each run has its own."""
+    root = storage_root(config.checkpoint_storage.model_dump(mode="json"))
+    return root if root is not None and "://" not in root else None
+
+
+def bucket_url(config: ExperimentConfig) -> str | None:
+    """Return the URL below which checkpoints go, or None when they go to a folder."""
+    root = storage_root(config.checkpoint_storage.model_dump(mode="json"))
+    return root if root is not None and "://" in root else None
+
+
+def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:
+    """Return the modules that the ranks need for the configured checkpoint storage."""
+    from airflow_provider_dtrain.train.storage_options import PROTOCOLS
+
+    found = PROTOCOLS.get(str(config.checkpoint_storage.type))
+    return (found[1],) if found and config.checkpoint_policy != "none" else ()
+
+
+def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: float | None = None) -> Job:
+    """Return the job of an attempt. Blocks: reads the store and packs the library.
+
+    :raises ConfigError: the stored configuration is not valid for this version
+    """
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.hooks.secrets import as_variables
+    from airflow_provider_dtrain.hosts.payload import library
+
+    stored = store.get_config(view.config_id)
+    config = ExperimentConfig.model_validate(dict(stored.document))
+    packed = library()
+    archives = {"libraries": Archive(digest=packed.digest, content=lambda: packed.content)}
+    if view.payload is not None:
+        digest = view.payload
+        archives["payloads"] = Archive(digest=digest, content=lambda: store.get_payload(digest))
+    needed = _needed(store, tuple(config.command), view.payload) if view.payload else ()
+    own = _restart_from(store, view)
+    return Job(
+        store_id=store.store_id,
+        config=config,
+        document=stored.document,
+        archives=archives,
+        devices={name: _devices(store, name) for name in view.placement},
+        modules=(*needed, *storage_modules(config)),
+        world_size=max(1, view.slots),
+        settings=settings,
+        secrets=as_variables(stored.secrets),
+        checkpoint_source=own,
+        weights_source=source_of(store, config, stored.secrets) if own is None else None,
+        rungs=_rungs(store, view),
+        timeout_s=timeout_s,
+    )
+
+
+@lru_cache(maxsize=64)
+def _needed(store: Store, command: tuple[str, ...], digest: str) -> tuple[str, ...]:
+    # The trials of a search share command and code.
+    return needed_modules(command, store.get_payload(digest))
+
+
+def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:
+    if view.search_id is None:
+        return ()
+    return tuple(store.search(view.search_id).rungs.get(view.bracket, ()))
+
+
+def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> SourceCheckpoint | None:
+    """Return the source checkpoint that a configuration names, or None. Blocks.
+
+    :param sealed: the configuration's secrets
+    :raises ConfigError: the checkpoint does not exist
+    """
+    from airflow_provider_dtrain.engine.attempt.source_checkpoint import resolve
+
+    def look_up(url: str) -> bool:
+        from airflow_provider_dtrain.hooks.secrets import storage_config_now
+        from airflow_provider_dtrain.train.storage_options import file_system
+
+        try:
+            return bool(file_system(url, storage_config_now(config, sealed)).exists(f"{url}/metadata.json"))
+        except Exception as error:
+            message = f"the checkpoint at {url} cannot be read from this machine: {error}"
+            raise ConfigError([Problem(path="searcher.source_checkpoint", message=message)]) from error
+
+    return resolve(store, config, shared=shared_root(config), look_up=look_up)
+
+
+def _devices(store: Store, host: str) -> dict[int, str | None]:
+    return {slot.index: slot.device for slot in store.get_host(host).slots}
+
+
+def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
+    """Return the latest checkpoint of earlier attempts that the next chief can read."""
+    # Checkpoints of rejected hyperparameters do not fit the present ones.
+    first = first_attempt(store, view)
+    found = [c for c in store.checkpoints(view.trial_id) if first <= c.attempt < view.number]
+    usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or not is_in_run_folder(c)]
+    return max(usable, key=lambda c: (c.attempt, c.step, c.checkpoint_id), default=None)

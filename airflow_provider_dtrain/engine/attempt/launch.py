@@ -1,0 +1,204 @@
+"""Launch of a granted gang: preflight, payload, two-phase start."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
+from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.copies.last import until_copied
+from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
+from airflow_provider_dtrain.engine.copies.outputs import carried_to
+from airflow_provider_dtrain.engine.session.runtime import Killed, answer
+from airflow_provider_dtrain.engine.session.threads import in_launch_thread
+from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError
+from airflow_provider_dtrain.hooks.secrets import with_connection
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.launch.plan import NetworkChoice
+    from airflow_provider_dtrain.engine.attempt.job import Job
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+
+T = TypeVar("T")
+
+PREPARE_TIMEOUT_S = 120.0
+CONNECT_TIMEOUT_S = 5.0
+
+
+async def on_all(hosts: Mapping[str, T], action: Callable[[str, T], Awaitable[Any]]) -> dict[str, Any]:
+    """Return each host's answer to an action that runs on all hosts at the same time.
+
+    It waits for every host, so that no action still runs when the first error is raised.
+    """
+    answers = await asyncio.gather(*(action(host, value) for host, value in hosts.items()), return_exceptions=True)
+    for found in answers:
+        if isinstance(found, BaseException):
+            raise found
+    return dict(zip(hosts, answers, strict=True))
+
+
+async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
+    """Start the ranks of the attempt on all its hosts, or on none.
+
+    Repeatable: a follower that takes over in the middle starts the same plan again and attaches.
+
+    :param view: attempt that holds its slots
+    :raises HostError: a host cannot be reached, refuses, or has no network path to another host
+    :raises EnvironmentMissingError: a host lacks python or a module
+    """
+    job = replace(job, secrets=await with_connection(job.config, job.secrets))
+    order = rank_order(Placement(view.placement))
+    links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host, to_launch=True))
+    record = view.plan
+    if record is None:
+        network = await _preflight(view, job, links)
+        record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
+        await rt.db(rt.store.set_plan, rt.attempt_id, rt.watch, record)
+    master = record["master"]
+    job = replace(job, carried=await carried_to(rt, view))
+    if any(one is not None for one in (job.checkpoint_source, job.weights_source, job.carried)):
+        await until_copied(rt, _send_files(job, links, record["plans"]), requests=(Killed,))
+    prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
+    port = master["port"] or prepared[master["host"]]["port"]
+
+    async def go(_: str, link: HostLink) -> Any:
+        return await answer(link, "go", run=view.run, master_addr=master["address"], master_port=port)
+
+    await on_all(links, go)
+    await rt.db(rt.store.set_running, rt.attempt_id, rt.watch)
+    where = f"{master['address']}:{port}"
+    rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
+
+
+async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:
+    """Send missing archives, check that the hosts can run the job, and return the network between them."""
+    nonce = secrets.token_hex(16)
+    several = len(links) > 1
+
+    async def one(host: str, link: HostLink) -> Any:
+        _, _, listening = await asyncio.gather(
+            _send_archives(link, job), _check(link, view, job), _listen(link, job, nonce) if several else _nothing()
+        )
+        return listening
+
+    try:
+        listening = await on_all(links, one)
+        connects = await _connect(links, listening, nonce) if several else {}
+        if several and job.shared_path is not None:
+            await _check_shared(links, job.shared_path, nonce)
+    finally:
+        if several:
+            closing = (answer(link, "net_close", nonce=nonce) for link in links.values())
+            await asyncio.gather(*closing, return_exceptions=True)
+    return choose_network(list(links), listening, connects, network_interface=job.network_interface)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _listen(link: HostLink, job: Job, nonce: str) -> dict[str, Any]:
+    return await answer(link, "net_listen", nonce=nonce, port_range=job.port_range, interface=job.network_interface)
+
+
+async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+    """Return the result of each host's connections to the other hosts."""
+    targets = connect_targets(list(links), listening)
+
+    async def one(host: str, link: HostLink) -> Any:
+        asked: dict[str, Any] = {"nonce": nonce, "targets": targets[host], "timeout_s": CONNECT_TIMEOUT_S}
+        return await answer(link, "net_connect", **asked)
+
+    return await on_all(links, one)
+
+
+async def _send_archives(link: HostLink, job: Job) -> None:
+    for kind, archive in job.archives.items():
+        reply = await answer(link, "have", kind=kind, digests=[archive.digest])
+        if reply["missing"]:
+            await in_launch_thread(link.send_archive, kind, archive.digest, archive.content())
+
+
+async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
+    """Raise when the host cannot run this configuration."""
+    slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
+    asked: dict[str, Any] = {"python": job.python, "modules": list(job.modules), "slots": slots}
+    found = await answer(link, "preflight", timeout_s=60.0, **asked)
+    if found["python"] is None:
+        raise EnvironmentMissingError(
+            f"Host '{link.host}' has no interpreter {job.python!r}. "
+            "Install it there, or set environment.python to one that exists on every host."
+        )
+    missing = [name for name in job.modules if not found["modules"].get(name)]
+    if missing:
+        raise EnvironmentMissingError(
+            f"Host '{link.host}': {found['executable']} (Python {found['python']}) lacks {', '.join(missing)}. "
+            f"Install with: {found['executable']} -m pip install {' '.join(missing)}"
+        )
+    for process in found["foreign"]:
+        raise HostError(
+            link.host,
+            f"Host '{link.host}': GPU {process['device']} is in use by process {process['pid']} "
+            f"({process['name']}) of user {process['user']} with {process['memory_bytes'] / 2**30:.1f} GiB, "
+            "which this store did not start. End it, or disable the slot.",
+        )
+    if found["problems"]:
+        raise HostError(link.host, f"Host '{link.host}': " + "; ".join(found["problems"]))
+
+
+async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) -> None:
+    """Raise unless every host of the gang sees the files that the other hosts write to checkpoint storage."""
+    asked: dict[str, Any] = {"python": None, "modules": [], "slots": [], "shared_paths": [path], "nonce": nonce}
+
+    async def one(host: str, link: HostLink) -> Any:
+        return await answer(link, "preflight", timeout_s=60.0, **asked)
+
+    written: dict[str, dict[str, Any]] = {}
+    for host, found in (await on_all(links, one)).items():
+        written[host] = _shared(host, found, path)
+        if not written[host]["writable"]:
+            raise HostError(host, f"Host '{host}': checkpoint_storage: " + "; ".join(found["problems"]))
+    # Check again after every host has written its mark.
+    seen = {host: set(_shared(host, found, path)["seen"]) for host, found in (await on_all(links, one)).items()}
+    for reader in links:
+        for writer in links:
+            if written[writer]["self"] not in seen[reader]:
+                raise HostError(
+                    reader,
+                    f"Host '{reader}' does not see in {path} what host '{writer}' wrote there: checkpoint_storage must "
+                    "be one folder for all hosts. Mount the same file system there on both, or use s3, gcs or azure.",
+                )
+
+
+def _shared(host: str, found: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return a host's report on a shared path."""
+    if path not in found["shared"]:
+        raise HostProtocolError(host, f"Host '{host}' broke the protocol: 'preflight' did not report on {path}.")
+    report: dict[str, Any] = found["shared"][path]
+    return report
+
+
+async def _send_files(job: Job, links: Mapping[str, HostLink], plans: Mapping[str, Any]) -> None:
+    """Send the checkpoint and the outputs that the attempt begins with."""
+
+    async def one(host: str, link: HostLink) -> None:
+        run = plans[host]["run"]
+        if (job.checkpoint_source is not None or job.weights_source is not None) and plans[host]["master_local"]:
+            await in_launch_thread(job.send_checkpoint, link, run)
+        if job.carried is not None:
+            # Send them to every host, because a script may load its snapshot on each rank.
+            await in_launch_thread(send_outputs, link, run, job.carried.name, job.carried.generation)
+
+    await on_all(links, one)
+
+
+async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
+    if job.carried is not None:
+        plan = {**plan, "carried": job.carried.name}
+    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)

@@ -1,0 +1,94 @@
+"""Sampling of hyperparameters when a trial starts: the first ones of ``optuna``, and further samples."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_dtrain.search.optuna_sampler import Observation
+    from airflow_provider_dtrain.store.records.searches import SearchView
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+    from airflow_provider_dtrain.store.store import Store
+
+#: Samples of one trial that the training code may reject before the trial fails.
+MOST_DRAWS = 20
+#: Searchers whose trials are as good with other hyperparameters.
+_DRAWN = ("random", "async_halving", "adaptive_asha", "optuna")
+
+
+def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
+    """Return the hyperparameters of a trial, or None when its searcher samples none. Blocks.
+
+    :param draw: index of the sample for the trial's number, from 0
+    :raises ConfigError: the stored space is not valid for this version, or a package for sampling is missing here
+    """
+    from airflow_provider_dtrain.core.search.space import sample
+
+    search = store.search(view.search_id) if view.search_id is not None else None
+    if search is None or search.method not in _DRAWN:
+        return None
+    document = store.get_config(search.config_id).document
+    space = document.get("hyperparameters") or {}
+    if search.method != "optuna":
+        return sample(space, experiment_seed=search.seed, trial=view.trial_number, draw=draw)
+    from airflow_provider_dtrain.search.optuna_sampler import draw as ask
+
+    return ask(
+        space,
+        sampler=document["searcher"].get("sampler", "tpe"),
+        seed=search.seed,
+        trial=view.trial_number,
+        # Samples that follow rejected ones are random.
+        history=() if draw else _others(store, search, view.trial_id),
+        smaller_is_better=search.smaller_is_better,
+        draw=draw,
+    )
+
+
+def redrawn(store: Store, view: AttemptView, most: int = MOST_DRAWS) -> tuple[int, dict[str, Any]] | None:
+    """Return number and hyperparameters of the next sample that was not rejected yet, or None. Blocks.
+
+    None means that there is none up to number ``most``, or that the searcher samples none. The sample follows from the
+    trial's row alone, so a process that takes over gets the same one.
+
+    :raises ConfigError: the stored space is not valid for this version
+    """
+    refused = {_text(view.hparams)}
+    search = store.search(view.search_id) if view.search_id is not None else None
+    # The first sample of optuna depends on the other trials at that time.
+    for number in range(1 if search is not None and search.method == "optuna" else 0, most + 1):
+        hparams = drawn(store, view, number)
+        if hparams is None:
+            return None
+        if number > view.draw and _text(hparams) not in refused:
+            return number, hparams
+        refused.add(_text(hparams))
+    return None
+
+
+def _text(hparams: Mapping[str, Any]) -> str:
+    return json.dumps(hparams, sort_keys=True)
+
+
+def first_attempt(store: Store, view: AttemptView) -> int:
+    """Return the number of a trial's first attempt with its present hyperparameters. Blocks."""
+    if not view.draw:
+        return 1
+    refused = [
+        one.number for one in store.trial_attempts(view.trial_id)
+        if one.failure is not None and one.failure.get("error") == "InvalidHPError"
+    ]  # fmt: skip
+    return max(refused, default=0) + 1
+
+
+def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
+    """Return the observations of a search's other trials that have hyperparameters."""
+    return [
+        # A trial that waits for another gang counts as one that runs.
+        (row.hparams, row.metric, "running" if row.state == "queued" else row.state)
+        for row in store.history(search.search_id)
+        if row.is_drawn and row.trial_id != trial_id
+    ]

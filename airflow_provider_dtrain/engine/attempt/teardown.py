@@ -1,0 +1,193 @@
+"""Teardown of a gang: its slots are released once every process is confirmed gone on every host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.states import classify, first_failure, is_aftermath
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    ExecutionTimeoutError,
+    HostError,
+    HostLostError,
+    NotFoundError,
+    RankFailedError,
+    RunEndedError,
+    TrainingRefusedError,
+)
+from airflow_provider_dtrain.hosts.channel.wire import plain
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.lifecycle.states import RankExit
+    from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.store.records.trials import AttemptView, Proof
+
+FENCE_WAIT_S = 10.0
+#: Most characters of a text about processes that a host names.
+SHOWN_CHARS = 1000
+#: Last line of the traceback of an error that the training library raises on purpose; see train/errors.py.
+_REFUSED = re.compile(
+    r"^airflow_provider_dtrain\.train\.errors\."
+    r"(SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError): ",
+    re.MULTILINE,
+)
+
+
+async def fence(rt: Runtime, view: AttemptView) -> list[str]:
+    """End every process of the attempt on its hosts, and return the hosts that answered ``clear``.
+
+    The slots of a host that does not answer stay taken in the store.
+
+    :raises StaleWatchError: another process follows the trial; nothing was sent
+    """
+    await rt.prove_watch()
+    hosts = list(view.held_hosts)
+    if view.run is None or not hosts:
+        return hosts
+    answers = await asyncio.gather(*(_fence(rt, view, host) for host in hosts), return_exceptions=True)
+    clear = []
+    for host, found in zip(hosts, answers, strict=True):
+        if isinstance(found, Exception):
+            # The slots of the other hosts are released, whatever went wrong with this one.
+            words = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
+            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", words, host)
+        elif isinstance(found, BaseException):
+            raise found
+        elif found.get("clear"):
+            clear.append(host)
+            await _show_foreign(rt, view, host, found.get("foreign"))
+        else:
+            words = survivors_words(found)
+            rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, words)
+            await _show_stuck(rt, view, host, words)
+    if clear:
+        rt.log.info("No process of %s is left on %s", view.label, ", ".join(clear))
+    return clear
+
+
+async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
+    return await rt.call(
+        host, "fence", timeout_s=FENCE_WAIT_S + 20.0, run=view.run, token=view.token, wait_s=FENCE_WAIT_S,
+        launch=launch_of(view, host),
+    )  # fmt: skip
+
+
+async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
+    """End a run that its store has lost, on all its hosts.
+
+    A host that does not answer is left to recovery.
+
+    :param view: the attempt as it was before the store lost it
+    """
+    answers = await asyncio.gather(*(_fence(rt, view, host) for host in view.placement), return_exceptions=True)
+    for host, found in zip(view.placement, answers, strict=True):
+        if isinstance(found, BaseException) and not isinstance(found, Exception):
+            raise found
+        words = "is gone" if isinstance(found, dict) and found.get("clear") else f"may be left: {found}"
+        rt.log.warning("%s, which the store has lost, %s on host '%s'", view.label.capitalize(), words, host)
+
+
+def launch_of(view: AttemptView, host: str) -> str | None:
+    """Return the id that distinguishes launches of one run on a host, or None when it is not known."""
+    plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
+    return plan.get("launch")
+
+
+async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> None:
+    """Mark the slots of surviving processes as stuck. Recovery marks them as ready once the processes are gone."""
+    for slot in view.placement.get(host, ()):
+        with contextlib.suppress(NotFoundError):
+            await rt.db(rt.store.mark_slot, host, slot, "stuck", words)
+
+
+async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: object) -> None:
+    """Mark the attempt's slots whose devices are in use by processes of other accounts, outside all runs.
+
+    It precedes the release, because a released slot is granted again at once.
+    """
+    users = {user.get("slot"): user for user in reversed(_mappings(foreign)) if type(user.get("slot")) is int}
+    for slot in view.placement.get(host, ()):
+        if (user := users.get(slot)) is not None:
+            words = f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
+            words = plain(words, SHOWN_CHARS)
+            rt.log.warning("Slot %d of host '%s' is in use by %s", slot, host, words)
+            with contextlib.suppress(NotFoundError):
+                await rt.db(rt.store.mark_slot, host, slot, "busy_elsewhere", words)
+
+
+def survivors_words(found: Mapping[str, Any]) -> str:
+    """Return a text that names living processes, slots that are still locked, and GPUs without a list of processes."""
+    words = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
+    words += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not words else []
+    unlisted = found.get("unlisted")
+    words += [one for one in unlisted if isinstance(one, str)] if isinstance(unlisted, list) else []
+    return plain(", ".join(words[:20]) or "nothing that it can name", SHOWN_CHARS)
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+async def release(rt: Runtime, view: AttemptView) -> list[str]:
+    """Release the attempt's slots where none of its processes can run, and return those hosts.
+
+    Without a plan, no host was ever asked to prepare. With a plan, each host has to answer ``clear``.
+    """
+    proof: Proof = "clear" if view.plan is not None else "untaken"
+    clear = await fence(rt, view) if proof == "clear" else list(view.held_hosts)
+    if clear:
+        await rt.db(rt.store.release, rt.attempt_id, rt.watch, clear, proof=proof)
+    return clear
+
+
+def cause(end: GangEnd) -> DtrainError:
+    """Return the error of a failed gang: its first failure by corrected time, not the failures that follow."""
+    if end.over is not None:
+        return end.over
+    found = first_failure(end.exits)
+    # A rank that the follower sent a signal has not failed, and one that only lost a peer failed because of the peer.
+    if found is not None and not found.sent_signal and not (end.lost and is_aftermath(found)):
+        return _exit_error(found)
+    for lost in end.lost.values():
+        return lost
+    for host, reason in end.ended.items():
+        if reason != "completed":
+            return _ended_error(host, reason)
+    return _exit_error(found) if found is not None else RunEndedError("The run ended, and no host reported a reason.")
+
+
+def _ended_error(host: str, reason: str) -> DtrainError:
+    """Return the error of a run whose ranks have not failed."""
+    match reason:
+        case "timeout":
+            return ExecutionTimeoutError(f"Host '{host}' ended the run: the task's execution_timeout has passed.")
+        case "stopped":
+            return HostLostError(
+                host, f"The run was stopped on host '{host}' from outside. The host may be going down."
+            )
+        case "orphaned":
+            return RunEndedError(
+                f"The run on host '{host}' ended itself: its lease had not been renewed for orphan_timeout."
+            )
+        case "prepare_timeout":
+            return RunEndedError(f"The run on host '{host}' was prepared but never started.")
+        case "fenced":
+            return RunEndedError(f"The run on host '{host}' was ended by another follower of this trial.")
+        case _:
+            return HostLostError(host, f"The run ended on host '{host}' with reason '{reason}'.")
+
+
+def _exit_error(found: RankExit) -> DtrainError:
+    error = found.error or {}
+    text = str(error.get("traceback") or error.get("message") or found.log_tail or "It wrote nothing.")
+    refused = _REFUSED.search(text) is not None
+    failed = (TrainingRefusedError if refused else RankFailedError)(
+        rank=found.rank, host=found.host, exit_code=found.exit_code, traceback=text,
+        message=str(error.get("message") or ""),
+    )  # fmt: skip
+    return HostError(found.host, str(failed)) if classify(found) == "infra" else failed

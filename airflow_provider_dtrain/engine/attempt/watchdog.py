@@ -1,0 +1,140 @@
+"""Watchdog of one gang: names the ranks that block it, and decides when the gang must end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.lifecycle.watchdog import STOPPED_S, Behind, RankReport, Verdict, judge
+from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+    from airflow_provider_dtrain.hosts.channel.wire import Progress
+
+#: Seconds after which a report is outdated. Hosts report with each heartbeat, every 5 s.
+FRESH_S = 12.0
+#: Seconds for which this process must have seen a hang before it ends the gang, whatever the hosts' clocks say.
+SEEN_S = 60.0
+#: Consecutive reports after which a live rank is named. A single one may have been written right after a pause of the
+#: whole machine, before any rank could make progress.
+LOOKS = 2
+
+
+class GangWatchdog:
+    """State of the watchdog for one gang and one follower.
+
+    :param hosts: hosts of the gang
+    :param hang_timeout_s: seconds that a rank may block its gang before the gang is ended
+    :param log: gets one line when a rank is named, one when it resumes
+    """
+
+    def __init__(self, hosts: Iterable[str], hang_timeout_s: float, log: logging.Logger | TaskLog) -> None:
+        self._hosts, self._hang_timeout_s, self._log = tuple(hosts), hang_timeout_s, log
+        #: host -> time.monotonic() when its latest report arrived, and the report
+        self._reports: dict[str, tuple[float, Progress]] = {}
+        #: rank -> number of consecutive reports in which it is behind
+        self._looks: dict[int, int] = {}
+        #: rank -> time.monotonic() when it was named, and its latest state
+        self.named: dict[int, tuple[float, Behind]] = {}
+        self._lagging: dict[int, float] = {}
+        #: Longest stall of a live rank that ended by itself, seconds.
+        self._longest_s = 0.0
+        self._judged: dict[str, float] = {}
+        self._supervisors: set[str] = set()
+
+    def take(self, host: str, progress: Progress) -> None:
+        """Record a host's report. The link's reader thread calls it, so it returns at once."""
+        self._reports[host] = time.monotonic(), progress
+
+    def look(self, ended: Mapping[str, str] | Iterable[str] = ()) -> DtrainError | None:
+        """Judge the latest reports, and return the error that ends the gang, or None.
+
+        :param ended: hosts whose part of the gang has ended
+        """
+        now, over = time.monotonic(), set(ended)
+        fresh = {
+            host: report for host, (came_at, report) in list(self._reports.items())
+            if now - came_at < FRESH_S and host not in over
+        }  # fmt: skip
+        readings = {host: report.boottime_s for host, report in fresh.items()}
+        if readings == self._judged:
+            return self._end(now)
+        self._judged = readings
+        self._look_at_supervisors(fresh)
+        reports = [rank for report in fresh.values() for rank in report.ranks]
+        complete = len(fresh) == len(set(self._hosts) - over)
+        verdict = judge(reports, complete=complete, longest_s=self._longest_s)
+        self._learn(verdict, {one.rank: one for one in reports})
+        # Without a report from every host, nothing is claimed about live ranks: they may hang or have resumed.
+        quiet = set() if complete else {rank for rank, (_, one) in self.named.items() if not one.report.is_stopped}
+        self._name(verdict, {one.rank for one in reports} - quiet, now)
+        return self._end(now)
+
+    def _learn(self, verdict: Verdict, reports: Mapping[int, RankReport]) -> None:
+        """Record the longest stall after which a live rank resumed by itself."""
+        for rank, stood_s in self._lagging.items():
+            report = reports.get(rank)
+            if report is not None and report.still_s < stood_s and not report.is_stopped:
+                self._longest_s = max(self._longest_s, stood_s)
+        stopped = {one.report.rank for one in verdict.behind if one.kind == "infra"}
+        self._lagging = {rank: stood_s for rank, stood_s in verdict.lagging.items() if rank not in stopped}
+
+    def _name(self, verdict: Verdict, seen: set[int], now: float) -> None:
+        behind = {one.report.rank: one for one in verdict.behind}
+        self._looks = {rank: self._looks.get(rank, 0) + 1 for rank in behind}
+        fresh = []
+        for rank, one in behind.items():
+            if rank in self.named:
+                self.named[rank] = self.named[rank][0], one
+            elif one.why in ("stopped", "traced") or self._looks[rank] >= LOOKS:
+                self.named[rank] = now, one
+                fresh.append(one)
+        if fresh:
+            self._log.warning("%s", words_of(fresh, verdict))
+        for rank in sorted(set(self.named) & seen - set(behind)):
+            one = self.named.pop(rank)[1]
+            self._log.info("Rank %d on %s resumed after %.0f s", rank, one.report.host, one.for_s)
+
+    def _end(self, now: float) -> DtrainError | None:
+        least_s = min(SEEN_S, self._hang_timeout_s)
+        for named_at, one in sorted(self.named.values(), key=lambda pair: -pair[1].for_s):
+            if one.for_s < self._hang_timeout_s or now - named_at < least_s:
+                continue
+            message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
+            if one.kind == "infra":
+                return ProcessStuckError(one.report.host, f"{message} Find out on that host which process stopped it.")
+            return RankHangsError(f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}")
+        return None
+
+    def _look_at_supervisors(self, fresh: Mapping[str, Progress]) -> None:
+        stopped = {host for host, report in fresh.items() if report.supervisor_stopped_s >= STOPPED_S}
+        for host in sorted(stopped - self._supervisors):
+            self._log.warning(
+                "The supervisor on %s is stopped by a signal: its ranks keep running, but their time limits are "
+                "suspended. Send it SIGCONT.", host,
+            )  # fmt: skip
+        for host in sorted((self._supervisors - stopped) & set(fresh)):
+            self._log.info("The supervisor on %s has resumed", host)
+        self._supervisors = stopped | (self._supervisors - set(fresh))
+
+
+def words_of(behind: list[Behind], verdict: Verdict) -> str:
+    """Return one line that names the ranks that block the gang, and the ranks that wait."""
+    if all(one.why == "together" for one in behind):
+        first = max(behind, key=lambda one: one.for_s)
+        return (
+            f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: {len(behind)} "
+            f"ranks are stalled, rank {first.report.rank} on {first.report.host} in {first.report.what}, step "
+            f"{first.report.steps}. Messages between the hosts are lost, or the ranks call their collectives in "
+            "different orders."
+        )
+    waiting = verdict.waiting_words.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
+    text = _sentence(", ".join(one.words for one in behind))
+    return text.removesuffix(".") + (f"; {waiting}" if waiting else "")
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."

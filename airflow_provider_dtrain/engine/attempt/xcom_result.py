@@ -1,0 +1,78 @@
+"""Result of a trial as plain JSON, which the operator stores in XCom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.engine.attempt.outcome import plain
+from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
+from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint, is_in_run_folder
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView, MetricRow
+    from airflow_provider_dtrain.store.store import Store
+
+
+def trial_result(store: Store, view: AttemptView, state: str, *, without: Collection[int] = ()) -> dict[str, Any]:
+    """Return ids, state, the best validation, steps, checkpoint and where each rank ran. Blocks.
+
+    :param state: how the trial ended
+    :param without: ids of checkpoints that are about to be removed
+    """
+    searcher = store.get_config(view.config_id).document.get("searcher") or {}
+    metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
+    # Ignore attempts whose hyperparameters were rejected.
+    first = first_attempt(store, view)
+    reports = [row for row in store.metrics(view.trial_id) if row.attempt >= first]
+    validations = current_branch([row for row in reports if row.group == "validation"])
+    best = _best(validations, metric, smaller)
+    checkpoints = [
+        one for one in store.checkpoints(view.trial_id) if one.attempt >= first and one.checkpoint_id not in without
+    ]
+    result = {
+        "experiment_id": view.experiment_id,
+        "trial_id": view.trial_id,
+        "state": state,
+        "metric": best.metrics.get(metric) if best and metric else None,
+        "metrics": dict(best.metrics) if best else {},
+        "best_step": best.step if best else None,
+        "steps": max((row.step for row in reports), default=0),
+        "rung": view.rung,
+        "checkpoint": checkpoint_url(best_checkpoint(checkpoints, metric, smaller) if checkpoints else None),
+        "hosts": _hosts(store, view),
+    }
+    return dict(plain(result))
+
+
+def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
+    """Return the location of a checkpoint: a path that both sides can read or a URL, else host, run and path."""
+    if checkpoint is None:
+        return None
+    if checkpoint.copy_url is not None or not is_in_run_folder(checkpoint):
+        return checkpoint.copy_url or checkpoint.path
+    return f"{checkpoint.host}:{checkpoint.run}/{checkpoint.path}"
+
+
+def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) -> MetricRow | None:
+    """Return the validation with the best metric, or the last one when none has the metric.
+
+    Of equal validations, the latest one is the best.
+    """
+    ranked = [
+        (value, row)
+        for row in rows
+        if metric and isinstance(value := row.metrics.get(metric), int | float) and value == value
+    ]
+    if not ranked:
+        return rows[-1] if rows else None
+    sign = 1 if smaller_is_better else -1
+    return min(ranked, key=lambda pair: (sign * pair[0], -pair[1].step))[1]
+
+
+def _hosts(store: Store, view: AttemptView) -> list[dict[str, Any]]:
+    hosts: dict[str, list[dict[str, Any]]] = {}
+    for rank in store.ranks(view.attempt_id):
+        hosts.setdefault(rank.host, []).append({"rank": rank.rank, "slot": rank.slot, "exit_code": rank.exit_code})
+    return [{"host": host, "ranks": ranks} for host, ranks in hosts.items()]

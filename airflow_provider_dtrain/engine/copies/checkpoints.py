@@ -1,0 +1,332 @@
+"""Copies of kept checkpoints on the control side, which outlive the loss of a host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from airflow_provider_dtrain.core.checkpoint_location import (
+    CheckpointPlace,
+    CheckpointPlaces,
+    StorageKind,
+    UntrustedPathError,
+    shown_path,
+)
+from airflow_provider_dtrain.core.checkpoint_policy import Kept, Saved, unkept
+from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size
+from airflow_provider_dtrain.engine.copies import partial
+from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_thread
+from airflow_provider_dtrain.errors import HostError, HostRefusedError
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, pack_tree, tree_bytes, unpack_plain
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
+
+
+#: Prefix in the name of a copy that is not complete yet.
+PARTIAL = ".copy-"
+#: Most files of one checkpoint.
+FILES_LIMIT = 10_000
+#: Deepest nesting and most values of a checkpoint's metadata: two values for each file, and those of the report.
+_METADATA_DEPTH, _METADATA_VALUES = 64, 300_000
+
+
+class CheckpointCopier:
+    """Copier of the checkpoints that the policy keeps while the trial runs.
+
+    It makes one copy at a time, the newest checkpoint first.
+    """
+
+    def __init__(self, rt: Runtime, view: AttemptView, config: ExperimentConfig) -> None:
+        self.rt, self.view = rt, view
+        self.policy, self.metric = config.checkpoint_policy, config.searcher.metric
+        self.numbers = while_running(numbers_of(config))
+        storage = config.checkpoint_storage.model_dump(mode="json")
+        self.places = CheckpointPlaces.of(storage, view.experiment_id, view.trial_id)
+        self._wake, self._closing = asyncio.Event(), False
+        #: Ids of checkpoints that exceed a limit. They are not tried again.
+        self._said_too_large: set[int] = set()
+        self._swept = False
+
+    def reported(self, event: Mapping[str, Any]) -> None:
+        """Log a checkpoint event that is in the store, and wake the copier."""
+        step, path = event.get("step"), event.get("path")
+        try:
+            self.rt.log.event("Checkpoint at step %s: %s", step, self.places.find(path).path)
+        except UntrustedPathError as error:
+            trial, shown = self.view.trial_id, shown_path(path)
+            self.rt.log.event(
+                "Checkpoint of step %s is refused, %s is not touched: %s. See: airflow dtrain trial describe %d",
+                step,
+                shown,
+                error,
+                trial,
+                is_warning=True,
+            )
+        self.noticed()
+
+    def noticed(self) -> None:
+        """Wake the copier for a checkpoint event that is in the store."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Copy until :meth:`close`, then return once every kept checkpoint is copied."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            # Read before the round: an event that arrives during it needs another round.
+            last = self._closing
+            await self.copy_kept()
+            if last:
+                return
+
+    def close(self) -> None:
+        """Let :meth:`run` end after a last round."""
+        self._closing = True
+        self._wake.set()
+
+    async def copy_kept(self) -> None:
+        """Copy every kept checkpoint that has no copy yet, and remove the copies of all the rest."""
+        checkpoints = await self.rt.db(self.rt.store.checkpoints, self.view.trial_id)
+        kept = self.kept(checkpoints)
+        if not self._swept:
+            folder = trial_folder(self.rt.settings.checkpoint_dir, self.view.experiment_id, self.view.trial_id)
+            await in_thread(sweep_partial, folder)
+            self._swept = True
+        copied = [one for one in kept if one.copy_url is not None]
+        for checkpoint in kept:
+            is_new = checkpoint.copy_url is None and checkpoint.checkpoint_id not in self._said_too_large
+            if is_new and is_in_run_folder(checkpoint):
+                while not await self._copy(checkpoint) and self._may_replace(copied, checkpoint):
+                    await self._drop_copy(copied.pop())
+        for checkpoint in checkpoints:
+            if checkpoint.copy_url is not None and checkpoint not in kept:
+                await self._drop_copy(checkpoint)
+
+    def _may_replace(self, copied: list[CheckpointView], checkpoint: CheckpointView) -> bool:
+        """Return whether the oldest copy makes room for a newer one: a restart needs the latest."""
+        return self.policy == "all" and bool(copied) and _age(copied[-1]) < _age(checkpoint)
+
+    async def _drop_copy(self, checkpoint: CheckpointView) -> None:
+        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, None)
+        await in_thread(remove_copy, self.rt.settings.checkpoint_dir, checkpoint, self.view.experiment_id)
+
+    def kept(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
+        """Return the checkpoints that the policy keeps while the trial runs, latest first, at most ``trial_copies``."""
+        return sorted(self._wanted(checkpoints), key=_age, reverse=True)[: self.rt.settings.trial_copies]
+
+    def _wanted(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
+        if self.policy == "all":
+            return list(checkpoints)
+        if self.policy == "none":
+            return []
+        gone = {one.checkpoint_id for one in unkept([as_saved(one, self.metric) for one in checkpoints], self.numbers)}
+        return [one for one in checkpoints if one.checkpoint_id not in gone]
+
+    async def _copy(self, checkpoint: CheckpointView) -> bool:
+        """Copy a checkpoint, and return False when the trial's copy limit leaves too little room for it."""
+        target, settings = self._target(checkpoint), self.rt.settings
+        taken = await in_thread(tree_bytes, target.parent)
+        limit = min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - taken)
+        try:
+            if (checkpoint.size_bytes or 0) > limit:
+                raise ArchiveLimitError(f"it was reported with {checkpoint.size_bytes} bytes")
+            link = await self.rt.link(checkpoint.host)
+            size = await in_copy_thread(fetch_copy, link, checkpoint, target, limit_bytes=limit)
+        except HostRefusedError:
+            # The library removes checkpoints that the policy does not keep, even while they are being fetched.
+            self.rt.log.debug("Checkpoint of step %d was replaced by a newer one before it was copied", checkpoint.step)
+            return True
+        except ArchiveLimitError as error:
+            is_full = limit < settings.checkpoint_copy_limit_bytes and (checkpoint.size_bytes or 0) <= limit + taken
+            self._warn_too_large(checkpoint, error)
+            return not is_full
+        except (HostError, OSError, tarfile.TarError, DamagedCopyError, UntrustedPathError) as error:
+            self.rt.log.warning("Checkpoint of step %d was not copied: %s", checkpoint.step, error)
+            return True
+        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
+        self._said_too_large.discard(checkpoint.checkpoint_id)
+        return True
+
+    def _warn_too_large(self, checkpoint: CheckpointView, error: Exception) -> None:
+        if checkpoint.checkpoint_id in self._said_too_large:
+            return
+        self._said_too_large.add(checkpoint.checkpoint_id)
+        self.rt.log.warning(
+            "Checkpoint of step %d stays only on host '%s': %s. checkpoint_copy_limit is %d, trial_copy_limit %d. "
+            "Set checkpoint_storage to shared storage, or raise the limits.",
+            checkpoint.step,
+            checkpoint.host,
+            error,
+            self.rt.settings.checkpoint_copy_limit_bytes,
+            self.rt.settings.trial_copy_limit_bytes,
+        )
+
+    def _target(self, checkpoint: CheckpointView) -> Path:
+        return copy_path(self.rt.settings.checkpoint_dir, self.view.experiment_id, checkpoint)
+
+
+class DamagedCopyError(Exception):
+    """A copy differs from what the ranks wrote."""
+
+
+def numbers_of(config: ExperimentConfig) -> Kept:
+    """Return how many checkpoints a configuration keeps in the end."""
+    storage = config.checkpoint_storage
+    return Kept(
+        experiment_best=storage.save_experiment_best,
+        trial_best=storage.save_trial_best,
+        trial_latest=storage.save_trial_latest,
+        smaller_is_better=config.searcher.smaller_is_better,
+    )
+
+
+def while_running(kept: Kept) -> Kept:
+    """Return the numbers for one trial that still runs.
+
+    The best of the experiment are among the best of their trials; a restart needs the latest.
+    """
+    return Kept(
+        trial_best=max(kept.trial_best, kept.experiment_best),
+        trial_latest=max(1, kept.trial_latest),
+        smaller_is_better=kept.smaller_is_better,
+    )
+
+
+def as_saved(checkpoint: CheckpointView, metric: str | None) -> Saved:
+    """Return the values that decide whether a checkpoint is kept."""
+    value = checkpoint.metrics.get(metric) if metric else None
+    return Saved(
+        checkpoint_id=checkpoint.checkpoint_id,
+        trial_id=checkpoint.trial_id,
+        attempt=checkpoint.attempt,
+        step=checkpoint.step,
+        metric=float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None,
+    )
+
+
+def is_in_run_folder(checkpoint: CheckpointView) -> bool:
+    """Return whether a checkpoint lies only in the folder of its run, on one host."""
+    return checkpoint.place is not None and checkpoint.place.kind is StorageKind.RUN
+
+
+def trusted(checkpoint: CheckpointView) -> CheckpointPlace:
+    """Return the place of a checkpoint, derived from its trial's configuration.
+
+    :raises UntrustedPathError: the reported path is none of the trial's places
+    """
+    if checkpoint.place is None:
+        raise UntrustedPathError(f"the checkpoint of step {checkpoint.step} was refused: {checkpoint.refused}")
+    return checkpoint.place
+
+
+def trial_folder(checkpoint_dir: Path, experiment_id: int, trial_id: int) -> Path:
+    """Return the folder of this machine that holds the copies of one trial's files."""
+    return checkpoint_dir / f"experiment-{experiment_id}" / f"trial-{trial_id}"
+
+
+def copy_path(checkpoint_dir: Path, experiment_id: int, checkpoint: CheckpointView) -> Path:
+    """Return the path of a checkpoint's copy on this machine."""
+    folder = trial_folder(checkpoint_dir, experiment_id, checkpoint.trial_id)
+    return folder / f"{checkpoint.run}-step{checkpoint.step}"
+
+
+def remove_copy(checkpoint_dir: Path, checkpoint: CheckpointView, experiment_id: int) -> None:
+    """Remove a checkpoint's copy, but only from the path that this provider gives it. Blocks."""
+    path = copy_path(checkpoint_dir, experiment_id, checkpoint)
+    if checkpoint.copy_url == str(path):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sweep_partial(folder: Path) -> None:
+    """Remove the partial copies of processes that were killed while they copied. Blocks."""
+    partial.sweep(folder, PARTIAL)
+
+
+def best_checkpoint(checkpoints: list[CheckpointView], metric: str | None, smaller_is_better: bool) -> CheckpointView:
+    """Return the checkpoint with the best metric, or the latest one when none has the metric.
+
+    :param checkpoints: at least one
+    """
+    values = [(c.metrics.get(metric), c) for c in checkpoints] if metric else []
+    ranked = [(value, c) for value, c in values if isinstance(value, int | float) and value == value]
+    if not ranked:
+        return max(checkpoints, key=_age)
+    sign = 1 if smaller_is_better else -1
+    return min(ranked, key=lambda pair: (sign * pair[0], -pair[1].checkpoint_id))[1]
+
+
+def _age(checkpoint: CheckpointView) -> tuple[int, int, int]:
+    return checkpoint.attempt, checkpoint.step, checkpoint.checkpoint_id
+
+
+def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limit_bytes: int) -> int:
+    """Copy a checkpoint from its host. The copy gets its name once it is complete. Blocks.
+
+    :param limit_bytes: most bytes that its files may have together, counted while they arrive
+    :return: bytes of its files
+    :raises ArchiveLimitError: it is larger
+    :raises DamagedCopyError: a file differs from its metadata or from the store's record
+    :raises tarfile.TarError: the archive is damaged or leads outside its folder
+    :raises UntrustedPathError: the checkpoint is at none of its trial's places
+    """
+    place = trusted(checkpoint)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with partial.partial_copy(target.parent, PARTIAL) as folder:
+        with link.fetching(checkpoint.run, place.path) as incoming:
+            found = unpack_plain(incoming, folder, limit_bytes=limit_bytes, limit_files=FILES_LIMIT)
+        entries = list(folder.iterdir())
+        source = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
+        verify_copy(source, checkpoint)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(source, target)
+        sync_folder(target.parent)
+    return found.size_bytes
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk. Blocks."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
+    """Check metadata and files of a copy against their sha256.
+
+    A checkpoint that a program wrote without the library has neither, and is accepted as it is.
+
+    :raises DamagedCopyError: metadata or files differ
+    """
+    from airflow_provider_dtrain.train.checkpoint import METADATA, METADATA_LIMIT_BYTES, whole
+    from airflow_provider_dtrain.train.errors import CheckpointError
+
+    if checkpoint.sha256 is None and not (folder / METADATA).exists():
+        return
+    try:
+        with open(folder / METADATA, "rb") as file:
+            # The library parses it without limits for its values. Metadata of more bytes is refused by both.
+            check_size(file.read(METADATA_LIMIT_BYTES), depth=_METADATA_DEPTH, values=_METADATA_VALUES)
+        found = whole(folder)
+    except (OSError, UntrustedInputError) as error:
+        raise DamagedCopyError(f"{METADATA} cannot be read: {error}") from error
+    except CheckpointError as error:
+        raise DamagedCopyError(str(error)) from error
+    if checkpoint.sha256 is not None and found.sha256 != checkpoint.sha256:
+        raise DamagedCopyError(f"{METADATA} differs from the one that the event of step {checkpoint.step} reported")
+
+
+def send(link: HostLink, run: str, relpath: str, folder: Path, name: str) -> None:
+    """Send a folder of this machine to a path in a run's folder, under a name. Blocks."""
+    with link.putting(run, relpath) as outgoing:
+        pack_tree(folder, cast("IO[bytes]", outgoing), name)

@@ -1,0 +1,286 @@
+"""Copies of a trial's outputs on this machine: whole generations, of which the newest counts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, parse_object
+from airflow_provider_dtrain.engine.copies import partial
+from airflow_provider_dtrain.engine.copies.checkpoints import sync_folder
+from airflow_provider_dtrain.hosts.channel.archive_reader import pack_tree, sync_tree, tree_bytes, unpack_plain
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+
+#: Folders of a run whose files are outputs; names of other members are refused.
+FOLDERS = ("checkpoints", "work")
+#: Most files of one generation, and longest path of a file. The supervisor has the same limits.
+FILES_LIMIT, PATH_LIMIT = 10_000, 1024
+#: Most bytes of the last member that a host sends: some hundred bytes for each file.
+END_LIMIT_BYTES = 32 << 20
+#: Deepest nesting and most values of that member. Each file has a path and a list of three values.
+_END_DEPTH, _END_VALUES = 8, 8 * FILES_LIMIT
+#: Most bytes that the supervisor sends, whatever the options say.
+MOST_BYTES = 16 << 30
+#: Unix time of the year 10000, which no date can show.
+YEAR_10000 = 253_402_300_800
+PARTIAL = ".outputs-"
+_GENERATION = re.compile(r"outputs-(\d{1,9})-(\d{1,9})", re.ASCII)
+_MANIFEST, _END = "manifest.json", "end.json"
+
+
+class BrokenOutputsError(Exception):
+    """Outputs that a host sent are inconsistent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFile:
+    """One file of a generation."""
+
+    size_bytes: int
+    #: Unix time of the last change.
+    modified_at: float
+    #: Differs after each change on the host.
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Files that a generation holds, and files that were left out."""
+
+    run: str
+    attempt: int
+    host: str
+    #: Unix time at which the host was asked.
+    at: float
+    #: True: the ranks had ended, so this run has no newer outputs.
+    is_final: bool
+    files: Mapping[str, OutputFile] = field(default_factory=dict)
+    #: Files that were being written; an older copy of them is kept where there is one.
+    unsettled: tuple[str, ...] = ()
+    #: Files and bytes beyond the limits, and the paths of the largest.
+    left_out_files: int = 0
+    left_out_bytes: int = 0
+    left_out: tuple[str, ...] = ()
+    #: Number of links, sockets and files whose names are not text.
+    others: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.size_bytes for file in self.files.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A complete copy."""
+
+    folder: Path
+    manifest: Manifest
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file of the manifest."""
+        return self.folder / name
+
+
+class OutputCopies:
+    """The generations of one trial.
+
+    A generation gets its name once it is complete and on the disk. It is never changed. Older generations are then
+    removed.
+
+    :param folder: the trial's folder below ``checkpoint_dir``
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def newest(self, *, first_attempt: int = 0) -> Generation | None:
+        """Return the newest generation, or None when there is none.
+
+        :param first_attempt: attempts before it do not count
+        """
+        for _, path in sorted(self._generations(), reverse=True):
+            manifest = _read_manifest(path)
+            if manifest is not None and manifest.attempt >= first_attempt:
+                return Generation(folder=path, manifest=manifest)
+        return None
+
+    def take(self, link: HostLink, manifest: Manifest, *, limit_bytes: int, first_attempt: int = 0) -> Generation:
+        """Copy the files that the ranks of a run wrote or changed since the newest generation. Blocks.
+
+        :param manifest: run, attempt, host and time of the new generation
+        :param first_attempt: attempts before it do not count
+        :raises ArchiveLimitError: the host sent more than the limit allows
+        :raises BrokenOutputsError: the host contradicts itself
+        :raises tarfile.TarError: the archive is damaged or leads outside its folder
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        before, limit_bytes = self.newest(first_attempt=first_attempt), min(limit_bytes, MOST_BYTES)
+        is_same_run = before is not None and before.manifest.run == manifest.run
+        versions = (
+            {path: file.version for path, file in before.manifest.files.items()} if before and is_same_run else {}
+        )
+        with partial.partial_copy(self.folder, PARTIAL) as folder:
+            with link.outputs(
+                manifest.run, known=versions, limit_bytes=limit_bytes, limit_files=FILES_LIMIT
+            ) as incoming:
+                unpack_plain(incoming, folder, limit_bytes=limit_bytes + END_LIMIT_BYTES, limit_files=FILES_LIMIT + 1)
+            whole = _completed(folder, manifest, before)
+            # The size on the disk, because a host may announce another one.
+            if (size := tree_bytes(folder)) > limit_bytes:
+                raise BrokenOutputsError(f"the files have {size} bytes, {limit_bytes} were allowed")
+            return self._commit(folder, whole)
+
+    def _commit(self, folder: Path, manifest: Manifest) -> Generation:
+        (folder / _MANIFEST).write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+        sync_tree(folder)
+        last = max((key for key, _ in self._generations() if key[0] == manifest.attempt), default=(0, 0))
+        own = (manifest.attempt, last[1] + 1)
+        target = self.folder / f"outputs-{own[0]}-{own[1]}"
+        os.rename(folder, target)
+        sync_folder(self.folder)
+        for key, path in self._generations():
+            if key < own:
+                shutil.rmtree(path, ignore_errors=True)
+        return Generation(folder=target, manifest=manifest)
+
+    def sweep(self) -> None:
+        """Remove the partial copies of processes that were killed while they copied."""
+        partial.sweep(self.folder, PARTIAL)
+
+    def _generations(self) -> list[tuple[tuple[int, int], Path]]:
+        found = []
+        for path in self.folder.glob("outputs-*"):
+            if (match := _GENERATION.fullmatch(path.name)) is not None:
+                found.append(((int(match[1]), int(match[2])), path))
+        return found
+
+
+def _completed(folder: Path, manifest: Manifest, before: Generation | None) -> Manifest:
+    """Return the manifest of a new copy, after linking unchanged files from the copy before.
+
+    A file that was being written stays as the copy before has it, even if that is of an earlier attempt.
+    """
+    end = _read_end(folder / _END)
+    files = _files_of(end)
+    unsettled = tuple(path for path in _texts(end.get("unsettled")) if path not in files)
+    for path in unsettled:
+        # A part of it may have arrived.
+        with contextlib.suppress(OSError):
+            (folder / path).unlink()
+        if before is not None and path in before.manifest.files:
+            files[path] = before.manifest.files[path]
+    sent = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    for path, file in files.items():
+        if path not in sent:
+            _link(folder, path, file, before)
+        elif (folder / path).lstat().st_size != file.size_bytes:
+            raise BrokenOutputsError(f"{path} has another size than announced")
+    for path in sent - set(files):
+        (folder / path).unlink()
+    found = end.get("left_out")
+    left_out: dict[str, Any] = found if isinstance(found, dict) else {}
+    return replace(
+        manifest,
+        files=files,
+        unsettled=unsettled,
+        left_out_files=_count(left_out.get("files")),
+        left_out_bytes=_count(left_out.get("bytes")),
+        left_out=tuple(_texts(left_out.get("largest")))[:3],
+        others=_count(end.get("others")),
+    )
+
+
+def _link(folder: Path, path: str, file: OutputFile, before: Generation | None) -> None:
+    known = before.manifest.files.get(path) if before is not None else None
+    if before is None or known is None or known.version != file.version:
+        raise BrokenOutputsError(f"{path} was not sent, and the copy before does not have it")
+    if known.size_bytes != file.size_bytes:
+        raise BrokenOutputsError(f"{path} has {known.size_bytes} bytes in the copy before, not {file.size_bytes}")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    os.link(before.path(path), folder / path)
+
+
+def _read_end(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(END_LIMIT_BYTES + 1)
+        path.unlink()
+        if len(text) > END_LIMIT_BYTES:
+            raise UntrustedInputError(f"more than {END_LIMIT_BYTES} bytes")
+        return parse_object(text, depth=_END_DEPTH, values=_END_VALUES)
+    except (OSError, UntrustedInputError) as error:
+        raise BrokenOutputsError(f"its end is missing or cannot be read: {error}") from error
+
+
+def _files_of(end: Mapping[str, Any]) -> dict[str, OutputFile]:
+    files = end.get("files")
+    if not isinstance(files, dict) or len(files) > FILES_LIMIT:
+        raise BrokenOutputsError(f"its end names no files, or more than {FILES_LIMIT}")
+    return {path: _file_of(path, entry) for path, entry in files.items()}
+
+
+def _file_of(path: str, entry: object) -> OutputFile:
+    parts = path.split("/")
+    is_plain = len(path) <= PATH_LIMIT and path.isprintable() and not {"", ".", ".."} & set(parts)
+    if not is_plain or parts[0] not in FOLDERS or len(parts) < 2:
+        raise BrokenOutputsError(f"{path[:100]!r} is not the path of an output")
+    match entry:
+        case [int(size), int() | float() as at, str(version)] if (
+            size >= 0 and 0 <= at < YEAR_10000 and len(version) < 200
+        ):
+            return OutputFile(size_bytes=size, modified_at=float(at), version=version)
+    raise BrokenOutputsError(f"{path[:100]!r} has no size, time and version")
+
+
+def _texts(value: object) -> list[str]:
+    texts = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [one for one in texts[:FILES_LIMIT] if _is_output(one)]
+
+
+def _is_output(path: str) -> bool:
+    try:
+        _file_of(path, [0, 0, ""])
+    except BrokenOutputsError:
+        return False
+    return True
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
+
+
+def _read_manifest(folder: Path) -> Manifest | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        files = {path: OutputFile(**file) for path, file in found.pop("files").items()}
+        files = {path: replace(file, modified_at=_shown_time(file.modified_at)) for path, file in files.items()}
+        found |= {name: tuple(found[name]) for name in ("unsettled", "left_out")}
+        return Manifest(**{**found, "files": files, "at": _shown_time(found["at"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _shown_time(at: float) -> float:
+    """Return the nearest time that a date can show. Manifests of earlier versions hold any time that a host sent."""
+    return min(max(0.0, at), YEAR_10000 - 1.0)
+
+
+def send_outputs(link: HostLink, run: str, name: str, generation: Generation) -> None:
+    """Send the files of a generation to a run's folder, from where the start moves them into place. Blocks.
+
+    :param name: random name of this start
+    """
+    for folder in FOLDERS:
+        if (generation.folder / folder).is_dir():
+            with link.putting(run, f"carried-{name}") as outgoing:
+                pack_tree(generation.folder / folder, cast("IO[bytes]", outgoing), folder)

@@ -1,0 +1,252 @@
+"""Outputs of plain scripts: copied from rank 0's host, and into the next attempt.
+
+They are copied while the script runs and at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tarfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.launch.plan import rank_order
+from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
+from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
+from airflow_provider_dtrain.engine.copies.last import REQUESTS, until_copied
+from airflow_provider_dtrain.engine.copies.output_generations import (
+    BrokenOutputsError,
+    Generation,
+    Manifest,
+    OutputCopies,
+)
+from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_thread
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostRefusedError
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, tree_bytes
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+
+#: Seconds that a start waits for the outputs of the attempt before, whose host may be unreachable.
+CATCH_UP_S = 300.0
+#: Seconds that the end of a trial waits for a copy that was not made while it was followed.
+PATIENCE_S = 3.0
+#: Strong references to tasks: the event loop itself keeps only weak ones.
+_BACKGROUND: set[asyncio.Task[None]] = set()
+#: Errors of a copy that are not the trial's fault.
+_FAILURES = (HostError, OSError, tarfile.TarError, BrokenOutputsError, TimeoutError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """Outputs that are put into an attempt's folders before its ranks start."""
+
+    generation: Generation
+    #: Random name for one start, so that a partial transfer of another process is never used.
+    name: str
+
+    @classmethod
+    def of(cls, generation: Generation) -> Carried:
+        """Return a generation under a new name."""
+        return cls(generation=generation, name=secrets.token_hex(8))
+
+
+class OutputKeeper:
+    """Copier of the outputs of one attempt, while its ranks run and when they have ended.
+
+    Programs that join the training library are left alone, because they resume from their checkpoints.
+    """
+
+    def __init__(self, rt: Runtime, view: AttemptView) -> None:
+        self.rt, self.view = rt, view
+        self.copies = copies_of(rt, view)
+        self._closing = asyncio.Event()
+        self._told: set[str] = set()
+
+    async def run(self) -> None:
+        """Copy every ``output_sync_period`` until :meth:`close`."""
+        period_s = self.rt.settings.output_sync_period_s
+        await in_thread(self.copies.sweep)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(period_s or None):
+                    await self._closing.wait()
+            if self._closing.is_set():
+                return
+            await self.copy(is_final=False)
+
+    def close(self) -> None:
+        """Let :meth:`run` end."""
+        self._closing.set()
+
+    async def copy_last(self) -> None:
+        """Copy the outputs after the ranks have ended, unless that was done already."""
+        newest = await in_thread(self.copies.newest)
+        if newest is None or newest.manifest.run != self.view.run or not newest.manifest.is_final:
+            async with self.rt.renewing():
+                await self.copy(is_final=True)
+
+    async def copy(self, *, is_final: bool) -> Generation | None:
+        """Copy new outputs, and return the generation, or None.
+
+        None means that there is nothing to copy, or that the copy failed, which is logged.
+        """
+        view = self.view
+        if view.run is None or view.plan is None or await uses_library(self.rt, view):
+            return None
+        manifest = Manifest(run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=is_final)
+        try:
+            found = await self._take(manifest)
+        except ArchiveLimitError as error:
+            self._warn(f"Outputs of rank 0 are not copied: {error}. Raise checkpoint_copy_limit or trial_copy_limit.")
+            return None
+        except _FAILURES as error:
+            if not is_absent(error) or await _has(self.rt, view, "started"):
+                self._warn_lost(error, is_final=is_final)
+            return None
+        self._tell(found, is_final=is_final)
+        return found
+
+    async def _take(self, manifest: Manifest) -> Generation:
+        first = await self.rt.db(first_attempt, self.rt.store, self.view)
+        limit = await in_thread(self._limit)
+        link = await self.rt.link(manifest.host)
+        return await in_copy_thread(lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first))
+
+    def _limit(self) -> int:
+        """Return how many bytes the outputs may have. Blocks."""
+        settings, newest = self.rt.settings, self.copies.newest()
+        others = tree_bytes(self.copies.folder) - (tree_bytes(newest.folder) if newest else 0)
+        return max(0, min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - others))
+
+    def _tell(self, found: Generation, *, is_final: bool) -> None:
+        manifest = found.manifest
+        if is_final and manifest.files:
+            self.rt.log.info(
+                "Outputs: %s. See: airflow dtrain trials outputs %d", size_words(manifest), self.view.trial_id
+            )
+        if manifest.left_out_files:
+            self._warn(
+                f"{manifest.left_out_files} output file(s) with {manifest.left_out_bytes} bytes are not copied: they "
+                f"exceed checkpoint_copy_limit, trial_copy_limit or 10,000 files. The largest: "
+                f"{', '.join(manifest.left_out)}. They stay only on host '{manifest.host}'."
+            )
+        if manifest.others:
+            words = "output(s) are links, sockets, unreadable or have no plain name: they are not copied."
+            self._warn(f"{manifest.others} {words}")
+
+    def _warn_lost(self, error: BaseException, *, is_final: bool) -> None:
+        if not is_final:
+            self._warn(f"Outputs could not be copied from host '{chief_of(self.view)}', retrying: {_words(error)}")
+            return
+        self.rt.log.warning(
+            "Outputs that rank 0 wrote on host '%s' since the last copy (%s) do not reach the next attempt: %s",
+            chief_of(self.view), last_words(self.copies.newest()), _words(error),
+        )  # fmt: skip
+
+    def _warn(self, words: str) -> None:
+        """Log a warning once for each attempt."""
+        if words not in self._told:
+            self._told.add(words)
+            self.rt.log.warning("%s", words)
+
+
+def is_absent(error: BaseException) -> bool:
+    """Return whether a host reports that it has nothing of a run."""
+    return isinstance(error, HostRefusedError) and error.code == "not_found"
+
+
+async def copy_in_time(rt: Runtime, view: AttemptView) -> None:
+    """Copy the outputs of an attempt that was ended from outside. A long copy continues in the background."""
+
+    async def copy() -> None:
+        with contextlib.suppress(DtrainError):
+            await OutputKeeper(rt, view).copy_last()
+
+    task = asyncio.ensure_future(copy())
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+    await asyncio.wait({task}, timeout=PATIENCE_S)
+
+
+async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
+    """Return the outputs that an attempt begins with, or None.
+
+    Outputs that an earlier follower did not copy at the end of its attempt are copied now, if the host still has them.
+
+    :raises: control requests, as :meth:`Runtime.check` does, while the copy is awaited
+    """
+    first = await rt.db(first_attempt, rt.store, view)
+    attempts = await rt.db(rt.store.trial_attempts, view.trial_id)
+    earlier = [one for one in attempts if first <= one.number < view.number and one.run is not None and one.plan]
+    if not earlier:
+        return None
+    last = max(earlier, key=lambda one: one.number)
+    copies = copies_of(rt, view)
+    newest = await in_thread(lambda: copies.newest(first_attempt=first))
+    is_final = newest is not None and newest.manifest.run == last.run and newest.manifest.is_final
+    if not is_final:
+        await until_copied(rt, OutputKeeper(rt, last).copy_last(), most_s=CATCH_UP_S, raised=REQUESTS)
+        newest = await in_thread(lambda: copies.newest(first_attempt=first))
+    if newest is None or not newest.manifest.files or await uses_library(rt, last):
+        return None
+    rt.log.info("The attempt begins with the outputs of rank 0 of attempt %d: %s", newest.manifest.attempt,
+                size_words(newest.manifest))  # fmt: skip
+    return Carried.of(newest)
+
+
+async def beginning(rt: Runtime, view: AttemptView) -> str:
+    """Return a text that names where a trial without a checkpoint restarts."""
+    newest = await in_thread(copies_of(rt, view).newest)
+    if newest is None or not newest.manifest.files:
+        return "the beginning: there is no checkpoint yet"
+    return f"the outputs of its program: {size_words(newest.manifest)}"
+
+
+async def uses_library(rt: Runtime, view: AttemptView) -> bool:
+    """Return whether a rank of the attempt has joined the training library."""
+    return await _has(rt, view, "init", "first_step", "checkpoint")
+
+
+async def _has(rt: Runtime, view: AttemptView, *kinds: str) -> bool:
+    found = await rt.db(rt.store.events, view.attempt_id, kinds=kinds)
+    return bool(found)
+
+
+def copies_of(rt: Runtime, view: AttemptView) -> OutputCopies:
+    """Return the copies of a trial's outputs on this machine."""
+    return OutputCopies(trial_folder(rt.settings.checkpoint_dir, view.experiment_id, view.trial_id))
+
+
+def chief_of(view: AttemptView) -> str:
+    """Return the host of rank 0."""
+    plans = (view.plan or {}).get("plans") or {}
+    return (
+        next((host for host, plan in plans.items() if plan.get("master_local")), "")
+        or rank_order(Placement(view.placement))[0]
+    )
+
+
+def last_words(newest: Generation | None) -> str:
+    """Return a text that names the time of the last copy."""
+    if newest is None:
+        return "there was none"
+    at = datetime.fromtimestamp(newest.manifest.at, UTC)
+    return f"of attempt {newest.manifest.attempt}, {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def size_words(manifest: Manifest) -> str:
+    """Return number and size of the files as text."""
+    return f"{len(manifest.files)} file(s), {manifest.size_bytes / 2**20:.1f} MiB"
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, DtrainError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

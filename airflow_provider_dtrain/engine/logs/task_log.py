@@ -1,0 +1,152 @@
+"""The log of a trial's task: events of the engine, and rank 0's own lines by :mod:`.rank_log`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.logs.rank_log import Shown
+
+#: Files of task logs that one process remembers.
+MOST_FILES = 4096
+#: Seconds between two records of lines about events, and lines of such a record. Airflow needs 2 ms for each record.
+EVENTS_EVERY_S, MOST_EVENT_LINES = 1.0, 20
+#: Characters of one record. A log tail of a rank fits.
+MOST_RECORD_CHARS = 128 * 1024
+_COLOR = re.compile(r"\x1b\[[0-9;]{0,40}m")
+#: Control characters, line separators, and characters that change the direction of a line.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return a text without colors and with escaped control characters. Newlines and tabs stay."""
+    lines = _COLOR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), lines)
+
+
+def _record(message: str, args: tuple[Any, ...]) -> str:
+    """Return the text of a record. Lines after the first are indented, so no text of a host looks like a record."""
+    text = message % args if args else message
+    if len(text) > MOST_RECORD_CHARS:
+        text = f"{text[:MOST_RECORD_CHARS]}... ({len(text) - MOST_RECORD_CHARS} characters more)"
+    return printable(text).replace("\n", "\n  ")
+
+
+class OfTrial(logging.LoggerAdapter[logging.Logger]):
+    """Adapter that puts a trial's name before each line, for a log that is not the trial's own."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Return the line with the name."""
+        return f"Trial {(self.extra or {})['trial_id']}: {msg}", kwargs
+
+
+class TaskLog:
+    """Log for events of the engine, with the settings for rank 0's lines.
+
+    Messages may contain text of hosts: every record is printable.
+
+    :param logger: the operator's or the trigger's logger
+    :param rate_bytes_per_s: most bytes of rank 0's log per second; None: this log gets none of it
+    :param file: key of this file of the task log; None = Airflow appends to the file
+    """
+
+    def __init__(
+        self, logger: logging.Logger | Any, rate_bytes_per_s: int | None, *, file: Hashable | None = None
+    ) -> None:
+        self._logger = logger
+        self.rate_bytes_per_s, self.file = rate_bytes_per_s, file
+        #: Lines about events that wait, how many more are left out, and whether one of them is a warning.
+        self._lines: list[str] = []
+        self._left_out, self._is_warning = 0, False
+        self._not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def debug(self, message: str, *args: Any) -> None:
+        """Log a line for developers."""
+        self._logger.debug("%s", _record(message, args))
+
+    def info(self, message: str, *args: Any) -> None:
+        """Log a line, after the lines that wait."""
+        self.flush()
+        self._logger.info("%s", _record(message, args))
+
+    def warning(self, message: str, *args: Any) -> None:
+        """Log a warning, after the lines that wait."""
+        self.flush()
+        self._logger.warning("%s", _record(message, args))
+
+    def error(self, message: str, *args: Any) -> None:
+        """Log an error, after the lines that wait."""
+        self.flush()
+        self._logger.error("%s", _record(message, args))
+
+    def rank_lines(self, lines: list[str]) -> None:
+        """Log lines of a rank, which are printable and have their prefix, as one record."""
+        self._logger.info("%s", "\n".join(lines))
+
+    def event(self, message: str, *args: Any, is_warning: bool = False) -> None:
+        """Log a line about an event of a host, of which there may be thousands a second.
+
+        Lines that come within a second share a record. Lines beyond the limit are counted.
+        """
+        if len(self._lines) < MOST_EVENT_LINES:
+            self._lines.append(_record(message, args))
+            self._is_warning = self._is_warning or is_warning
+        else:
+            self._left_out += 1
+        wait_s = self._not_before - time.monotonic()
+        if wait_s <= 0:
+            self.flush()
+        elif self._timer is None:
+            # Without a loop, the next line logs them.
+            with contextlib.suppress(RuntimeError):
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self.flush)
+
+    def flush(self) -> None:
+        """Log the lines about events that wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._lines:
+            return
+        more = [f"and {self._left_out} more lines like these"] if self._left_out else []
+        write = self._logger.warning if self._is_warning else self._logger.info
+        lines, self._lines, self._left_out, self._is_warning = self._lines + more, [], 0, False
+        self._not_before = time.monotonic() + EVENTS_EVERY_S
+        write("%s", "\n".join(lines))
+
+
+class _Files:
+    """Record of what this process has handed to each file of a task log.
+
+    Airflow empties a trigger's file when the trigger returns to the same triggerer, so its earlier lines are lost.
+    """
+
+    def __init__(self) -> None:
+        self._shown: OrderedDict[Hashable, list[Shown]] = OrderedDict()
+
+    def reopened(self, file: Hashable | None) -> list[Shown]:
+        """Return the parts that a file showed before Airflow emptied it, and forget them."""
+        return [part for part in self._shown.pop(file, []) if part.begin != part.end]
+
+    def note(self, file: Hashable | None, shown: Shown) -> None:
+        """Remember that a file shows a part of a log, which may still grow."""
+        if file is None:
+            return
+        self._shown.setdefault(file, []).append(shown)
+        while len(self._shown) > MOST_FILES:
+            self._shown.popitem(last=False)
+
+    def forget(self, file: Hashable | None) -> None:
+        """Forget a file that is complete."""
+        self._shown.pop(file, None)
+
+
+FILES = _Files()

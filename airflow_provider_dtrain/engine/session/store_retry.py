@@ -1,0 +1,39 @@
+"""Store calls that retry while the store is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds of retries while the store does not answer. Ranks keep running meanwhile.
+STORE_PATIENCE_S = 300.0
+
+
+async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a store method, called in a thread. Retries while the store is unavailable.
+
+    :param log: gets one line when the store is unavailable
+    :raises StoreUnavailableError: the store stayed unavailable for ``STORE_PATIENCE_S``
+    """
+    give_up_at, pause_s, said = time.monotonic() + STORE_PATIENCE_S, 0.5, False
+    while True:
+        try:
+            return await in_thread(method, *args, **kwargs)
+        except StoreUnavailableError as error:
+            if time.monotonic() + pause_s > give_up_at:
+                raise
+            if not said:
+                log.warning("%s Retrying for up to %.0f s.", error, STORE_PATIENCE_S)
+            said, pause_s = True, min(pause_s * 2, 15.0)
+            await asyncio.sleep(pause_s)

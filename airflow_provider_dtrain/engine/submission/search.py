@@ -1,0 +1,279 @@
+"""Plan of a search, and choice of its best trial."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_dtrain.engine.submission.submit import render
+from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.core.search.plan import TrialSpec
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.searches import SearchSubmission, SearchView
+    from airflow_provider_dtrain.store.records.trials import Config, TrialKey, TrialView
+    from airflow_provider_dtrain.store.store import Store
+
+_SEED: Final = "reproducibility.experiment_seed"
+#: States of a trial that count as a result.
+GOOD: Final = ("completed", "stopped")
+LIVE: Final = ("queued", "running", "paused")
+
+
+def plan_search(
+    hook: DtrainHook,
+    key: TrialKey,
+    config: str | Mapping[str, Any],
+    template: str | Mapping[str, Any] | None,
+    folder: Path,
+    *,
+    name: str | None = None,
+    payload: str | None = None,
+    max_map_length: int | None = None,
+) -> list[dict[str, Any]]:
+    """Store a search, and return its trials as plain data. Repeatable by key. Blocks.
+
+    :param key: key of the planning task
+    :param name: name of the experiment; None = the configuration's, else the DAG's
+    :param payload: digest of code in the store that every trial runs; None = each trial packs its own
+    :param max_map_length: most mapped tasks that Airflow creates from one list; None = no limit
+    :raises ConfigError: the configuration is not valid, or the search is incomplete or contradictory
+    :raises ConflictError: another task of this DAG run plans an experiment of this name
+    """
+    from airflow_provider_dtrain.core.search.names import trial_name
+    from airflow_provider_dtrain.core.search.plan import plan
+
+    stored, wanted = _rendered(hook, key, config, template, folder, name)
+    plan(wanted, _seed(wanted), max_map_length=max_map_length)
+    search = hook.store.create_search(_submission(key, stored, wanted, name or wanted.name or key.dag_id))
+    # An earlier try of this task may have stored another configuration.
+    wanted = _checked(hook.store.get_config(search.config_id))
+    space = wanted.hyperparameters
+    code = {} if payload is None else {"payload": payload}
+    return [
+        {**_plain(spec, search), **code, "name": trial_name(spec["number"], spec["hyperparameters"], space)}
+        for spec in plan(wanted, search.seed, max_map_length=max_map_length)
+    ]
+
+
+def _rendered(
+    hook: DtrainHook,
+    key: TrialKey,
+    config: str | Mapping[str, Any],
+    template: str | Mapping[str, Any] | None,
+    folder: Path,
+    name: str | None,
+) -> tuple[Config, ExperimentConfig]:
+    """Return the stored configuration, with the first generation's seed unless the user gave one."""
+    from airflow_provider_dtrain.core.config.unions import OptunaSearcher
+    from airflow_provider_dtrain.engine.attempt.job import source_of
+    from airflow_provider_dtrain.search.optuna_sampler import check_installed
+
+    stored = render(hook, config, template, folder)
+    checked = _checked(stored)
+    source_of(hook.store, checked, stored.secrets)
+    if isinstance(checked.searcher, OptunaSearcher):
+        check_installed(checked.searcher.sampler)
+    seed = None if _gives_seed(stored) else _first_seed(hook.store, key, name or checked.name or key.dag_id)
+    if seed is None or seed == _seed(checked):
+        return stored, checked
+    document = dict(stored.document)
+    document["reproducibility"] = {**document["reproducibility"], "experiment_seed": seed}
+    again = hook.store.put_config(
+        document,
+        origins=stored.origins,
+        template=stored.template,
+        template_version=stored.template_version,
+        secrets=stored.secrets,
+    )
+    return again, _checked(again)
+
+
+def _checked(stored: Config) -> ExperimentConfig:
+    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
+
+    config = ExperimentConfig.model_validate(dict(stored.document))
+    refuse_unsupported(config, stored.origins)
+    return config
+
+
+def _gives_seed(stored: Config) -> bool:
+    return stored.origins.get(_SEED, "default") != "default"
+
+
+def _seed(config: ExperimentConfig) -> int:
+    return config.reproducibility.experiment_seed or 0
+
+
+def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
+    """Return the seed of the generation that this task planned before it was cleared, or None."""
+    for one in store.list_experiments(dag_id=key.dag_id, run_id=key.run_id, name=name):
+        if one.search_id is not None:
+            return store.search(one.search_id).seed
+    return None
+
+
+def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: str) -> SearchSubmission:
+    from airflow_provider_dtrain.core.search.plan import outline
+    from airflow_provider_dtrain.store.records.searches import SearchSubmission
+
+    searcher, shape = config.searcher, outline(config)
+    divisor = {} if shape.divisor is None else {"divisor": shape.divisor}
+    return SearchSubmission(
+        key=key,
+        experiment_name=name,
+        config_id=stored.config_id,
+        method=searcher.name,
+        metric=searcher.metric,
+        smaller_is_better=searcher.smaller_is_better,
+        seed=_seed(config),
+        is_seed_given=_gives_seed(stored),
+        rungs={index: rungs for index, (rungs, _) in enumerate(shape.brackets) if rungs},
+        max_trials=shape.trials,
+        max_concurrent_trials=shape.max_concurrent or 0,
+        weight=config.resources.weight,
+        max_slots=config.resources.max_slots,
+        **divisor,
+    )
+
+
+def _plain(spec: TrialSpec, search: SearchView) -> dict[str, Any]:
+    return {
+        "number": spec["number"],
+        "hparams": spec["hyperparameters"],
+        "search_id": search.search_id,
+        "bracket": spec["bracket"],
+        "rungs": spec["rungs"],
+    }
+
+
+def drawn_name(store: Store, trial_id: int) -> str | None:
+    """Return the name of a trial that sampled its hyperparameters after it was planned, or None. Blocks."""
+    from airflow_provider_dtrain.core.search.names import trial_name
+
+    trial = store.trial(trial_id)
+    document = store.get_config(trial.config_id).document
+    draws_late = (document.get("searcher") or {}).get("name") == "optuna"
+    if not trial.is_drawn or not (draws_late or trial.draw):
+        return None
+    return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The best trial of a search."""
+
+    experiment: str
+    #: The operator's XCom.
+    result: dict[str, Any]
+    #: True when it beats the best of every earlier run of the experiment and the value that this run has announced.
+    is_new_best: bool
+    #: Best metric of earlier runs; None without one.
+    before: float | None
+    #: Metric that this run has announced before, if that is as good.
+    announced: float | None = None
+
+
+def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
+    """End a search and return its best trial. Blocks.
+
+    :param key: key of the calling task, which announces a new best
+    :raises SearchFailedError: no trial completed or was stopped, or a user killed the experiment; names the cause
+    :raises MetricMissingError: no trial reported a finite value of the searcher's metric
+    """
+    search = store.search(search_id)
+    states = Counter(str(row.state) for row in store.history(search_id))
+    missing = search.max_trials - states.total()
+    counts = dict(states)
+    if missing > 0:
+        counts["not started"] = missing
+    end = store.end_search(search_id)
+    if end.state == "killed" or not any(states[state] for state in GOOD):
+        raise SearchFailedError(_why(search, counts, end.failure, end.failed_trial_id))
+    best = _best(store, search)
+    before = store.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
+    result = _result(store, search, best, counts)
+    metric, announced = result["metric"], None
+    is_new_best = _beats(metric, before, search.smaller_is_better)
+    if is_new_best:
+        announced = store.announce_best(search_id, key, metric)
+    return Selection(
+        experiment=search.experiment,
+        result=result,
+        is_new_best=is_new_best and announced is None,
+        before=before,
+        announced=announced,
+    )
+
+
+def _beats(metric: float | None, before: float | None, smaller_is_better: bool) -> bool:
+    if metric is None or before is None:
+        return metric is not None
+    return metric < before if smaller_is_better else metric > before
+
+
+def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, Any] | None, failed: int | None) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    if failure is not None and failed is None and any(counts.get(state) for state in GOOD):
+        return (
+            f"{failure.get('message')} Trials of '{search.experiment}': {states}. Clear its killed trials to continue, "
+            f"or show its results: airflow dtrain experiment describe {search.experiment_id}"
+        )
+    words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
+    if failure is not None and failed is not None:
+        return f"{words} The first trial that failed is {failed}: {failure.get('message')}"
+    if any(counts.get(state) for state in LIVE):
+        return f"{words} This task must run after the trials: trials >> best."
+    return f"{words} See the logs of the trial tasks."
+
+
+def _best(store: Store, search: SearchView) -> TrialView:
+    """Return the trial with the best metric, or the only trial of a search without a metric."""
+    if (best := store.best_trial(search.search_id)) is not None:
+        return best
+    rows = [row for row in store.history(search.search_id) if row.state in GOOD]
+    if search.metric is None:
+        return store.trial(rows[0].trial_id)
+    reported = {
+        name: value
+        for row in rows
+        for entry in store.metrics(row.trial_id, "validation")
+        for name, value in entry.metrics.items()
+    }
+    if search.metric in reported:
+        raise MetricMissingError(
+            f"Every validation of experiment '{search.experiment}' reported NaN or an infinite value of "
+            f"'{search.metric}', so it has no best trial. Show the losses: airflow dtrain trial metrics "
+            f"{rows[0].trial_id}"
+        )
+    names = ", ".join(sorted(reported)) or "nothing"
+    raise MetricMissingError(
+        f"No trial of experiment '{search.experiment}' reported '{search.metric}' in a validation; they reported: "
+        f"{names}. Set searcher.metric to one of these, or report it: ctx.report_validation(step, {{...}})."
+    )
+
+
+def _result(store: Store, search: SearchView, best: TrialView, counts: Mapping[str, int]) -> dict[str, Any]:
+    from airflow_provider_dtrain.engine.attempt.outcome import plain
+    from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
+
+    known = best.result or trial_result(store, store.attempt(best.attempt_id), best.state)
+    return dict(
+        plain(
+            {
+                "experiment_id": search.experiment_id,
+                "search_id": search.search_id,
+                "trial_id": best.trial_id,
+                "number": best.number,
+                **{name: known.get(name) for name in ("metric", "metrics", "checkpoint")},
+                "hparams": best.hparams,
+                "rung": best.rung,
+                "trials": dict(counts),
+            }
+        )
+    )

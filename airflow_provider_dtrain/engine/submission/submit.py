@@ -1,0 +1,334 @@
+"""Submission of a trial: stores its configuration, payload, trial and gang request."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.regular_files import read_regular
+from airflow_provider_dtrain.core.search.seeds import SEED_LIMIT, trial_seed
+from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
+from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import Config, Ticket, TrialKey, TrialSubmission
+    from airflow_provider_dtrain.store.store import Store
+
+#: Longest text that is treated as a path.
+MAX_PATH_CHARS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A document as the caller gave it."""
+
+    document: Mapping[str, Any]
+    #: Name in messages: a path, or the kind of document.
+    name: str
+
+
+def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) -> Source:
+    """Return a document given as a path, as YAML text or as a dict.
+
+    :param folder: where relative paths start: the folder of the DAG file
+    :param what: ``configuration`` or ``template``, for messages
+    :raises ConfigError: the text is not valid YAML, or the file cannot be read
+    """
+    from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, load_yaml
+
+    if isinstance(value, Mapping):
+        return Source(document=value, name=what)
+    if not looks_like_path(value):
+        return Source(document=load_yaml(value, source=what), name=what)
+    path = folder / value
+    try:
+        text = read_regular(path, limit_bytes=MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"cannot read {path}: {reason}. Relative paths start at the folder of the DAG file"
+        raise ConfigError([Problem(path="", message=message)], source=what) from None
+    return Source(document=load_yaml(text, source=str(value)), name=str(value))
+
+
+def overridden(
+    config: str | Mapping[str, Any], overrides: Mapping[str, Any] | None, folder: Path
+) -> str | Mapping[str, Any]:
+    """Return a configuration with an operator's ``overrides`` applied.
+
+    Without overrides, it is the configuration itself.
+
+    :param config: path, YAML text or dict
+    :param folder: where relative paths start: the folder of the DAG file
+    :raises ConfigError: the configuration cannot be read, was rendered before, or has no map where a path needs one
+    """
+    from airflow_provider_dtrain.core.config.overrides import with_overrides
+
+    if not overrides:
+        return config
+    if _is_rendered(config):
+        message = "belong to the task that renders the configuration; this task gets a rendered one"
+        raise ConfigError([Problem(path="overrides", message=message)])
+    return with_overrides(read_document(config, folder, what="configuration").document, overrides)
+
+
+def _is_rendered(config: str | Mapping[str, Any]) -> bool:
+    return isinstance(config, Mapping) and set(config) == {"config_id", "digest"}
+
+
+def looks_like_path(value: str) -> bool:
+    """Return whether a text names a file rather than being YAML itself."""
+    return len(value) <= MAX_PATH_CHARS and "\n" not in value and value.endswith((".yaml", ".yml"))
+
+
+def render(
+    hook: DtrainHook,
+    config: str | Mapping[str, Any],
+    template: str | Mapping[str, Any] | None,
+    folder: Path,
+    *,
+    pool: str | None = None,
+) -> Config:
+    """Merge template and configuration, validate the result, and store it. Blocks.
+
+    :param config: path, YAML text, dict, or the result of ``RenderConfigOperator``
+    :param template: name of a stored template, path, or dict; None = the one that the configuration names
+    :param pool: pool for a configuration that names none; None = see :func:`choose_pool`
+    :raises ConfigError: all problems at once
+    """
+    from airflow_provider_dtrain.core.config import assemble
+
+    store = hook.store
+    if isinstance(config, Mapping) and _is_rendered(config):
+        return store.get_config(int(config["config_id"]))
+    source = read_document(config, folder, what="configuration")
+    named = template if template is not None else source.document.get("template")
+    base, name, version = _template(store, named, folder)
+    hook.ensure_local()
+    wanted = pool_wanted(source.document, base)
+    try:
+        chosen = store.get_pool(choose_pool(store, wanted or pool))
+    except NotFoundError:
+        # Report the problems of the documents first: the pool's name may be one of them.
+        assemble(base, source.document)
+        raise
+    effective = assemble(base, source.document, pool_defaults=dict(chosen.defaults) or None)
+    for warning in effective.warnings:
+        hook.log.warning("%s", warning)
+    document = dict(effective.document)
+    if document.get("reproducibility", {}).get("experiment_seed") is None:
+        document["reproducibility"] = {
+            **document.get("reproducibility", {}),
+            "experiment_seed": secrets.randbelow(SEED_LIMIT),
+        }
+    from airflow_provider_dtrain.hooks.secrets import seal
+
+    masked, sealed = seal(document)
+    return store.put_config(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
+
+
+def config_of(
+    hook: DtrainHook,
+    config: str | Mapping[str, Any] | None,
+    template: str | Mapping[str, Any] | None,
+    folder: Path,
+    *,
+    trial: Mapping[str, Any] | None,
+    pool: str | None = None,
+) -> Config:
+    """Return the configuration of a trial: its search's, else the rendered one. Blocks.
+
+    :param trial: the planned trial; None = not planned
+    :param pool: as for :func:`render`
+    :raises ConfigError: all problems at once
+    """
+    if (search_id := (trial or {}).get("search_id")) is not None:
+        return hook.store.get_config(hook.store.search(int(search_id)).config_id)
+    if config is None:
+        raise ConfigError([Problem(path="config", message="missing; only a trial of a PlanTrialsOperator needs none")])
+    return render(hook, config, template, folder, pool=pool)
+
+
+def pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
+    """Return the pool of the first document that names one."""
+    for document in documents:
+        resources = (document or {}).get("resources")
+        if isinstance(resources, Mapping):
+            for key in ("pool", "resource_pool"):
+                if isinstance(resources.get(key), str):
+                    return str(resources[key])
+    return None
+
+
+def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any] | None, str | None, int | None]:
+    from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+
+    if named is None:
+        return None, None, None
+    if isinstance(named, Mapping) or (isinstance(named, str) and looks_like_path(named)):
+        found = read_document(named, folder, what="template")
+        return found.document, found.name, None
+    stored = store.get_template(str(named))
+    return load_yaml(stored.text, source=f"template '{stored.name}'"), stored.name, stored.version
+
+
+def choose_pool(store: Store, wanted: str | None) -> str:
+    """Return the pool of a configuration: the one it names, else the only one, else ``default``.
+
+    ``local`` is the default only while no other host is registered.
+
+    :raises NotFoundError: none is named and several exist
+    """
+    if wanted is not None:
+        return wanted
+    others = sorted({host.pool for host in store.list_hosts() if host.name != LOCAL_HOST})
+    if not others:
+        return LOCAL_POOL
+    if len(others) == 1:
+        return others[0]
+    if "default" in others:
+        return "default"
+    pools = [pool.name for pool in store.list_pools()]
+    raise NotFoundError(
+        f"The configuration names no pool and there are several: {', '.join(sorted(pools))}. Set resources.pool."
+    )
+
+
+def submit(
+    hook: DtrainHook,
+    stored: Config,
+    *,
+    key: TrialKey,
+    folder: Path,
+    trial: Mapping[str, Any] | None = None,
+    gang: HeldGang | None = None,
+) -> Ticket:
+    """Pack the user code, and store the trial and its gang request. Repeatable by key. Blocks.
+
+    :param folder: where a relative ``model_dir`` starts
+    :param trial: number and hyperparameters of a planned trial; None = trial 0 with the constants
+    :param gang: held gang that the trial uses; None = the trial waits for a gang of its own
+    :raises GangEndedError: the held gang has ended, or is held under another token
+    :raises GangMismatchError: the held gang has other slots than the configuration requests
+    :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
+    :raises UnplaceableError: no set of the pool's hosts can ever serve it
+    :raises PayloadError: the user code cannot be packed
+    :raises ConfigError: ``searcher.source_checkpoint`` does not exist
+    """
+    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
+    from airflow_provider_dtrain.engine.attempt.job import source_of
+
+    config = ExperimentConfig.model_validate(dict(stored.document))
+    refuse_unsupported(config, stored.origins)
+    source_of(hook.store, config, stored.secrets)
+    hook.ensure_local()
+    submission = _submission(hook.store, stored, config, key=key, folder=folder, trial=trial or {}, gang=gang)
+    if gang is not None:
+        return hook.store.submit_on_gang(submission, gang.token)
+    return hook.store.submit_trial(submission)
+
+
+def _submission(
+    store: Store,
+    stored: Config,
+    config: ExperimentConfig,
+    *,
+    key: TrialKey,
+    folder: Path,
+    trial: Mapping[str, Any],
+    gang: HeldGang | None,
+) -> TrialSubmission:
+    from airflow_provider_dtrain.store.records.trials import TrialSubmission
+
+    search = store.search(int(trial["search_id"])) if trial.get("search_id") is not None else None
+    seed = search.seed if search is not None else config.reproducibility.experiment_seed or 0
+    number, resources = int(trial.get("number", 0)), config.resources
+    pool = resources.pool or (store.gang(gang.allocation_id).pool if gang is not None else None)
+    return TrialSubmission(
+        key=key,
+        experiment_name=search.experiment if search is not None else config.name or key.dag_id,
+        config_id=stored.config_id,
+        payload=_payload(store, config, folder, trial.get("payload")),
+        pool=choose_pool(store, pool),
+        slots=resources.slots_per_trial,
+        priority=resources.priority,
+        is_single_host=resources.is_single_host,
+        number=number,
+        hparams=_hparams(config, trial, seed, number),
+        seed=trial_seed(seed, number),
+        search_id=search.search_id if search is not None else None,
+        bracket=int(trial.get("bracket", 0)),
+        max_restarts=config.max_restarts,
+        on_unplaceable=config.on_unplaceable,
+        weight=resources.weight,
+        max_slots=resources.max_slots,
+        max_runtime_s=config.max_runtime,
+        preemptible=config.preemptible,
+        allocation_id=gang.allocation_id if gang is not None else None,
+    )
+
+
+def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, number: int) -> dict[str, Any] | None:
+    """Return the hyperparameters of a trial, or None when it samples them at its start.
+
+    :raises ConfigError: the configuration describes a search, and the search was not planned
+    """
+    from airflow_provider_dtrain.core.search.space import sample
+
+    if trial.get("search_id") is not None:
+        return None if trial.get("hparams") is None else dict(trial["hparams"])
+    if config.searcher.name != "single":
+        message = (
+            f"{config.searcher.name} has many trials, and this task runs one. Plan them with a PlanTrialsOperator, or "
+            f"use task_groups.experiment()"
+        )
+        raise ConfigError([Problem(path="searcher.name", message=message)])
+    drawn = sample(config.hyperparameters, experiment_seed=seed, trial=number)
+    return {**drawn, **(trial.get("hparams") or {})}
+
+
+def revive(store: Store, ticket: Ticket) -> None:
+    """Start the next attempt of a trial that failed because of a host or the store. Blocks.
+
+    Other trials are left alone. A trial that the user's code or a user ended stays ended, unless its follower died
+    before it could restart the trial.
+    """
+    from airflow_provider_dtrain.engine.attempt.restarts import restart_of
+
+    view = store.attempt(ticket.attempt_id)
+    if (counted := restart_of(view)) is None:
+        return
+    # The first caller starts the attempt. A second caller continues with the same attempt.
+    with contextlib.suppress(StaleWatchError, ConflictError):
+        watch = store.watch(view.attempt_id, watcher="retry")
+        store.next_attempt(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
+
+
+def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | None) -> str:
+    """Return the digest of the stored code, or without stored code that of ``model_dir`` now."""
+    if given is None:
+        return put_code(store, folder / config.model_dir if config.model_dir else folder)
+    if not store.use_payload(given):
+        raise NotFoundError(
+            f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiment create"
+        )
+    return given
+
+
+def put_code(store: Store, folder: Path) -> str:
+    """Pack a folder into the store, unless it is there already, and return its digest. Blocks.
+
+    :raises PayloadError: the folder cannot be packed
+    """
+    from airflow_provider_dtrain.hosts.payload import pack
+
+    payload = pack(folder)
+    if not store.use_payload(payload.digest):
+        store.put_payload(payload.digest, payload.content)
+    return payload.digest

@@ -1,0 +1,257 @@
+"""Held gangs, which several tasks use: the wait for one, its use, and its end on the hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from airflow_provider_dtrain.engine.session.store_retry import patiently
+from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.engine.session.wakeup import RENEW_S
+from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.errors import GangEndedError, StoreSetBackError, UnplaceableError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
+    from airflow_provider_dtrain.store.records.trials import AttemptView, TrialKey
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds that the follower of a trial has to end the trial by itself when its gang ends.
+FOLLOWER_GRACE_S = 30.0
+#: Seconds of silence after which a follower no longer acts.
+FOLLOWER_SILENT_S = 60.0
+
+
+class GangTimeout(Exception):
+    """The gang was not granted in time."""
+
+
+@dataclass(frozen=True)
+class HeldGang:
+    """Reference to a held gang, parsed from the XCom of the task that requested it."""
+
+    allocation_id: int
+    token: int
+
+    @classmethod
+    def parse(cls, value: Any) -> HeldGang:
+        """Return the gang that an XCom names.
+
+        :param value: ``{"allocation_id", "token", "slots"}``
+        :raises UserError: the value is something else
+        """
+        from airflow_provider_dtrain.errors import UserError
+
+        try:
+            return cls(int(value["allocation_id"]), int(value["token"]))
+        except (TypeError, KeyError, ValueError):
+            raise UserError(
+                "allocation must be the XCom of a GangSensor, with allocation_id, token and slots, "
+                f"got {value!r}. Set allocation=sensor.output."
+            ) from None
+
+
+def as_xcom(view: GangView) -> dict[str, Any]:
+    """Return the data that later tasks need to use a gang, as plain JSON."""
+    slots = {host: list(indices) for host, indices in sorted(view.placement.items())}
+    return {"allocation_id": view.allocation_id, "token": view.token, "slots": slots}
+
+
+class GangWaiter:
+    """Waiter in the queue for one gang, under a watch of its own.
+
+    :param watcher: readable name of the waiting process
+    :param deadline: Unix time at which the wait times out; None = never
+    """
+
+    def __init__(
+        self, hook: DtrainHook, allocation_id: int, log: TaskLog, *, watcher: str, deadline: float | None = None
+    ) -> None:
+        self.hook, self.store, self.allocation_id, self.log = hook, hook.store, allocation_id, log
+        self.watcher, self.deadline = watcher, deadline
+        self.watch: int | None = None
+        self._said = self._pool = ""
+
+    async def run(self, *, patient: bool = True) -> GangView | None:
+        """Return the gang once it is held.
+
+        Any waiter runs the scheduling pass, so no daemon is needed.
+
+        :param patient: False: return None after the first pass that does not grant
+        :raises UnplaceableError: no set of the pool's hosts can serve it now or later
+        :raises GangEndedError: it was withdrawn
+        :raises StaleWatchError: another process waits for it now
+        :raises GangTimeout: the deadline has passed
+        """
+        recovery = Recovery(self.hook)
+        try:
+            while (view := await self._look_again()) is None and patient:
+                recovery.tick()
+                await self._changed()
+        finally:
+            await recovery.close()
+        return view
+
+    async def _look_again(self) -> GangView | None:
+        """Check the request under the present watch, or under a new one.
+
+        A new watch is taken at first, and when the store has lost the last one.
+        """
+        if self.watch is not None:
+            try:
+                return await self._look(self.watch)
+            except StoreSetBackError as error:
+                self.log.warning(
+                    "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
+                )
+        self.watch = await self._db(self.store.watch_gang, self.allocation_id, watcher=self.watcher)
+        return await self._look(self.watch)
+
+    async def _changed(self) -> None:
+        """Wait until something may have changed for the request, or until its renewal is due."""
+        from airflow_provider_dtrain.store.wakeup.watcher import Waiter
+
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # A loop that was closed meanwhile has no coroutine to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        left_s = RENEW_S if self.deadline is None else min(RENEW_S, self.deadline - time.time())
+        waiter = Waiter(self._pool, self.allocation_id, wake, self.hook.settings.pass_interval_s)
+        changes = self.store.changes()
+        changes.add(waiter)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), max(0.1, left_s))
+        finally:
+            changes.remove(waiter)
+
+    async def withdraw(self, because: str) -> None:
+        """Withdraw the request, or release the gang that was granted.
+
+        :raises StaleWatchError: another process waits for it now
+        """
+        await self._db(self.store.end_gang, self.allocation_id, because, watch=self.watch)
+
+    async def _look(self, watch: int) -> GangView | None:
+        view = await self._db(self.store.renew_gang_request, self.allocation_id, watch)
+        self._pool = view.pool
+        await self._db(self.store.schedule, view.pool)
+        held = await self._db(self.store.take_up_gang, self.allocation_id, watch)
+        if held is not None:
+            places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(held.placement.items()))
+            self.log.info("Holding %d slot(s) of pool '%s': %s", held.slots, held.pool, places)
+            return held
+        view = await self._db(self.store.gang, self.allocation_id)
+        if view.reason and view.reason != self._said:
+            self.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
+            self._said = view.reason
+        if view.unplaceable:
+            raise UnplaceableError(view.reason)
+        if self.deadline is not None and time.time() > self.deadline:
+            raise GangTimeout(f"No gang of {view.slots} slots was granted in pool '{view.pool}': {view.reason}")
+        return None
+
+    async def _db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a store method, called in a thread. Retries while the store is unavailable."""
+        return await patiently(self.log, method, *args, **kwargs)
+
+
+def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:
+    """Store the request for a gang, and return the gang. Repeatable by its key. Blocks.
+
+    :raises UnplaceableError: no set of the pool's hosts can ever serve it
+    """
+    hook.ensure_local()
+    return hook.store.submit_gang(submission)
+
+
+async def wait_to_use(rt: Runtime, *, patient: bool = True) -> None:
+    """Wait until this attempt may use its held gang.
+
+    :param patient: False: hand over when another task uses it
+    :raises GangEndedError: the gang has ended
+    """
+    said, recovery = "", Recovery(rt.hook)
+    try:
+        while await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch) is None:
+            view = await rt.view()
+            if view.reason != said:
+                rt.log.info("Waiting: %s", view.reason)
+                said = view.reason
+            if not patient:
+                rt.hand_over()
+            # The follower of the trial that uses it may have died.
+            recovery.tick()
+            await rt.pause(rt.settings.pass_interval_s)
+    finally:
+        await recovery.close()
+    rt.taken_up_at = time.monotonic()
+    view = await rt.view()
+    rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
+
+
+async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log: TaskLog, *, watcher: str) -> GangView:
+    """End a held gang on all its hosts, and return its state. Repeatable.
+
+    Slots of hosts that do not answer stay taken, and recovery retries.
+
+    :param because: reason, as text
+    :raises GangEndedError: there is no such gang
+    """
+    store = await in_thread(lambda: hook.store)
+    view = await in_thread(store.end_gang, allocation_id, because)
+    if view.attempt_id is None or view.state == "released":
+        return view
+    attempt = await _left_alone(hook, view.attempt_id)
+    if attempt is not None:
+        await _end_user(hook, attempt, log, watcher)
+    return await in_thread(store.end_gang, allocation_id, because)
+
+
+async def end_older_gangs(hook: DtrainHook, key: TrialKey, log: TaskLog, *, watcher: str) -> None:
+    """End every gang that an earlier clear of this task left behind."""
+    store = await in_thread(lambda: hook.store)
+    for older in await in_thread(store.older_gangs, key):
+        log.info("Ending the gang %d of a cleared task first", older.allocation_id)
+        await end_held_gang(hook, older.allocation_id, "the task that asked for it was cleared", log, watcher=watcher)
+
+
+async def _left_alone(hook: DtrainHook, attempt_id: int) -> AttemptView | None:
+    """Wait for the follower to end the attempt, and return the attempt if something is left to do.
+
+    Return None when the follower ended it and every host confirmed.
+    """
+    give_up_at = time.monotonic() + FOLLOWER_GRACE_S
+    while True:
+        attempt = await in_thread(hook.store.attempt, attempt_id)
+        silent_s = time.time() - attempt.renewed_at.timestamp() if attempt.renewed_at else FOLLOWER_SILENT_S
+        if attempt.ended_at is not None:
+            return attempt if attempt.held_hosts else None
+        if silent_s >= FOLLOWER_SILENT_S or time.monotonic() > give_up_at:
+            return attempt
+        await asyncio.sleep(1.0)
+
+
+async def _end_user(hook: DtrainHook, attempt: AttemptView, log: TaskLog, watcher: str) -> None:
+    from airflow_provider_dtrain.engine.attempt import teardown
+    from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+
+    watch = await in_thread(hook.store.watch, attempt.attempt_id, watcher=watcher)
+    runtime = Runtime(hook, hook.store, attempt.attempt_id, watch, log, watcher=watcher)
+    if attempt.ended_at is None:
+        await AttemptRunner(runtime).kill(GangEndedError("The held gang that the trial used was ended."))
+    else:
+        await teardown.release(runtime, attempt)

@@ -1,0 +1,61 @@
+"""Kill, stop and pause of a trial without a live follower."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.engine.upkeep.recovery import LEASE_TTL_S, RECOVERY, runtime_of
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+
+def kill_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
+    """Kill a trial whose follower was silent for a minute. Blocks.
+
+    Return False when a process follows the trial, or it has ended. Slots of hosts that do not answer stay taken until
+    they answer.
+    """
+    return asyncio.run(_instead(hook, trial_id, "kill"))
+
+
+def pause_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
+    """Let the ranks of a trial stop for a pause when its follower was silent for a minute.
+
+    Blocks until they have written their checkpoint. The request for the pause is in the store already. Return False
+    when a process follows the trial, or none of its ranks runs.
+    """
+    return asyncio.run(_instead(hook, trial_id, "pause"))
+
+
+def stop_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
+    """Stop a trial whose follower was silent for a minute. The trial keeps its results.
+
+    Blocks until its ranks have written their checkpoint. The request for the stop is in the store already. Return
+    False when a process follows the trial, or it has ended.
+    """
+    return asyncio.run(_instead(hook, trial_id, "stop"))
+
+
+async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause", "stop"]) -> bool:
+    from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+
+    store = await in_thread(lambda: hook.store)
+    attempt_id = (await in_thread(store.trial, trial_id)).attempt_id
+    view = await in_thread(store.attempt, attempt_id)
+    if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) < LEASE_TTL_S:
+        return False
+    runs = view.state in ("running", "stopping")
+    if wish == "pause" and not runs:
+        return False
+    watch = await in_thread(store.watch, attempt_id, watcher=RECOVERY)
+    runner = AttemptRunner(runtime_of(hook, store, attempt_id, watch, trial_id=trial_id))
+    if wish == "kill":
+        await runner.kill()
+    elif runs:
+        await runner.salvage({})
+    else:
+        await runner.stop()
+    return True

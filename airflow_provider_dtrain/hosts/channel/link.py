@@ -1,0 +1,423 @@
+"""Control side of the protocol with a host's supervisor.
+
+Each process has one :class:`HostLink` per host: a follow channel, a thread that reads it, and a thread that writes to
+it. Calls never block, so a coroutine may make them: a call queues a line and returns a future. It takes no lock, so a
+signal handler may make it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
+from airflow_provider_dtrain.hosts.channel import handshake
+from airflow_provider_dtrain.hosts.channel.answers import check_answer
+from airflow_provider_dtrain.hosts.channel.errors import refusal
+from airflow_provider_dtrain.hosts.channel.transfer import FileCommands, Incoming, Outgoing
+from airflow_provider_dtrain.hosts.channel.window import Window
+from airflow_provider_dtrain.hosts.channel.wire import (
+    RUNS_LIMIT,
+    Frame,
+    FrameReader,
+    Hello,
+    Progress,
+    WireError,
+    encode,
+    is_span,
+    is_texts,
+    plain,
+    shown,
+)
+from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
+from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a channel may be silent. Hosts send a beat every 5 s.
+SILENCE_S = 30.0
+#: Number of commands that may wait for the writer before a link counts as dead.
+QUEUE_LIMIT = 10_000
+_TICK_S = 0.5
+_SEND_TIMEOUT_S = 30.0
+_BATCH_BYTES = 256 * 1024
+
+Sink = Callable[[Frame], None]
+ProgressSink = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class _Call:
+    cmd: str
+    answer: Future[dict[str, Any]]
+    #: Wall clock of the control side when the command was queued.
+    sent_s: float
+    timeout_s: float
+    #: Reading of the monotonic clock.
+    deadline_s: float
+
+
+class HostLink:
+    """Open follow channel of one host. Thread-safe."""
+
+    def __init__(self, transport: Transport, channel: Channel, hello: Hello, rest: bytes, files: FileCommands) -> None:
+        self.host = transport.host
+        self.hello = hello
+        #: The host's wall clock minus that of the control side. Every ``probe`` measures it again.
+        self.clock_offset_s = hello.wall_s - time.time() if hello.wall_s is not None else 0.0
+        #: The reader thread calls it with every beat, so it must return at once.
+        self.on_beat: Callable[[dict[str, Any]], None] | None = None
+        self._transport, self._channel, self._files = transport, channel, files
+        self._calls: dict[str, _Call] = {}
+        self._sinks: dict[str, Sink] = {}
+        self._windows: dict[str, Window] = {}
+        self._progress: dict[str, ProgressSink] = {}
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self._failure: DtrainError | None = None
+        self._dying = threading.Lock()
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+        self._reader = threading.Thread(target=self._read, args=(rest,), name=f"dtrain-read-{self.host}", daemon=True)
+        self._writer = threading.Thread(target=self._write, name=f"dtrain-write-{self.host}", daemon=True)
+        self._reader.start()
+        self._writer.start()
+
+    @classmethod
+    def connect(
+        cls,
+        transport: Transport,
+        *,
+        remote_dir: str,
+        state_dir: str | None,
+        python: str,
+        lock_dir: str | None = None,
+        timeout_s: float = 30.0,
+        source: bytes | None = None,
+    ) -> HostLink:
+        """Return a link to a host, and install the supervisor there if it is missing. Blocks.
+
+        The link owns ``transport`` and closes it.
+
+        :param remote_dir: folder on the host, relative to the home directory or absolute
+        :param state_dir: folder on a local disk of the host, None for the supervisor's default
+        :param python: interpreter, a program name or a path
+        :param lock_dir: folder for the locks of all accounts, None for the supervisor's default
+        :param timeout_s: seconds for connecting and installing together
+        :param source: source of the supervisor; default: the source in this package
+        :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
+        :raises HostError: the host cannot be reached, or breaks the protocol
+        """
+        source = supervisor_source() if source is None else source
+        files = FileCommands(
+            transport=transport,
+            python=from_home(python),
+            remote_dir=from_home(remote_dir),
+            state_dir=state_dir,
+            lock_dir=lock_dir,
+            digest=digest_of(source),
+        )
+        try:
+            channel, hello, rest = handshake.follow(files, source, deadline=time.monotonic() + timeout_s)
+        except BaseException:
+            transport.close()
+            raise
+        return cls(transport, channel, hello, rest, files)
+
+    @property
+    def alive(self) -> bool:
+        """True while this side knows of no failure of the channel."""
+        return self._failure is None
+
+    def call(self, cmd: str, /, *, timeout_s: float = 30.0, **args: Any) -> Future[dict[str, Any]]:
+        """Send a command and return a future for the host's answer. Never blocks.
+
+        An answer with raw bytes has them under ``data``.
+
+        :param timeout_s: seconds until the future fails; the link stays open. For ``net_connect``, the
+            host gets this time less a margin. For a command with ``wait_s``, the time is at least
+            ``wait_s`` plus 10 s
+        :raises: nothing here. The future raises SlotBusyError, HostLostError or HostRefusedError for
+            a refusal, and HostUnreachableError for a dead channel or a missing answer
+        """
+        if cmd == "net_connect":
+            args.setdefault("timeout_s", max(timeout_s - 2.0, timeout_s / 2))
+        timeout_s = max(timeout_s, float(args.get("wait_s", 0.0)) + 10.0) if "wait_s" in args else timeout_s
+        answer: Future[dict[str, Any]] = Future()
+        key = f"{self._prefix}.{next(self._numbers)}"
+        try:
+            line = encode({"id": key, "cmd": cmd, **args})
+        except (DtrainError, ValueError, TypeError) as error:
+            answer.set_exception(error)
+            return answer
+        self._calls[key] = _Call(cmd, answer, time.time(), timeout_s, time.monotonic() + timeout_s)
+        self._post(line)
+        if self._failure is not None:
+            self._fail(key, self._failure)
+        return answer
+
+    def subscribe(
+        self, run: str, offsets: Mapping[str, int], sink: Sink, *, logs: str = "rank0",
+        on_progress: ProgressSink | None = None, streams: Collection[str] | None = None,
+    ) -> Future[dict[str, Any]]:  # fmt: skip
+        """Subscribe to a run's streams from the given offsets. Never blocks.
+
+        :param offsets: stream -> first byte to send; a stream without an offset starts at 0
+        :param sink: the reader thread calls it with each frame, so it must return at once. When the
+            channel dies, it gets one frame ``lost``
+        :param logs: ``rank0``, ``all`` or ``none``
+        :param on_progress: the reader thread calls it with the progress of the ranks, at each beat and once a second
+            while a rank is stalled
+        :param streams: names of the run's streams on this host; a frame of another stream breaks the protocol.
+            None = any
+        """
+        # Frames without an acknowledgement are kept in memory, so the host may not exceed its window.
+        self._windows[run] = Window(streams)
+        self._sinks[run] = sink
+        self._progress.pop(run, None)
+        if on_progress is not None:
+            self._progress[run] = on_progress
+        answer = self.call("subscribe", run=run, offsets=dict(offsets), logs=logs)
+        answer.add_done_callback(lambda done: self._forget_refused(run, sink, done))
+        return answer
+
+    def _forget_refused(self, run: str, sink: Sink, done: Future[dict[str, Any]]) -> None:
+        if (done.cancelled() or done.exception()) and self._sinks.get(run) is sink:
+            self._sinks.pop(run, None)
+            self._windows.pop(run, None)
+
+    def ack(self, run: str, stream: str, offset: int) -> None:
+        """Acknowledge to the host that all bytes before ``offset`` have been processed."""
+        if (window := self._windows.get(run)) is not None:
+            window.ack(stream, offset)
+        self._post(encode({"cmd": "ack", "run": run, "stream": stream, "offset": offset}))
+
+    def unsubscribe(self, run: str, sink: Sink | None = None) -> None:
+        """Stop the frames of a run.
+
+        :param sink: do so only while this sink receives the frames, not after another subscriber took over
+        """
+        if sink is not None and self._sinks.get(run) is not sink:
+            return
+        self._progress.pop(run, None)
+        self._windows.pop(run, None)
+        if self._sinks.pop(run, None) is not None:
+            self.call("unsubscribe", run=run)
+
+    def renew(self, runs: Iterable[str], boottime_s: float, orphan_timeout_s: float) -> None:
+        """Answer a beat, after the renewal is committed in the store, to renew the leases of runs.
+
+        :param boottime_s: the clock reading in the beat
+        """
+        document = {"cmd": "renew", "boottime_s": boottime_s, "runs": list(runs), "orphan_timeout_s": orphan_timeout_s}
+        self._post(encode(document))
+
+    def send_archive(self, kind: str, digest: str, content: bytes) -> None:
+        """Upload an archive into the host's ``payloads`` or ``libraries``. Blocks."""
+        self._files.send_archive(kind, digest, content)
+
+    def fetch(self, run: str, relpath: str) -> bytes:
+        """Return a tar of a path below a run's folder. Blocks."""
+        return self._files.fetch(run, relpath)
+
+    def put(self, run: str, relpath: str, tar: bytes) -> None:
+        """Unpack a tar below a path in a run's folder. Blocks."""
+        self._files.put(run, relpath, tar)
+
+    def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
+        """Yield the tar of :meth:`fetch` as a file that is read in pieces as it arrives. Blocks."""
+        return self._files.fetching(run, relpath)
+
+    def outputs(
+        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int
+    ) -> AbstractContextManager[Incoming]:
+        """Yield a tar of the files that the ranks of a run wrote or changed, in pieces as it arrives. Blocks."""
+        return self._files.outputs(run, known=known, limit_bytes=limit_bytes, limit_files=limit_files)
+
+    def putting(self, run: str, relpath: str) -> AbstractContextManager[Outgoing]:
+        """Yield a file for writing a tar, which the host unpacks as for :meth:`put`. Blocks."""
+        return self._files.putting(run, relpath)
+
+    def close(self) -> None:
+        """Close the channel and the connection. Repeatable, never raises."""
+        self._die(HostUnreachableError(self.host, f"The channel to host '{self.host}' was closed on this side."))
+        for thread in (self._reader, self._writer):
+            if thread is not threading.current_thread():
+                thread.join(timeout=2.0)
+
+    def _post(self, line: bytes) -> None:
+        if self._outbox.qsize() < QUEUE_LIMIT:
+            self._outbox.put(line)
+            return
+        self._die(
+            HostUnreachableError(
+                self.host,
+                f"Host '{self.host}' does not read commands: {QUEUE_LIMIT} commands wait. Its follow process hangs.",
+            )
+        )
+
+    def _write(self) -> None:
+        try:
+            while (line := self._outbox.get()) is not None:
+                self._channel.send(self._batch(line), timeout_s=_SEND_TIMEOUT_S)
+        except HostError as error:
+            self._die(error)
+        except Exception as error:
+            self._die(HostUnreachableError(self.host, f"The channel to host '{self.host}' broke: {error!r}."))
+
+    def _batch(self, first: bytes) -> bytes:
+        """Return the waiting lines in one piece, since each write is a packet of its own."""
+        lines, size = [first], len(first)
+        with contextlib.suppress(Empty):
+            while size < _BATCH_BYTES:
+                line = self._outbox.get_nowait()
+                if line is None:
+                    self._outbox.put(None)
+                    break
+                lines.append(line)
+                size += len(line)
+        return b"".join(lines)
+
+    def _read(self, rest: bytes) -> None:
+        try:
+            self._pump(rest)
+        except HostError as error:
+            self._die(error)
+        except WireError as error:
+            self._die(HostProtocolError(self.host, f"Host '{self.host}' broke the protocol: {error}"))
+        except Exception as error:
+            log.exception("Reading from host '%s' failed", self.host)
+            self._die(HostProtocolError(self.host, f"Data from host '{self.host}' could not be processed: {error!r}"))
+
+    def _pump(self, chunk: bytes | None) -> None:
+        frames, heard_s = FrameReader(), time.monotonic()
+        while self._failure is None:
+            if chunk:
+                heard_s = time.monotonic()
+                for document, raw in frames.feed(chunk):
+                    self._dispatch(document, raw)
+            self._expire()
+            # Only an empty channel is silent: after a pause of this process, the host's bytes are still waiting.
+            if chunk is None and time.monotonic() - heard_s > SILENCE_S:
+                raise HostUnreachableError(
+                    self.host,
+                    f"Host '{self.host}' was silent for {SILENCE_S:g} s, but it should send a beat every 5 s. "
+                    "The network is cut, or its follow process was stopped.",
+                )
+            chunk = self._channel.receive(timeout_s=_TICK_S)
+            if chunk == b"":
+                raise handshake.ended(self.host, self._channel)
+
+    def _dispatch(self, document: dict[str, Any], raw: bytes) -> None:
+        if "re" in document:
+            self._answer(document, raw)
+            return
+        kind = document.get("t")
+        if kind == "beat":
+            self._beat(document)
+        elif kind == "progress":
+            progress = Progress.parse(document, self.host)
+            self._deliver(self._progress.get(progress.run), progress)
+        elif kind in ("data", "gap"):
+            frame = Frame.parse(document, raw)
+            if (window := self._windows.get(frame.run or "")) is not None:
+                window.take(frame)
+            self._deliver(self._sinks.get(frame.run or ""), frame)
+        else:
+            raise WireError(f"a frame of unknown kind {shown(str(kind).encode())!r}")
+
+    def _answer(self, document: dict[str, Any], raw: bytes) -> None:
+        key = document.pop("re")
+        call = self._calls.pop(key, None) if isinstance(key, str) else None
+        ok = document.pop("ok", None)
+        if call is None and (not isinstance(key, str) or not key.startswith(self._prefix)):
+            raise WireError(f"an answer to an unknown command: {plain(document.get('message', key), 200)}")
+        if call is None:
+            return  # The answer came after its deadline.
+        if ok is not True:
+            _settle(call.answer, error=refusal(self.host, call.cmd, document))
+            return
+        try:
+            check_answer(call.cmd, document)
+        except WireError as error:
+            # The line is complete, so only this answer is rejected and the link stays open.
+            problem = HostProtocolError(self.host, f"Host '{self.host}' broke the protocol: {error}")
+            _settle(call.answer, error=problem)
+            return
+        if "bytes" in document:
+            document["data"] = raw
+        if call.cmd == "probe" and is_span(wall_s := document.get("wall_s")):
+            self.clock_offset_s = wall_s - (call.sent_s + time.time()) / 2
+        _settle(call.answer, result=document)
+
+    def _beat(self, beat: dict[str, Any]) -> None:
+        runs, reading = beat.get("runs"), beat.get("boottime_s")
+        if not is_span(reading) or not is_texts(runs, RUNS_LIMIT):
+            raise WireError(f"a beat with wrong fields: {shown(str(beat).encode())}")
+        if self.on_beat is not None:
+            try:
+                self.on_beat(beat)
+            except Exception:
+                log.exception("A beat of host '%s' could not be handled", self.host)
+
+    def _deliver(self, sink: Callable[[Any], None] | None, frame: Frame | Progress) -> None:
+        if sink is None:
+            return
+        try:
+            sink(frame)
+        except Exception:
+            log.exception("A frame of run %s from host '%s' could not be handled", frame.run, self.host)
+
+    def _expire(self) -> None:
+        if not self._calls:
+            return
+        now_s = time.monotonic()
+        for key, call in list(self._calls.items()):
+            if now_s > call.deadline_s:
+                message = f"Host '{self.host}' did not answer '{call.cmd}' in time ({call.timeout_s:g} s)."
+                self._fail(key, HostUnreachableError(self.host, message))
+
+    def _fail(self, key: str, error: DtrainError) -> None:
+        call = self._calls.pop(key, None)
+        if call is not None:
+            _settle(call.answer, error=error)
+
+    def _die(self, error: HostError) -> None:
+        # The lock must not block: another thread may execute this method when close() is called.
+        if not self._dying.acquire(blocking=False):
+            return
+        self._failure = error
+        for key in list(self._calls):
+            self._fail(key, error)
+        while self._sinks:
+            run, sink = self._sinks.popitem()
+            self._deliver(sink, Frame(t="lost", run=run, reason=str(error), error=error))
+        # Close the connection first: if it is cut, closing the channel in an orderly way could block.
+        self._transport.close()
+        self._channel.close()
+        self._outbox.put(None)
+
+
+def _settle(
+    answer: Future[dict[str, Any]], *, result: dict[str, Any] | None = None, error: Exception | None = None
+) -> None:
+    # The waiting caller may cancel the future at the same moment.
+    with contextlib.suppress(InvalidStateError):
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result or {})
+
+
+def from_home(path: str) -> str:
+    """Return a path relative to the home directory, in which commands start."""
+    return path.removeprefix("~/") if path != "~" else "."

@@ -1,0 +1,355 @@
+"""Creation of a paramiko client from an Airflow ``ssh`` connection, with a specific error for each cause."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    HostAuthError,
+    HostKeyError,
+    HostUnreachableError,
+    NotFoundError,
+    UserError,
+)
+from airflow_provider_dtrain.hosts.channel.wire import plain, shown
+from airflow_provider_dtrain.hosts.transport.host_keys import pin
+
+if TYPE_CHECKING:
+    import paramiko
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+KEEPALIVE_S = 15
+#: Seconds after which unacknowledged bytes end a connection. Keep-alives ensure that there are such bytes.
+TCP_TIMEOUT_S = 45
+_PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
+_DROP_WORDS = (b"Exceeded MaxStartups", b"Not allowed at this time")
+
+
+class HostKey(NamedTuple):
+    """Public key that a host presents."""
+
+    type: str
+    base64: str
+    #: Fingerprint in OpenSSH's format: ``SHA256:...``.
+    fingerprint: str
+
+    @property
+    def line(self) -> str:
+        """Type and key in the format of ``known_hosts`` and of a connection's ``host_key`` extra."""
+        return f"{self.type} {self.base64}"
+
+
+class _Dropped(Exception):
+    """The host closed the connection before the key exchange."""
+
+
+def hook_from_connection(connection: Any) -> SSHHook:
+    """Return a hook for a connection that was fetched already, without a further look-up.
+
+    Compression is off unless the connection requests it: payloads are already compressed, and zlib
+    costs more time than it saves on a local network.
+
+    :param connection: Airflow connection of type ``ssh``
+    :raises UserError: the connection cannot be used, e.g. its private key is not valid
+    """
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    class FetchedHook(SSHHook):
+        """Hook that already has its connection."""
+
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            return connection
+
+    _mask(connection)
+    try:
+        hook = FetchedHook(ssh_conn_id=connection.conn_id or "ssh")
+    except Exception as error:
+        raise UserError(
+            f"Connection '{connection.conn_id}' cannot be used for SSH: {plain(error)} Correct it under "
+            "Admin > Connections or with: airflow connections"
+        ) from error
+    hook.compress = str(connection.extra_dejson.get("compress", "false")).lower() == "true"
+    return hook
+
+
+def hook_from_id(conn_id: str) -> SSHHook:
+    """Return a hook for a connection ID, after fetching the connection.
+
+    :raises NotFoundError: Airflow has no such connection
+    """
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    try:
+        connection = SSHHook.get_connection(conn_id)
+    except Exception as error:
+        raise NotFoundError(
+            f"There is no Airflow connection '{conn_id}': {plain(error)} Add it with: "
+            f"airflow connections add {conn_id} --conn-type ssh --conn-host ADDRESS --conn-login USER"
+        ) from error
+    return hook_from_connection(connection)
+
+
+def _mask(connection: Any) -> None:
+    """Mask the secrets in the connection's extra in logs, since Airflow masks the extra only as a whole."""
+    from airflow.sdk.log import mask_secret
+
+    extra = connection.extra_dejson
+    secrets = [extra.get("private_key_passphrase"), connection.password]
+    secrets += [line for line in str(extra.get("private_key") or "").splitlines() if "-----" not in line]
+    for secret in secrets:
+        if secret:
+            mask_secret(secret)
+
+
+def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, deadline: float) -> paramiko.SSHClient:
+    """Return a connected client.
+
+    :param host_key: ``TYPE BASE64`` to expect, unless the connection has a key of its own
+    :param deadline: reading of the monotonic clock
+    :raises HostError: a specific subclass for each cause
+    """
+    hook = _hook(host, make_hook)
+    pin(host, hook, host_key)
+    started_s, attempts = time.monotonic(), 0
+    while True:
+        attempts += 1
+        try:
+            return _attempt(host, hook, deadline)
+        except _Dropped as error:
+            pause_s = min(_MAX_PAUSE_S, _PAUSE_S * 2**attempts) * random.uniform(0.5, 1.0)  # noqa: S311
+            if time.monotonic() + pause_s > deadline:
+                elapsed_s = time.monotonic() - started_s
+                raise _dropped(host, hook, attempts, elapsed_s, str(error)) from error
+        time.sleep(pause_s)
+
+
+def _hook(host: str, make_hook: Callable[[], SSHHook]) -> SSHHook:
+    try:
+        return make_hook()
+    except DtrainError:
+        raise
+    except Exception as error:
+        if type(error).__name__ == "AirflowNotFoundException":
+            raise NotFoundError(
+                f"Host '{host}' needs an Airflow connection that does not exist: {plain(error)} "
+                "Add it with: airflow connections add CONN_ID --conn-type ssh ..."
+            ) from error
+        raise UserError(f"The SSH connection of host '{host}' cannot be used: {plain(error)}") from error
+
+
+def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
+    where = f"{hook.remote_host}:{hook.port}"
+    sock = _dial(host, hook, deadline)
+    # The guard below ends an attempt in time. paramiko's own limits only have to be later.
+    hook.conn_timeout = hook.auth_timeout = int(max(1.0, deadline - time.monotonic()) + 5)
+    hook.conn_retry_attempts, hook.keepalive_interval = 1, KEEPALIVE_S
+    vars(hook)["host_proxy"] = sock
+    with _closed_at(deadline, sock) as late:
+        try:
+            return hook.get_conn()
+        except Exception as error:
+            sock.close()
+            raise (_late(host, where) if late.is_set() else _explain(host, hook, where, error)) from error
+
+
+def _dial(host: str, hook: SSHHook, deadline: float) -> Any:
+    """Return a socket to the host, or the connection's proxy command."""
+    if hook.host_proxy_cmd:
+        from paramiko import ProxyCommand
+
+        return ProxyCommand(hook.host_proxy_cmd)
+    return dial(host, hook.remote_host, int(hook.port or 22), deadline)
+
+
+def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
+    """Return a TCP connection to an SSH server whose first bytes have arrived.
+
+    :raises _Dropped: the server closed it at once
+    :raises HostUnreachableError: no connection; the message states the cause
+    """
+    where = f"{address}:{port}"
+    left_s = max(0.1, deadline - time.monotonic())
+    try:
+        sock = socket.create_connection((address, port), timeout=left_s)
+    except OSError as error:
+        raise _no_route(host, where, left_s, error) from error
+    try:
+        _tune(sock)
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        _await_first_bytes(sock)
+    except TimeoutError as error:
+        sock.close()
+        raise HostUnreachableError(
+            host, f"Host '{host}' accepted the connection to {where} but sent no data. Is it an SSH server?"
+        ) from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _tune(sock: socket.socket) -> None:
+    # Without TCP_NODELAY, each command waits 40 ms for a delayed acknowledgement.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_TIMEOUT_S * 1000)
+
+
+def _await_first_bytes(sock: socket.socket) -> None:
+    """Wait for the first bytes without consuming them.
+
+    An overloaded sshd closes the connection here, for which paramiko would log a traceback.
+    """
+    try:
+        first = sock.recv(64, socket.MSG_PEEK)
+    except ConnectionError as error:
+        raise _Dropped(str(error)) from error
+    if not first or first.startswith(_DROP_WORDS):
+        raise _Dropped(shown(first).strip() or "closed without a message")
+
+
+@contextlib.contextmanager
+def _closed_at(deadline: float, sock: Any) -> Iterator[threading.Event]:
+    """Close a socket at the deadline. The event is set if this happened."""
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            if isinstance(sock, socket.socket):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    timer = threading.Timer(max(0.1, deadline - time.monotonic()), give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+
+
+def _no_route(host: str, where: str, left_s: float, error: OSError) -> HostUnreachableError:
+    if isinstance(error, socket.gaierror):
+        words = f"its address is unknown here ({where}: {error.strerror}). Correct the connection's host, or DNS."
+    elif isinstance(error, ConnectionRefusedError):
+        words = f"{where} refuses connections. Is sshd running there, and is the connection's port right?"
+    elif isinstance(error, TimeoutError):
+        words = f"{where} did not answer within {left_s:.0f} s. The host is down, or a firewall drops packets."
+    else:
+        words = f"no route to {where} ({error.strerror or error}). Check address, route and firewall."
+    return HostUnreachableError(host, f"Host '{host}' cannot be reached: {words}")
+
+
+def _late(host: str, where: str) -> HostUnreachableError:
+    return HostUnreachableError(
+        host, f"Host '{host}' ({where}) did not finish the SSH handshake in time. Is it overloaded?"
+    )
+
+
+def _dropped(host: str, hook: SSHHook, attempts: int, elapsed_s: float, words: str) -> HostUnreachableError:
+    return HostUnreachableError(
+        host,
+        f"Host '{host}' ({hook.remote_host}:{hook.port}) closed {attempts} SSH connections in {elapsed_s:.0f} s "
+        f"before the key exchange ({words}). sshd does so if more than MaxStartups (10:30:100 by default) connections "
+        "are unauthenticated, or if it blocks this address. Raise MaxStartups there, or start fewer tasks at once: "
+        "each worker process opens one connection per host.",
+    )
+
+
+def _explain(host: str, hook: SSHHook, where: str, error: Exception) -> Exception:
+    """Return the error to raise for an exception of paramiko."""
+    import paramiko
+
+    words = plain(error, 300)
+    if isinstance(error, paramiko.BadHostKeyException):
+        return changed_key(host, where, _host_key(error.key), _host_key(error.expected_key))
+    if "not found in known_hosts" in words:
+        return _unknown_key(host, hook, where)
+    if isinstance(error, EOFError | ConnectionError) or "protocol banner" in words:
+        return _Dropped(words or "end of file")
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        return HostUnreachableError(
+            host, f"Host '{host}' ({where}) and paramiko have no algorithm in common: {words} See the connection's "
+            "extras ciphers and disabled_algorithms.",
+        )  # fmt: skip
+    if isinstance(error, paramiko.AuthenticationException) and ("timeout" in words or "saw EOF" in words):
+        return HostUnreachableError(host, f"Host '{host}' ({where}) closed the connection during the login: {words}")
+    if isinstance(error, paramiko.AuthenticationException) or "authentication" in words.lower():
+        return _refused(host, hook, where, words)
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return HostAuthError(host, f"The key file for host '{host}' cannot be read on this machine: {words}")
+    return HostUnreachableError(host, f"The SSH connection to host '{host}' ({where}) failed: {words}")
+
+
+def _refused(host: str, hook: SSHHook, where: str, words: str) -> HostAuthError:
+    ways = [
+        "the private key of the connection" if hook.pkey else "",
+        f"key file {hook.key_file}" if hook.key_file else "",
+        "its password" if hook.password else "",
+    ]
+    tried = " and ".join(filter(None, ways)) or "the SSH agent and the keys in ~/.ssh of this account"
+    return HostAuthError(
+        host,
+        f"Host '{host}' ({where}) refused the login of user '{hook.username}' with {tried} ({words}). Add the public "
+        "key to authorized_keys there, or correct login, key_file or private_key of the connection.",
+    )
+
+
+def changed_key(host: str, where: str, seen: HostKey, expected: HostKey) -> HostKeyError:
+    """Return the error for a host that presents another key than before."""
+    return HostKeyError(
+        host,
+        f"Host '{host}' ({where}) presents another key than before: {seen.type} {seen.fingerprint} instead of "
+        f"{expected.type} {expected.fingerprint}. Either the machine was reinstalled, or another machine intercepts "
+        "the connection. If you know that it was reinstalled, remove the old key from known_hosts or the connection, "
+        f"then run: airflow dtrain hosts probe {host} --accept-host-key {seen.fingerprint}",
+    )
+
+
+def _unknown_key(host: str, hook: SSHHook, where: str) -> HostKeyError:
+    seen = "which"
+    with contextlib.suppress(Exception):
+        key = fetch_host_key(hook.remote_host, int(hook.port or 22), 5.0)
+        seen = f"{key.type} {key.fingerprint}, which"
+    return HostKeyError(
+        host,
+        f"Host '{host}' ({where}) presents a key, {seen} has not been accepted yet. Compare it with the output of "
+        "'ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub' on the host, then accept it: airflow dtrain hosts add "
+        "(or probe) with --accept-host-key SHA256:...",
+    )
+
+
+def fetch_host_key(address: str, port: int = 22, timeout_s: float = 10.0) -> HostKey:
+    """Return the key that an SSH server presents, without logging in.
+
+    :raises HostUnreachableError: no SSH server answers there
+    """
+    import paramiko
+
+    deadline = time.monotonic() + timeout_s
+    try:
+        sock = dial(address, address, port, deadline)
+        with _closed_at(deadline, sock), contextlib.closing(paramiko.Transport(sock)) as transport:
+            transport.start_client(timeout=timeout_s)
+            return _host_key(transport.get_remote_server_key())
+    except (_Dropped, EOFError, OSError, paramiko.SSHException) as error:
+        raise HostUnreachableError(
+            address, f"{address}:{port} presented no host key within {timeout_s:g} s: {plain(error, 300)}"
+        ) from error
+
+
+def _host_key(key: paramiko.PKey) -> HostKey:
+    digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+    return HostKey(key.get_name(), key.get_base64(), f"SHA256:{digest}")

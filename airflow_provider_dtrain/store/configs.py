@@ -1,0 +1,177 @@
+"""Templates, configurations and payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import configs, payloads, templates
+from airflow_provider_dtrain.store.database.transactions import Base, check_name, digest_of, reads, writes
+from airflow_provider_dtrain.store.records.trials import Config, Template
+
+#: One 96 MiB payload and its archive headers.
+PAYLOAD_LIMIT_BYTES = 100 * 2**20
+
+
+class Documents(Base):
+    """Store of templates with all their versions, effective configurations and user code."""
+
+    @writes
+    def set_template(self, conn: Connection, name: str, text: str, *, by: str) -> int:
+        """Store a template as its next version and return the version.
+
+        :param text: YAML, validated by the caller
+        :param by: the user, for the history
+        :raises UserError: the name breaks the rule for names
+        """
+        check_name("template", name)
+        return self._add_version(conn, name, text=text, by=by, removed=False)
+
+    @reads
+    def get_template(self, conn: Connection, name: str) -> Template:
+        """Return the current version of a template.
+
+        :raises NotFoundError: it does not exist; the message lists the existing ones
+        """
+        found = {template.name: template for template in _current(conn)}
+        if name not in found:
+            raise _no_template(name, list(found))
+        return found[name]
+
+    @reads
+    def list_templates(self, conn: Connection) -> list[Template]:
+        """Return the current version of each template, by name."""
+        return _current(conn)
+
+    @reads
+    def template_versions(self, conn: Connection, name: str) -> list[Template]:
+        """Return every version of a template, oldest first, removals included.
+
+        :raises NotFoundError: it never existed
+        """
+        query = sa.select(templates).where(templates.c.name == name).order_by(templates.c.version)
+        found = [_template(row) for row in conn.execute(query)]
+        if not found:
+            raise _no_template(name, [template.name for template in _current(conn)])
+        return found
+
+    @writes
+    def remove_template(self, conn: Connection, name: str, *, by: str) -> None:
+        """Remove a template, but keep its versions in the history.
+
+        :raises NotFoundError: it does not exist
+        """
+        known = [template.name for template in _current(conn)]
+        if name not in known:
+            raise _no_template(name, known)
+        self._add_version(conn, name, text="", by=by, removed=True)
+
+    def _add_version(self, conn: Connection, name: str, *, text: str, by: str, removed: bool) -> int:
+        latest = conn.scalar(sa.select(sa.func.max(templates.c.version)).where(templates.c.name == name))
+        version = int(latest or 0) + 1
+        conn.execute(
+            templates.insert().values(
+                name=name, version=version, text=text, set_by=by, set_at=self._now(), removed=removed
+            )
+        )
+        return version
+
+    @writes
+    def put_config(
+        self,
+        conn: Connection,
+        document: Mapping[str, Any],
+        *,
+        origins: Mapping[str, Any],
+        template: str | None = None,
+        template_version: int | None = None,
+        secrets: bytes | None = None,
+    ) -> Config:
+        """Return the stored configuration with this content, after storing it if it is new.
+
+        :param document: effective configuration without secrets
+        :param secrets: encrypted by the caller
+        """
+        digest = digest_of(document, origins, template, template_version, secrets)
+        values = {
+            "digest": digest, "document": document, "origins": origins, "template": template,
+            "template_version": template_version, "secrets": secrets, "created_at": self._now(),
+        }  # fmt: skip
+        conn.execute(self._insert(configs).values(values).on_conflict_do_nothing(index_elements=["digest"]))
+        return _config(conn.execute(sa.select(configs).where(configs.c.digest == digest)).one())
+
+    @reads
+    def get_config(self, conn: Connection, config_id: int) -> Config:
+        """Return a stored configuration.
+
+        :raises NotFoundError: there is none with this id
+        """
+        row = statements.first(conn, _CONFIG, {"config": config_id})
+        if row is None:
+            raise NotFoundError(f"The store has no configuration {config_id}.")
+        return Config(**row._asdict())
+
+    @writes
+    def put_payload(self, conn: Connection, digest: str, content: bytes) -> None:
+        """Store user code unless it is stored already.
+
+        :param digest: sha256 of the content, computed by the caller
+        :raises UserError: the content is larger than the limit
+        """
+        if len(content) > PAYLOAD_LIMIT_BYTES:
+            raise UserError(f"The payload has {len(content)} bytes, the store accepts at most {PAYLOAD_LIMIT_BYTES}.")
+        values = {"digest": digest, "content": content, "created_at": self._now()}
+        conn.execute(self._insert(payloads).values(values).on_conflict_do_nothing(index_elements=["digest"]))
+
+    @reads
+    def has_payload(self, conn: Connection, digest: str) -> bool:
+        """Return whether the store holds this user code."""
+        return conn.scalar(sa.select(payloads.c.digest).where(payloads.c.digest == digest)) is not None
+
+    @reads
+    def get_payload(self, conn: Connection, digest: str) -> bytes:
+        """Return stored user code.
+
+        :raises NotFoundError: the store does not hold it
+        """
+        row = statements.first(conn, _PAYLOAD, {"of_digest": digest})
+        if row is None:
+            raise NotFoundError(f"The store has no payload {digest}. Run the task again: it packs the code again.")
+        return bytes(row.content)
+
+
+_CONFIG = Statement(sa.select(configs).where(configs.c.config_id == sa.bindparam("config")))
+_PAYLOAD = Statement(sa.select(payloads.c.content).where(payloads.c.digest == sa.bindparam("of_digest")))
+
+
+def _current(conn: Connection) -> list[Template]:
+    newest = sa.select(templates.c.name, sa.func.max(templates.c.version).label("version")).group_by(templates.c.name)
+    latest = newest.subquery()
+    query = (
+        sa.select(templates)
+        .join(latest, sa.and_(latest.c.name == templates.c.name, latest.c.version == templates.c.version))
+        .where(sa.not_(templates.c.removed))
+        .order_by(templates.c.name)
+    )
+    return [_template(row) for row in conn.execute(query)]
+
+
+def _template(row: Row[Any]) -> Template:
+    return Template(**row._mapping)
+
+
+def _config(row: Row[Any]) -> Config:
+    return Config(**row._mapping)
+
+
+def _no_template(name: str, known: list[str]) -> NotFoundError:
+    return NotFoundError(
+        f"There is no template '{name}'. "
+        + (f"Templates: {', '.join(known)}." if known else "Add one: airflow dtrain template set NAME FILE")
+    )

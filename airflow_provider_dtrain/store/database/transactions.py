@@ -1,0 +1,289 @@
+"""Shared parts of the store's methods: transactions, guards, audit."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine, Row
+
+from airflow_provider_dtrain.errors import (
+    NotFoundError,
+    StaleWatchError,
+    StoreError,
+    StoreSetBackError,
+    StoreUnavailableError,
+    UserError,
+)
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.connections import dump_json, gate, utcnow
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit, pools
+from airflow_provider_dtrain.store.wakeup.pg_notify import POOL_CHANGED
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="Base")
+
+#: PostgreSQL: serialization failure, deadlock, and the unique violation of two transactions that insert the same row.
+RETRIED = frozenset({"40001", "40P01", "23505"})
+TRIES = 5
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+UNFINISHED = ("waiting", "starting", "running", "stopping")
+LIVE_ALLOCATION = ("waiting", "granted", "starting", "running", "stopping")
+
+
+class Base:
+    """An open store.
+
+    :param clock: returns the current time as aware UTC; tests pass their own
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
+        self._engine, self._clock = engine, clock
+        # READ COMMITTED gives each statement its own snapshot: BEGIN and ROLLBACK around reads would only add two
+        # round trips.
+        alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
+        self._reader = engine.execution_options(dtrain_reads=True, **alone)
+        self._writer = statements.writer(engine)
+
+    def _now(self) -> datetime:
+        return self._clock()
+
+    def _insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+        """Return an INSERT that supports ON CONFLICT, which both databases spell alike."""
+        return sqlite.insert(table) if self._engine.dialect.name == "sqlite" else postgresql.insert(table)
+
+    def _note(self, conn: Connection, by: str, action: str, subject: str, details: str = "") -> None:
+        """Write an audit row: the user, the action and its subject."""
+        conn.execute(audit.insert().values(at=self._now(), by=by, action=action, subject=subject, details=details))
+
+
+def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Run a method as one writing transaction, with the connection as its first argument.
+
+    The method may run several times, so it must change nothing but the database. A connection that is lost before
+    COMMIT is replaced. A connection that is lost at COMMIT is an error, because the changes may be committed.
+    """
+
+    @functools.wraps(method)
+    def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        for attempt in range(TRIES):
+            is_done = False
+            try:
+                with gate.transaction(), statements.transaction(self._writer) as conn:
+                    result = method(self, conn, *args, **kwargs)
+                    is_done = True
+                return result
+            except sa.exc.DBAPIError as error:
+                is_undone = _is_lost(error) and not is_done
+                may_repeat = is_undone or getattr(error.orig, "sqlstate", None) in RETRIED
+                if not may_repeat or attempt == TRIES - 1:
+                    raise _store_error(error) from error
+            except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
+                raise _store_error(error) from error
+            except OverflowError as error:
+                # SQLite's driver raises it for integers of more than 64 bits.
+                raise StoreError(f"The store cannot hold this value: {error}") from error
+        raise AssertionError("unreachable")
+
+    return cast("Callable[Concatenate[S, P], T]", transaction)
+
+
+def reading(work: Callable[[], T]) -> T:
+    """Return the result of a read, and raise the database's errors as errors of the store.
+
+    Forks wait until the read is over.
+
+    :param work: the read; runs again with a new connection when its connection was lost
+    """
+    for attempt in range(TRIES):
+        try:
+            with gate.transaction():
+                return work()
+        except (sa.exc.StatementError, sa.exc.TimeoutError) as error:
+            if not _is_lost(error) or attempt == TRIES - 1:
+                raise _store_error(error) from error
+        except OverflowError as error:
+            raise StoreError(f"The store cannot hold this value: {error}") from error
+    raise AssertionError("unreachable")
+
+
+def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Run a method as one reading transaction, with the connection as its first argument."""
+
+    @functools.wraps(method)
+    def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        def work() -> T:
+            with self._reader.begin() as conn:
+                return method(self, conn, *args, **kwargs)
+
+        return reading(work)
+
+    return cast("Callable[Concatenate[S, P], T]", transaction)
+
+
+def _is_lost(error: sa.exc.SQLAlchemyError) -> bool:
+    """Return whether the connection was lost, so that a retry on a new one may succeed."""
+    return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
+
+
+def _store_error(error: sa.exc.SQLAlchemyError) -> StoreError:
+    # Only the cause, because the parameters of the statement may be secret.
+    cause = str(getattr(error, "orig", None) or error).strip()
+    if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
+        return StoreError(f"The store cannot hold this value: {cause}")
+    if "database is locked" in cause:
+        cause += " (another process has been writing for 30 s)"
+    passing = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
+    return (StoreUnavailableError if passing else StoreError)(f"The store refused a transaction: {cause}")
+
+
+def digest_of(*parts: Any) -> str:
+    """Return the sha256 of JSON values and bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else dump_json(_sorted(part)).encode()
+        digest.update(f"{type(part) is bytes}:{len(data)}:".encode() + data)
+    return digest.hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value, key=str)}
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return a valid name unchanged.
+
+    :raises UserError: the name breaks the rule for names of hosts, pools and templates
+    """
+    if not NAME.fullmatch(name) or ".." in name:
+        raise UserError(
+            f"The name of a {kind} must be 1 to 63 letters, digits, '_', '.' and '-', begin with a letter or digit, "
+            f"and not contain '..', got {name!r}."
+        )
+    return name
+
+
+_POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
+_ATTEMPT: sa.BindParameter[int] = sa.bindparam("attempt_id")
+_LOCK_POOL = Statement(sa.select(pools).where(pools.c.name == _POOL).with_for_update())
+_POOL_OF = (
+    sa.select(allocations.c.pool)
+    .join(attempts, attempts.c.allocation_id == allocations.c.id)
+    .where(attempts.c.id == _ATTEMPT)
+)
+#: All requests of a trial are in the same pool, so the pool that was read before the lock is still valid after it.
+_LOCK_POOL_OF = Statement(sa.select(pools).where(pools.c.name == _POOL_OF.scalar_subquery()).with_for_update())
+_RAISED = pools.update().where(pools.c.name == _POOL).values(version=pools.c.version + 1)
+#: On PostgreSQL the same statement sends the notification.
+_BUMP = Statement(_RAISED, _RAISED.returning(POOL_CHANGED))
+#: Without the plan, which is large, and which no caller of the guard reads.
+_GUARD = Statement(
+    sa.select(*(column for column in attempts.c if column.name not in {"plan", "master"}))
+    .where(attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))
+    .with_for_update()
+)
+_GANG_OF = Statement(
+    sa.select(allocations).join(attempts, attempts.c.allocation_id == allocations.c.id).where(attempts.c.id == _ATTEMPT)
+)
+
+
+def lock_pool(conn: Connection, name: str) -> Row[Any]:
+    """Return the pool's row, locked.
+
+    This is the first statement of each transaction that changes a scheduling decision.
+
+    :raises NotFoundError: the pool does not exist; the message lists the existing ones
+    """
+    row: Row[Any] | None = statements.first(conn, _LOCK_POOL, {"pool_name": name})
+    if row is None:
+        known = sorted(conn.scalars(sa.select(pools.c.name)))
+        raise NotFoundError(
+            f"There is no pool '{name}'. "
+            + (f"Pools: {', '.join(known)}." if known else "Add a host to create it: airflow dtrain hosts add")
+        )
+    return row
+
+
+def lock_pool_of(conn: Connection, attempt_id: int) -> Row[Any]:
+    """Return the row of the pool of an attempt's request, locked.
+
+    A pool is locked before any row that belongs to it.
+
+    :raises NotFoundError: the attempt does not exist
+    """
+    row: Row[Any] | None = statements.first(conn, _LOCK_POOL_OF, {"attempt_id": attempt_id})
+    if row is None:
+        raise NotFoundError(f"There is no attempt {attempt_id}.")
+    return row
+
+
+def bump(conn: Connection, pool: str) -> None:
+    """Raise the version of a pool, because its next pass may decide differently."""
+    statements.send(conn, _BUMP, {"pool_name": pool})
+
+
+def guard(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
+    """Return the attempt's row without its plan, locked until the end of the transaction.
+
+    :raises StaleWatchError: another process has taken the attempt over
+    """
+    row: Row[Any] | None = statements.first(conn, _GUARD, {"attempt_id": attempt_id, "watch": watch})
+    return row if row is not None else _refuse(conn, attempt_id, watch)
+
+
+def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[Row[Any], Row[Any]]:
+    """Return the rows of an attempt and of its allocation, the attempt's row locked.
+
+    :raises StaleWatchError: another process has taken the attempt over
+    """
+    values = {"attempt_id": attempt_id, "watch": watch}
+    mine, gangs = statements.read(conn, (_GUARD, _GANG_OF), values)
+    return (mine[0] if mine else _refuse(conn, attempt_id, watch)), gangs[0]
+
+
+def lock_gang(
+    conn: Connection, attempt_id: int, watch: int, *more: Statement
+) -> tuple[Row[Any], Row[Any], list[list[Any]]]:
+    """Return the rows of an attempt and of its allocation, with their pool and the attempt locked.
+
+    :param more: queries by ``attempt_id`` that run in the same round trip; their rows come third
+    :raises NotFoundError: the attempt does not exist
+    :raises StaleWatchError: another process has taken the attempt over
+    """
+    values = {"attempt_id": attempt_id, "watch": watch}
+    found, mine, gangs, *rest = statements.read(conn, (_LOCK_POOL_OF, _GUARD, _GANG_OF, *more), values)
+    if not found:
+        raise NotFoundError(f"There is no attempt {attempt_id}.")
+    return (mine[0] if mine else _refuse(conn, attempt_id, watch)), gangs[0], rest
+
+
+def _refuse(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
+    found = conn.execute(
+        sa.select(attempts.c.watch, attempts.c.watcher).where(attempts.c.id == attempt_id)
+    ).one_or_none()
+    if found is None:
+        raise NotFoundError(f"There is no attempt {attempt_id}.")
+    if found.watch < watch:
+        raise set_back(attempt_id, f"its watch is {found.watch} in the store, but was {watch}")
+    raise StaleWatchError(
+        f"Attempt {attempt_id} is followed under watch {found.watch} ({found.watcher}): this process still holds "
+        f"watch {watch} and must stop."
+    )
+
+
+def set_back(attempt_id: int, words: str) -> StoreSetBackError:
+    """Return the error for a follower whose commits the store has lost.
+
+    :param words: the evidence, for the message
+    """
+    return StoreSetBackError(f"The store has lost the last commits of attempt {attempt_id}: {words}.")

@@ -1,0 +1,227 @@
+"""Garbage collection of data from trials that ended long ago, and of old audit rows.
+
+Events, offsets, log tails, launch plans, payloads and rung entries are removed. Trials, searches, results, metrics and
+the rows of checkpoints stay. Each removal is a small transaction of its own, so that it does not block passes and
+event commits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import (
+    allocation_slots,
+    allocations,
+    attempts,
+    audit,
+    checkpoints,
+    events,
+    experiments,
+    payloads,
+    ranks,
+    rung_entries,
+    streams,
+    trials,
+)
+from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
+from airflow_provider_dtrain.store.views import store_mark
+
+#: Rows per transaction, which takes some milliseconds.
+BATCH = 500
+IDS_PER_STATEMENT = 500
+_RUN = re.compile(r"(?P<store>[0-9a-f]{8})-t(?P<trial>\d+)\.\d+\.\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """Rows of one kind that were, or would be, removed."""
+
+    kind: str
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of rows: the condition for old ones, their size, and their removal."""
+
+    name: str
+    table: sa.Table
+    size: Callable[[], sa.ColumnElement[Any]]
+    old: Callable[[datetime], sa.ColumnElement[bool]]
+    #: Columns that are emptied; None: the row is deleted.
+    emptied: dict[str, Any] | None = None
+
+
+def _over(cutoff: datetime) -> sa.Select[Any]:
+    """Return the ids of attempts whose trial has ended before the cutoff, with every slot released."""
+    held = sa.select(allocation_slots.c.id).where(
+        allocation_slots.c.allocation_id == attempts.c.allocation_id, allocation_slots.c.released_at.is_(None)
+    )
+    return (
+        sa.select(attempts.c.id)
+        .join(trials, trials.c.id == attempts.c.trial_id)
+        .where(trials.c.ended_at < cutoff, attempts.c.ended_at < cutoff, sa.not_(held.exists()))
+    )
+
+
+def _decided(cutoff: datetime) -> sa.Select[Any]:
+    """Return the ids of trials whose whole experiment has ended, so that no trial is compared with them."""
+    over = (trials.c.ended_at < cutoff, experiments.c.ended_at < cutoff, experiments.c.state != "running")
+    return sa.select(trials.c.id).join(experiments, experiments.c.id == trials.c.experiment_id).where(*over)
+
+
+def _text_bytes(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.length(sa.cast(column, sa.Text))
+
+
+def _last_needed(cutoff: datetime) -> sa.ColumnElement[bool]:
+    """Return the condition for old payloads that no live or recent trial uses."""
+    present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
+    needed = sa.select(trials.c.id).where(trials.c.payload == payloads.c.digest, present)
+    return sa.and_(payloads.c.created_at < cutoff, sa.not_(needed.exists()))
+
+
+KINDS: tuple[_Kind, ...] = (
+    _Kind("events", events, lambda: _text_bytes(events.c.body), lambda t: events.c.attempt_id.in_(_over(t))),
+    _Kind("offsets", streams, lambda: sa.literal(0), lambda t: streams.c.attempt_id.in_(_over(t))),
+    _Kind(
+        "log tails", ranks, lambda: sa.func.length(ranks.c.log_tail),
+        lambda t: sa.and_(ranks.c.log_tail.is_not(None), ranks.c.attempt_id.in_(_over(t))), {"log_tail": None},
+    ),
+    _Kind(
+        "launch plans", attempts, lambda: _text_bytes(attempts.c.plan),
+        lambda t: sa.and_(attempts.c.plan.is_not(None), attempts.c.id.in_(_over(t))), {"plan": None, "master": None},
+    ),
+    _Kind("rung entries", rung_entries, lambda: sa.literal(0), lambda t: rung_entries.c.trial_id.in_(_decided(t))),
+    _Kind("payloads", payloads, lambda: sa.func.length(payloads.c.content), _last_needed),
+    _Kind("audit", audit, lambda: _text_bytes(audit.c.details), lambda t: audit.c.at < t),
+)  # fmt: skip
+
+
+class Retention(Base):
+    """Removal of old data. It never touches a trial that has not ended or that still holds slots."""
+
+    def count_old(self, cutoff: datetime) -> list[Removed]:
+        """Return the counts and sizes that :meth:`remove_old` would remove.
+
+        :param cutoff: trials that ended before it are old
+        """
+        return [self._count(kind, cutoff) for kind in KINDS]
+
+    def remove_old(self, cutoff: datetime) -> Iterator[Removed]:
+        """Remove old data, and yield the result of each small transaction."""
+        for kind in KINDS:
+            while (removed := self._remove(kind, cutoff)).count:
+                yield removed
+
+    @reads
+    def _count(self, conn: Connection, kind: _Kind, cutoff: datetime) -> Removed:
+        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(kind.size()), 0)).select_from(kind.table)
+        count, size = conn.execute(query.where(kind.old(cutoff))).one()
+        return Removed(kind=kind.name, count=int(count), size_bytes=int(size))
+
+    @writes
+    def _remove(self, conn: Connection, kind: _Kind, cutoff: datetime) -> Removed:
+        key = list(kind.table.primary_key.columns)
+        # Locked where the database locks rows, so that a row that is needed again meanwhile stays.
+        query = sa.select(*key, kind.size().label("size")).where(kind.old(cutoff)).limit(BATCH)
+        rows = conn.execute(query.with_for_update(skip_locked=True, of=kind.table)).all()
+        if not rows:
+            return Removed(kind=kind.name, count=0, size_bytes=0)
+        chosen = sa.tuple_(*key).in_([tuple(row[: len(key)]) for row in rows])
+        if kind.table is payloads:
+            of_these = trials.c.payload.in_([row[0] for row in rows])
+            conn.execute(trials.update().where(of_these, trials.c.ended_at < cutoff).values(payload=None))
+        change = kind.table.delete() if kind.emptied is None else kind.table.update().values(**kind.emptied)
+        conn.execute(change.where(chosen))
+        return Removed(kind=kind.name, count=len(rows), size_bytes=sum(int(row.size or 0) for row in rows))
+
+    @reads
+    def collectable(
+        self, conn: Connection, runs: Iterable[str], cutoff: datetime, *, with_checkpoints: bool = False
+    ) -> tuple[list[str], list[str]]:
+        """Return the runs whose folders can be removed, and the runs that stay because of checkpoints.
+
+        Neither list has runs of another store, of trials that have not ended, or of trials with unconfirmed hosts.
+        A run that this store does not know, for instance after a restore, can be removed.
+
+        :param runs: names that a host reported
+        :param with_checkpoints: True: remove also runs whose folder holds a checkpoint without a copy
+        """
+        mark = store_mark(conn)
+        own = {run: int(found["trial"]) for run in runs if (found := _RUN.fullmatch(run)) and found["store"] == mark}
+        present = self._present(conn, sorted(set(own.values())), cutoff)
+        free = [run for run in sorted(own) if own[run] not in present]
+        kept = set() if with_checkpoints else self._with_only_copies(conn, free)
+        return [run for run in free if run not in kept], sorted(kept)
+
+    def _present(self, conn: Connection, trial_ids: Sequence[int], cutoff: datetime) -> set[int]:
+        found: set[int] = set()
+        held = (
+            sa.select(allocation_slots.c.id)
+            .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+            .join(attempts, attempts.c.allocation_id == allocations.c.id)
+            .where(attempts.c.trial_id == trials.c.id, allocation_slots.c.released_at.is_(None))
+        )
+        is_present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff, held.exists())
+        for some in _pieces(trial_ids):
+            found |= set(conn.scalars(sa.select(trials.c.id).where(trials.c.id.in_(some), is_present)))
+        return found
+
+    def _with_only_copies(self, conn: Connection, runs: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        of = checkpoints.c
+        only = (
+            of.removed_at.is_(None),
+            of.copy_url.is_(None),
+            sa.not_(of.path.like("/%")),
+            sa.not_(of.path.like("%://%")),
+        )
+        for some in _pieces(runs):
+            found |= set(conn.scalars(sa.select(of.run).where(of.run.in_(some), *only).distinct()))
+        return found
+
+    @writes
+    def runs_collected(self, conn: Connection, host: str, runs: Sequence[str]) -> None:
+        """Record that the folders of runs on a host were removed, with the checkpoints in them."""
+        of = checkpoints.c
+        for some in _pieces(runs):
+            where = (of.host == host, of.run.in_(some), of.removed_at.is_(None), sa.not_(of.path.like("/%")))
+            gone = checkpoints.update().where(*where, sa.not_(of.path.like("%://%")))
+            conn.execute(gone.values(removed_at=self._now()))
+
+    @reads
+    def needed_archives(self, conn: Connection, cutoff: datetime) -> set[str]:
+        """Return the digests of user code and libraries that a live or recent trial uses."""
+        present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
+        found = set(conn.scalars(sa.select(trials.c.payload).where(trials.c.payload.is_not(None), present)))
+        live = sa.select(attempts.c.plan).where(attempts.c.plan.is_not(None), attempts.c.ended_at.is_(None))
+        for plan in conn.scalars(live):
+            parts = (plan.get("plans") or plan).values() if isinstance(plan, dict) else ()
+            found |= {str(part.get("library")) for part in parts if isinstance(part, dict)}
+        return {str(digest) for digest in found} - {"None"}
+
+    @writes
+    def use_payload(self, conn: Connection, digest: str) -> bool:
+        """Return whether the store holds this user code, and if so reset its age."""
+        return statements.count(conn, _USE, {"of_digest": digest, "now": self._now()}) > 0
+
+
+_USE = Statement(
+    payloads.update().where(payloads.c.digest == sa.bindparam("of_digest")).values(created_at=sa.bindparam("now"))
+)
+
+
+def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(values), IDS_PER_STATEMENT):
+        yield values[start : start + IDS_PER_STATEMENT]

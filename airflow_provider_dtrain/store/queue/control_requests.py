@@ -1,0 +1,249 @@
+"""Control requests (kill, pause, stop, priority) to trials, and the query with which followers read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
+from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
+from airflow_provider_dtrain.store.queue.transitions import Ending
+from airflow_provider_dtrain.store.records.queue import Wishes
+from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
+
+_WISHES: sa.Select[Any] = (
+    sa.select(
+        trials.c.kill_requested_at, trials.c.kill_requested_by, trials.c.pause_requested_at,
+        trials.c.pause_requested_by, trials.c.stop_requested_at, trials.c.stop_requested_by,
+        allocations.c.preempted_at, CLAIMANTS.c.trial_id.label("claimant_trial"),
+        gangs.c.ended_because,
+    )
+    .select_from(FOLLOWED)
+    .where(attempts.c.id == sa.bindparam("attempt"))
+)  # fmt: skip
+
+
+class Wishing(Ending):
+    """Control requests. The store only records a request, which the attempt's follower reads and executes."""
+
+    @reads
+    def wishes(self, conn: Connection, attempt_id: int) -> Wishes:
+        """Return the control requests to the follower of an attempt. This is one indexed read.
+
+        :raises NotFoundError: there is no such attempt
+        """
+        row: Row[Any] | None = conn.execute(_WISHES, {"attempt": attempt_id}).one_or_none()
+        if row is None:
+            raise NotFoundError(f"There is no attempt {attempt_id}.")
+        return Wishes(
+            kill_by=None if row.kill_requested_at is None else row.kill_requested_by or "an unknown user",
+            pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "an unknown user",
+            stop_by=None if row.stop_requested_at is None else row.stop_requested_by or "an unknown user",
+            preempted_for=claimant_of(row),
+            gang_ended=row.ended_because,
+        )
+
+    @writes
+    def request_kill(self, conn: Connection, trial_id: int, by: str) -> None:
+        """Request that the follower of a trial kills it.
+
+        :param by: the user
+        :raises NotFoundError: there is no such trial
+        """
+        values = {"kill_requested_at": self._now(), "kill_requested_by": by}
+        if not conn.execute(trials.update().where(trials.c.id == trial_id).values(**values)).rowcount:
+            raise _no_trial(trial_id)
+        self._note(conn, by, "kill requested", f"trial {trial_id}")
+
+    @writes
+    def request_pause(self, conn: Connection, trial_id: int, by: str) -> None:
+        """Pause a trial: it saves a checkpoint and releases its slots until it is activated.
+
+        A waiting request, or one whose grant was not taken up yet, is paused at once. Repeatable.
+
+        :param by: the user
+        :raises NotFoundError: there is no such trial
+        :raises ConflictError: it has ended, or its gang is held for other tasks as well
+        """
+        self._pause(conn, trial_id, by)
+
+    def _pause(self, conn: Connection, trial_id: int, by: str) -> None:
+        trial, row = self._locked_trial(conn, trial_id)
+        if states.is_final("trial", trial.state) or trial.state in {"errored", "killed"}:
+            raise ConflictError(f"Trial {trial_id} is {trial.state}: there is nothing to pause.")
+        if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
+            raise ConflictError(
+                f"Trial {trial_id} uses a gang that is held for several tasks: a pause would free no slot. "
+                f"To end the trial: airflow dtrain trial kill {trial_id}"
+            )
+        values = {"pause_requested_at": self._now(), "pause_requested_by": by}
+        conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+        self._note(conn, by, "pause requested", f"trial {trial_id}")
+        if row.state == "granted":
+            row = self._ungrant(conn, row, "it is paused")
+        if row.state == "waiting":
+            trial = conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one()
+            self._pause_request(conn, trial, row)
+
+    @writes
+    def activate(self, conn: Connection, trial_id: int, by: str) -> bool:
+        """Resume a paused trial in its place in the queue, and return whether a pause was requested.
+
+        :param by: the user
+        :raises NotFoundError: there is no such trial
+        """
+        return self._activate(conn, trial_id, by)
+
+    def _activate(self, conn: Connection, trial_id: int, by: str) -> bool:
+        trial, row = self._locked_trial(conn, trial_id)
+        if trial.pause_requested_at is None:
+            return False
+        values = {"pause_requested_at": None, "pause_requested_by": None}
+        conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+        if row.paused and row.state == "waiting":
+            again = {"paused": False, "reason": "", "eligible_since": self._now()}
+            conn.execute(allocations.update().where(allocations.c.id == row.id).values(**again))
+        if trial.state == "paused":
+            self._set_trial(conn, trial_id, "queued")
+        bump(conn, row.pool)
+        self._note(conn, by, "activated", f"trial {trial_id}")
+        return True
+
+    @writes
+    def set_priority(
+        self,
+        conn: Connection,
+        trial_id: int | None = None,
+        priority: int | None = None,
+        by: str = "",
+        *,
+        experiment_id: int | None = None,
+    ) -> None:
+        """Change the priority of a trial's gang, or of all gangs of an experiment, waiting or running.
+
+        :param priority: 1 to 99, smaller first
+        :param by: the user
+        :raises NotFoundError: there is no such trial or experiment
+        :raises UserError: the priority is out of range
+        """
+        if (trial_id is None) == (experiment_id is None):
+            raise UserError("set_priority needs either a trial or an experiment.")
+        if trial_id is not None:
+            where, subject = trials.c.id == trial_id, f"trial {trial_id}"
+            if conn.scalar(sa.select(trials.c.id).where(where)) is None:
+                raise _no_trial(trial_id)
+        else:
+            where, subject = trials.c.experiment_id == experiment_id, f"experiment {experiment_id}"
+            _require_experiment(conn, experiment_id or 0)
+        self._set_priority(conn, where, priority or 0)
+        self._note(conn, by, "priority set", subject, str(priority))
+
+    @writes
+    def set_experiment(
+        self,
+        conn: Connection,
+        experiment_id: int,
+        *,
+        weight: float | None = None,
+        max_slots: int | None = None,
+        priority: int | None = None,
+        by: str = "",
+    ) -> None:
+        """Change an experiment's share of the queue. None leaves a value as it is.
+
+        :param weight: its share relative to other experiments, > 0
+        :param max_slots: most slots that its gangs hold at one time; 0 = no cap
+        :param priority: of all its gangs, 1 to 99, smaller first
+        :raises NotFoundError: there is no such experiment
+        :raises UserError: a value is out of range
+        """
+        if weight is not None and not 0 < weight < float("inf"):
+            raise UserError(f"weight must be finite and above 0 (the default is 1), got {weight:g}.")
+        if max_slots is not None and max_slots < 0:
+            raise UserError(f"max_slots must be 0 (no cap) or more, got {max_slots}.")
+        _require_experiment(conn, experiment_id)
+        self._bump_pools(conn, trials.c.experiment_id == experiment_id)
+        given = {"weight": weight, "max_slots": max_slots}
+        values = {key: value for key, value in given.items() if value is not None}
+        if max_slots == 0:
+            values["max_slots"] = None  # type: ignore[assignment]
+        if values:
+            conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
+        if priority is not None:
+            self._set_priority(conn, trials.c.experiment_id == experiment_id, priority)
+        details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
+        self._note(conn, by, "experiment set", f"experiment {experiment_id}", details)
+
+    @writes
+    def set_gang_priority(self, conn: Connection, allocation_id: int, priority: int, by: str = "") -> None:
+        """Change the priority of a gang that waits or holds slots.
+
+        :param priority: 1 to 99, smaller first
+        :param by: the user
+        :raises NotFoundError: no such gang waits or holds slots
+        :raises UserError: the priority is out of range
+        """
+        _check_priority(priority)
+        own = (allocations.c.id == allocation_id, allocations.c.state.in_(LIVE_ALLOCATION))
+        pool = conn.scalar(sa.select(allocations.c.pool).where(*own))
+        if pool is not None:
+            lock_pool(conn, pool)
+            found = conn.execute(allocations.update().where(*own).values(priority=priority)).rowcount
+            bump(conn, pool)
+        if pool is None or not found:
+            raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain task list")
+        self._note(conn, by, "priority set", f"gang {allocation_id}", str(priority))
+
+    def _set_priority(self, conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
+        _check_priority(priority)
+        self._bump_pools(conn, of_trials)
+        own = sa.select(trials.c.id).where(of_trials)
+        where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(LIVE_ALLOCATION))
+        conn.execute(allocations.update().where(*where).values(priority=priority))
+
+    def _bump_pools(self, conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
+        """Lock the pools in which these trials wait or run, and make their next passes due."""
+        query = sa.select(allocations.c.pool).join(trials, trials.c.id == allocations.c.trial_id)
+        for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(LIVE_ALLOCATION))))):
+            lock_pool(conn, pool)
+            bump(conn, pool)
+
+    def _locked_trial(self, conn: Connection, trial_id: int) -> tuple[Row[Any], Row[Any]]:
+        """Return a trial and its newest allocation, with their pool locked."""
+        newest = (
+            sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id).order_by(attempts.c.number.desc()).limit(1)
+        )
+        attempt_id = conn.scalar(newest)
+        if attempt_id is None:
+            raise _no_trial(trial_id)
+        self._lock_pool_of(conn, attempt_id)
+        # Read again, because the trial may have started another attempt while this transaction waited for the lock.
+        allocation = sa.select(attempts.c.allocation_id).where(attempts.c.id == newest.scalar_subquery())
+        row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation.scalar_subquery())).one()
+        return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
+
+    def _pause_request(self, conn: Connection, trial: Row[Any], row: Row[Any]) -> None:
+        values = {**ineligible(row, self._now()), **NOTHING_KEPT, "paused": True, "reason": paused_by(conn, trial)}
+        conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
+        if trial.state != "paused":
+            self._set_trial(conn, trial.id, "paused")
+        bump(conn, row.pool)
+
+
+def _check_priority(priority: int) -> None:
+    if not 1 <= priority <= 99:
+        raise UserError(f"The priority must be from 1 (first) to 99, got {priority}.")
+
+
+def _no_trial(trial_id: int) -> NotFoundError:
+    return NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
+
+
+def _require_experiment(conn: Connection, experiment_id: int) -> None:
+    if conn.scalar(sa.select(experiments.c.id).where(experiments.c.id == experiment_id)) is None:
+        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiment list")

@@ -1,0 +1,362 @@
+"""Snapshot of a pool for a scheduling pass, and the notes that the pass writes back, in few statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
+from airflow_provider_dtrain.core.scheduling.model import (
+    GangRequest,
+    Host,
+    HostState,
+    Placement,
+    PoolOptions,
+    RunningGang,
+    Unplaceable,
+)
+from airflow_provider_dtrain.core.scheduling.placement import place
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import (
+    allocation_slots,
+    allocations,
+    experiments,
+    gangs,
+    hosts,
+    searches,
+    slots,
+    trials,
+)
+from airflow_provider_dtrain.store.held_gangs import gang_words, trial_words
+from airflow_provider_dtrain.store.queue.accounting import SILENT_AFTER, held_s, waited_s
+from airflow_provider_dtrain.store.queue.slot_release import held_rows
+
+#: A grant that was not taken up within this time returns to the queue.
+UNTAKEN_AFTER = timedelta(seconds=30)
+#: A request that was not renewed within this time is removed.
+FORGOTTEN_AFTER = timedelta(hours=24)
+#: A smaller change of the expected start is not written.
+EXPECTED_WITHIN_S = 30.0
+SILENT_REASON = "its task has not renewed the request for 60 s: skipped until it does, keeps its place in the queue"
+
+#: As literals, so that the index over (pool, state) excludes ended allocations.
+_IS_LIVE = sa.text(
+    "allocations.state IN ({})".format(", ".join(f"'{state}'" for state in sorted({"waiting", *states.HOLDING})))
+)
+_COMMA: Any = sa.literal_column("','")
+_COLON: Any = sa.literal_column("':'")
+#: The slots that an allocation holds, as ``host:0,host:1``.
+_HELD: sa.Label[str] = (
+    sa.select(
+        sa.func.aggregate_strings(
+            allocation_slots.c.host.op("||")(_COLON).op("||")(sa.cast(allocation_slots.c.slot, sa.Text)), _COMMA
+        )
+    )
+    .where(allocation_slots.c.allocation_id == allocations.c.id, held_rows(), allocation_slots.c.slot >= 0)
+    .correlate(allocations)
+    .scalar_subquery()
+    .label("holds")
+)
+#: All allocations of a pool that wait or hold slots.
+ENTRIES: sa.Select[Any] = (
+    sa.select(
+        *(allocations.c[name] for name in (
+            "id", "trial_id", "slots", "priority", "is_single_host", "on_unplaceable", "state", "sequence", "reason",
+            "unplaceable", "position", "renewed_at", "granted_at", "held_s", "waited_s", "eligible_since", "paused",
+            "max_runtime_s", "claim", "reserved_hosts", "expected_at", "expected", "preemptible", "has_checkpoint",
+            "cost_s", "preempted_at",
+        )),
+        trials.c.excluded, trials.c.dag_id.label("trial_dag"), trials.c.task_id.label("trial_task"),
+        trials.c.map_index, trials.c.experiment_id, experiments.c.weight, experiments.c.max_slots,
+        searches.c.id.label("search_id"), searches.c.max_concurrent_trials,
+        gangs.c.dag_id, gangs.c.task_id, gangs.c.held_until, gangs.c.attempt_id, gangs.c.ended_because, _HELD,
+    )
+    .select_from(
+        allocations.outerjoin(trials, trials.c.id == allocations.c.trial_id)
+        .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
+        .outerjoin(searches, searches.c.id == trials.c.search_id)
+        .outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+    )
+    .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE)
+)  # fmt: skip
+#: One row per host, and one more for each further unusable slot of it.
+HOSTS: sa.Select[Any] = (
+    sa.select(hosts.c.name, hosts.c.slot_count, hosts.c.state, slots.c.slot, slots.c.enabled)
+    .outerjoin(
+        slots,
+        sa.and_(slots.c.host == hosts.c.name, sa.or_(sa.not_(slots.c.enabled), slots.c.state != "ready")),
+    )
+    .where(hosts.c.pool == sa.bindparam("pool_name"))
+)
+#: Queries of a pass, after the lock of the pool.
+SITUATION = (Statement(ENTRIES, keeps=True), Statement(HOSTS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Snapshot of a pool for one pass."""
+
+    now: datetime
+    options: PoolOptions
+    machines: Sequence[Host]
+    #: All waiting requests.
+    waiting: Sequence[Any]
+    #: All allocations that hold slots.
+    holding: Sequence[Any]
+    #: allocation -> host -> slot indices.
+    held: Mapping[int, Mapping[str, tuple[int, ...]]]
+
+    @property
+    def heard(self) -> list[Any]:
+        """The requests that the pass considers: neither paused nor silent."""
+        return [entry for entry in self.waiting if not entry.paused and entry.renewed_at > self.now - SILENT_AFTER]
+
+
+def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime) -> Situation:
+    """Return the snapshot of a pool.
+
+    :param rows: results of the queries of ``SITUATION``
+    """
+    entries, host_rows = rows
+    held = {entry.id: _placed(entry.holds) for entry in entries if entry.holds is not None}
+    waiting: list[Any] = []
+    holding: list[Any] = []
+    for entry in entries:
+        (waiting if entry.state == "waiting" else holding).append(entry)
+    machines = _machines(host_rows, held, {entry.id: _who(entry) for entry in holding})
+    return Situation(now=now, options=options, machines=machines, waiting=waiting, holding=holding, held=held)
+
+
+# Most gangs hold the same slots as at the previous pass.
+@lru_cache(maxsize=10_000)
+def _placed(holds: str) -> Mapping[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for entry in holds.split(","):
+        host, _, slot = entry.rpartition(":")
+        found.setdefault(host, []).append(int(slot))
+    return {host: tuple(sorted(indices)) for host, indices in found.items()}
+
+
+def is_untidy(found: Situation) -> bool:
+    """Return whether requests, grants or held gangs must be ended or revoked before the pass."""
+    now = found.now
+    late = any(entry.renewed_at <= now - FORGOTTEN_AFTER for entry in found.waiting)
+    return late or any(
+        (entry.state == "granted" and entry.granted_at <= now - UNTAKEN_AFTER) or _is_idle_gang(entry, now)
+        for entry in found.holding
+    )
+
+
+def _is_idle_gang(entry: Any, now: datetime) -> bool:
+    if entry.trial_id is not None or entry.attempt_id is not None:
+        return False
+    return entry.ended_because is not None or (entry.held_until is not None and entry.held_until <= now)
+
+
+def pool_machines(conn: Connection, pool: str) -> list[Host]:
+    """Return the pool's hosts as if all slots were free, to check requests for feasibility."""
+    return _machines(statements.rows(conn, SITUATION[1], {"pool_name": pool}), {}, {})
+
+
+def _who(entry: Any) -> str:
+    if entry.trial_id is None:
+        return gang_words(entry.dag_id, entry.task_id)
+    return trial_words(entry.trial_id, entry.trial_dag, entry.trial_task, entry.map_index)
+
+
+def _machines(
+    rows: Sequence[Any], held: Mapping[int, Mapping[str, tuple[int, ...]]], names: Mapping[int, str]
+) -> list[Host]:
+    holders: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for allocation_id, placed in held.items():
+        who = names[allocation_id]
+        for host, indices in placed.items():
+            holders.setdefault(host, []).append((who, indices))
+    unusable: dict[str, tuple[set[int], set[int]]] = {}
+    for name, _, _, slot, enabled in rows:
+        if slot is not None:
+            unusable.setdefault(name, (set(), set()))[bool(enabled)].add(slot)
+    found = {}
+    for name, count, state, _, _ in rows:
+        off, blocked = map(frozenset, unusable[name]) if name in unusable else (_NO_SLOTS, _NO_SLOTS)
+        found[name] = _machine(name, count, state, tuple(holders.get(name, ())), off, blocked)
+    return list(found.values())
+
+
+_NO_SLOTS: frozenset[int] = frozenset()
+
+
+# Most hosts are the same as at the previous pass.
+@lru_cache(maxsize=10_000)
+def _machine(
+    name: str, count: int, state: HostState, holders: tuple[tuple[str, tuple[int, ...]], ...],
+    off: frozenset[int], blocked: frozenset[int],
+) -> Host:  # fmt: skip
+    taken = tuple(sorted((slot, who) for who, indices in holders for slot in indices))
+    return Host(name, count, frozenset(slot for slot, _ in taken), state, off, blocked, taken)
+
+
+def decide(found: Situation, *, more: Sequence[GangRequest] = ()) -> PassDecision:
+    """Return the decision of the core for a pool.
+
+    :param more: hypothetical requests, to see what the pass would decide about them
+    """
+    requests = [*(_request(entry, found) for entry in found.heard), *more]
+    # A gang of 0 slots blocks no other gang, but counts for its search.
+    running = [_running(entry, found) for entry in found.holding if entry.id in found.held or _crowd(entry)]
+    return run_pass(found.machines, requests, found.options, running)
+
+
+def _group(entry: Any) -> dict[str, Any]:
+    if entry.experiment_id is None:
+        return {"group": f"gang {entry.id}"}
+    return {"group": str(entry.experiment_id), "weight": entry.weight, "crowd": _crowd(entry)}
+
+
+def _crowd(entry: Any) -> str:
+    """Return the name of the set of gangs whose concurrency a search limits, "" without a limit."""
+    return f"search {entry.search_id}" if entry.max_concurrent_trials else ""
+
+
+def _is_preemptible(entry: Any) -> bool:
+    if entry.trial_id is None:
+        return False
+    return bool(entry.has_checkpoint if entry.preemptible is None else entry.preemptible)
+
+
+def _request(entry: Any, found: Situation) -> GangRequest:
+    claim = entry.claim and Placement({host: tuple(indices) for host, indices in entry.claim.items()})
+    return GangRequest(
+        request_id=str(entry.id), slots=entry.slots, priority=entry.priority, is_single_host=entry.is_single_host,
+        excluded_hosts=_excluded(entry, found) if entry.excluded else frozenset(), sequence=entry.sequence,
+        max_slots=entry.max_slots, max_gangs=entry.max_concurrent_trials or None, held_s=entry.held_s,
+        waited_s=waited_s(entry, found.now),
+        max_runtime_s=entry.max_runtime_s, claim=claim or None, reserved_hosts=tuple(entry.reserved_hosts or ()),
+        is_preemptible=_is_preemptible(entry), **_group(entry),
+    )  # fmt: skip
+
+
+def _excluded(entry: Any, found: Situation) -> frozenset[str]:
+    """Return the hosts that a trial must not use.
+
+    These are all its excluded hosts, unless the remaining hosts can never serve it. Then only exclusions that have not
+    expired count.
+    """
+    until_s = {item["host"]: item["until_s"] for item in entry.excluded}
+    others = [host for host in found.machines if host.name not in until_s]
+    request = GangRequest(str(entry.id), entry.slots, entry.priority, entry.is_single_host)
+    options = found.options
+    rest = place(request, others, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+    if isinstance(rest, Unplaceable) and rest.never:
+        return frozenset(host for host, until in until_s.items() if until > found.now.timestamp())
+    return frozenset(until_s)
+
+
+def _running(entry: Any, found: Situation) -> RunningGang:
+    ran_s = max(0.0, (found.now - entry.granted_at).total_seconds())
+    runtime_s = entry.max_runtime_s
+    is_expired = entry.state == "expired"
+    # The end of a task on a held gang does not free the gang.
+    is_stopping = entry.state == "stopping" and entry.trial_id is not None
+    is_ending = is_expired or is_stopping or entry.preempted_at is not None or entry.ended_because is not None
+    counters = {} if is_expired else {"waited_s": entry.waited_s, "held_s": held_s(entry, found.now), **_group(entry)}
+    return RunningGang(
+        request_id=str(entry.id), placement=Placement(found.held.get(entry.id, {})), who=_who(entry),
+        priority=entry.priority, sequence=entry.sequence, ran_s=ran_s,
+        is_preemptible=entry.slots > 0 and entry.state in {"starting", "running"} and _is_preemptible(entry),
+        cost_s=entry.cost_s or 0.0, is_ending=is_ending,
+        ends_in_s=None if runtime_s is None else max(0.0, runtime_s - ran_s), **counters,
+    )  # fmt: skip
+
+
+def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -> datetime | None:
+    """Return the time at which the next decision may differ without any change to the pool."""
+    now = found.now
+    due = [now + UNTAKEN_AFTER] if granted else []
+    if decision.next_due_s is not None:
+        due.append(now + timedelta(seconds=max(0.0, decision.next_due_s)))
+    for entry in found.holding:
+        if entry.state == "granted":
+            due.append(entry.granted_at + UNTAKEN_AFTER)
+        if entry.held_until is not None and entry.attempt_id is None and entry.ended_because is None:
+            due.append(entry.held_until)
+    for entry in found.waiting:
+        if entry.id in granted:
+            continue
+        is_heard = entry.renewed_at > now - SILENT_AFTER
+        due.append(entry.renewed_at + (SILENT_AFTER if is_heard else FORGOTTEN_AFTER))
+        lapses = (datetime.fromtimestamp(item["until_s"], UTC) for item in entry.excluded or ())
+        due.extend(lapse for lapse in lapses if lapse > now)
+    return min(due, default=None)
+
+
+#: Columns that a pass writes for a request that keeps waiting.
+NOTES = (
+    "reason", "unplaceable", "position", "claim", "reserved_hosts", "expected", "expected_at", "waited_s",
+    "eligible_since",
+)  # fmt: skip
+
+
+def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the columns of every waiting request whose row must change, with its id as ``of``."""
+    kept: dict[str, list[str]] = {}
+    for host, request_id in decision.reserved.items():
+        kept.setdefault(request_id, []).append(host)
+    heard = {entry.id for entry in found.heard}
+    changed = []
+    for entry in found.waiting:
+        if entry.id in granted:
+            continue
+        new = _note(entry, found, decision, kept) if entry.id in heard else _passed_over(entry, found)
+        if any(getattr(entry, name) != new[name] for name in NOTES):
+            changed.append({"of": entry.id, **{f"new_{name}": value for name, value in new.items()}})
+    return changed
+
+
+def _note(entry: Any, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
+    key = str(entry.id)
+    never, claim, expected = decision.unplaceable.get(key), decision.claims.get(key), decision.expected.get(key)
+    return {
+        "reason": never.reason if never else decision.ineligible.get(key) or decision.reasons.get(key, entry.reason),
+        "unplaceable": never is not None and entry.on_unplaceable == "fail",
+        "position": decision.positions.get(key),
+        "claim": claim and {host: list(indices) for host, indices in sorted(claim.slots.items())},
+        "reserved_hosts": sorted(kept[key]) if key in kept else None,
+        "expected": expected.words if expected else "",
+        "expected_at": _expected_at(entry, expected.within_s if expected else None, found.now),
+        **_waiting_time(entry, found.now, counts=never is None and key not in decision.ineligible),
+    }
+
+
+def _passed_over(entry: Any, found: Situation) -> dict[str, Any]:
+    return {
+        "reason": entry.reason if entry.paused else SILENT_REASON, "unplaceable": entry.unplaceable, "position": None,
+        "claim": None, "reserved_hosts": None, "expected": "", "expected_at": None,
+        **_waiting_time(entry, found.now, counts=False),
+    }  # fmt: skip
+
+
+def _expected_at(entry: Any, within_s: float | None, now: datetime) -> datetime | None:
+    if within_s is None:
+        return None
+    new = now + timedelta(seconds=within_s)
+    old: datetime | None = entry.expected_at
+    return old if old is not None and abs((new - old).total_seconds()) < EXPECTED_WITHIN_S else new
+
+
+def _waiting_time(entry: Any, now: datetime, *, counts: bool) -> dict[str, Any]:
+    """Return the counter columns.
+
+    They change only with ``counts``, so that the passage of time alone writes nothing.
+    """
+    if counts == (entry.eligible_since is not None):
+        return {"waited_s": entry.waited_s, "eligible_since": entry.eligible_since}
+    return {"waited_s": waited_s(entry, now), "eligible_since": now if counts else None}

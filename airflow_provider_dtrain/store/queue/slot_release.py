@@ -1,0 +1,107 @@
+"""Release of slots: the only place that sets ``released_at``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, hosts
+from airflow_provider_dtrain.store.database.transactions import Base, bump
+from airflow_provider_dtrain.store.records.trials import Proof
+
+
+def held_rows() -> sa.ColumnElement[bool]:
+    """Return the condition for rows whose slot is not free."""
+    return allocation_slots.c.released_at.is_(None)
+
+
+_GANG: sa.BindParameter[int] = sa.bindparam("gang")
+_FREE = (
+    allocation_slots.update()
+    .where(held_rows(), allocation_slots.c.allocation_id == _GANG)
+    .values(released_at=sa.bindparam("now"), proof=sa.bindparam("by_proof"))
+)
+_FREE_ALL = Statement(_FREE)
+_FREE_HOST = Statement(_FREE.where(allocation_slots.c.host == sa.bindparam("of_host")))
+ALLOCATION = Statement(sa.select(allocations).where(allocations.c.id == _GANG))
+_STILL_HELD = Statement(
+    sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.allocation_id == _GANG).limit(1)
+)
+ALLOCATION_OF_ATTEMPT = (
+    sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt_id")).scalar_subquery()
+)
+#: The hosts of an attempt's gang, including released ones, with the number of held slots of each.
+HOSTS_OF_ATTEMPT = Statement(
+    sa.select(allocation_slots.c.host, sa.func.count(allocation_slots.c.id).filter(held_rows()).label("held"))
+    .where(allocation_slots.c.allocation_id == ALLOCATION_OF_ATTEMPT)
+    .group_by(allocation_slots.c.host)
+)
+_SETTLE = Statement(
+    hosts.update()
+    .where(
+        hosts.c.pool == sa.bindparam("of_pool"), hosts.c.state == "draining",
+        ~sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.host == hosts.c.name).exists(),
+    )
+    .values(state="drained", state_since=sa.bindparam("now"))
+)  # fmt: skip
+
+
+class Holding(Base):
+    """Releases of slots per allocation and host. Every caller holds the lock of the pool."""
+
+    def _release_host(
+        self, conn: Connection, allocation_id: int, host: str | Sequence[str] | None, proof: Proof
+    ) -> int:
+        """Free an allocation's slots on one host, several or all, and return how many were held.
+
+        When the last slot is free, the allocation is released. Draining hosts without held slots become drained.
+        """
+        now = self._now()
+        values = {"gang": allocation_id, "now": now, "by_proof": proof}
+        if host is None:
+            freed = statements.count(conn, _FREE_ALL, values)
+        else:
+            names = [host] if isinstance(host, str) else host
+            freed = sum(statements.count(conn, _FREE_HOST, {**values, "of_host": name}) for name in names)
+        found, left = statements.read(conn, (ALLOCATION, _STILL_HELD), values)
+        if not left:
+            self._move_allocation(conn, allocation_id, found[0].state, "released", ended_at=now)
+        if freed:
+            bump(conn, found[0].pool)
+            self._settle_draining(conn, found[0].pool)
+        return freed
+
+    def _free_rows(self, conn: Connection, allocation_id: int, proof: Proof) -> None:
+        """Free all slots of an allocation under which no process was started."""
+        statements.send(conn, _FREE_ALL, {"gang": allocation_id, "now": self._now(), "by_proof": proof})
+
+    def _set_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
+        """Move an allocation to another state, and return False when it is no longer in ``old``.
+
+        :raises IllegalTransitionError: the table of transitions does not allow it
+        """
+        if old == new:
+            return True
+        states.check("allocation", old, new)
+        return statements.updated(conn, allocations, allocation_id, old, state=new, **values)
+
+    def _move_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> None:
+        """Move an allocation if it is still in ``old``, without a check of the result.
+
+        This is for allocations that no other transaction can move meanwhile, or that may stay where they are then.
+
+        :raises IllegalTransitionError: the table of transitions does not allow it
+        """
+        if old != new:
+            states.check("allocation", old, new)
+            statements.update(conn, allocations, allocation_id, old, state=new, **values)
+
+    def _settle_draining(self, conn: Connection, pool: str) -> None:
+        """Set draining hosts of the pool without held slots to drained."""
+        statements.send(conn, _SETTLE, {"of_pool": pool, "now": self._now()})

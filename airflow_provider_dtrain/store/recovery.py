@@ -1,0 +1,98 @@
+"""Background recovery: attempts without a follower, hosts that do not answer, and claims of recoverers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts
+from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
+from airflow_provider_dtrain.store.held_gangs import last_users
+from airflow_provider_dtrain.store.records.trials import AttemptView
+from airflow_provider_dtrain.store.views import attempt_views
+
+#: An attempt whose lease is older is checked by recovery. Only its hosts can say whether it still runs.
+LEASE_TTL = timedelta(seconds=60)
+#: Time between two probes of a host that does not answer, over all processes.
+PROBED_AFTER = timedelta(seconds=30)
+#: A claim or renewal further in the future dates from before the clock was set back, and is ignored.
+AHEAD_MOST = timedelta(minutes=5)
+_SILENT_HOSTS = ("unreachable", "lost")
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Recovering(Base):
+    """Recovery of attempts and hosts. A recoverer claims one allocation at a time, for a bounded time."""
+
+    @reads
+    def recoverable(self, conn: Connection, limit: int = 20) -> list[AttemptView]:
+        """Return attempts to recover: ended ones with unconfirmed hosts, and live ones with an expired lease.
+
+        The attempts whose last recovery is oldest come first. Attempts that a recoverer has claimed are left out.
+        This changes nothing in the store.
+
+        :param limit: most attempts to return
+        """
+        now = self._now()
+        not_heard = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
+        silent = sa.and_(attempts.c.state.in_(("starting", "running", "stopping")), not_heard)
+        unreleased = sa.and_(allocations.c.state == "expired", last_users())
+        query = (
+            sa.select(attempts.c.id)
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(sa.or_(silent, unreleased), _is_free(now))
+            .order_by(sa.func.coalesce(allocations.c.recovering_until, _NEVER), attempts.c.id)
+            .limit(limit)
+        )
+        wanted = list(conn.scalars(query))
+        found = {view.attempt_id: view for view in attempt_views(conn, attempts.c.id.in_(wanted))} if wanted else {}
+        return [found[attempt_id] for attempt_id in wanted]
+
+    @writes
+    def claim_recovery(self, conn: Connection, allocation_id: int, by: str, for_s: float) -> bool:
+        """Claim the recovery of an allocation, and return False when another recoverer holds the claim.
+
+        :param by: name of the recoverer, unique per process
+        :param for_s: seconds until the claim expires
+        """
+        now = self._now()
+        where = (allocations.c.id == allocation_id, sa.or_(_is_free(now), allocations.c.recoverer == by))
+        values = {"recoverer": by, "recovering_until": now + timedelta(seconds=for_s)}
+        return conn.execute(allocations.update().where(*where).values(**values)).rowcount == 1
+
+    @writes
+    def end_recovery(self, conn: Connection, allocation_id: int, by: str) -> None:
+        """Release the claim on an allocation, unless another recoverer holds it."""
+        where = (allocations.c.id == allocation_id, allocations.c.recoverer == by)
+        conn.execute(allocations.update().where(*where).values(recoverer=None, recovering_until=self._now()))
+
+    def hosts_to_probe(self) -> list[str]:
+        """Return hosts that did not answer and that the caller must probe now.
+
+        Each host is returned to one caller per 30 s, over all processes.
+        """
+        return self._take_probes() if self._has_silent_hosts() else []
+
+    @reads
+    def _has_silent_hosts(self, conn: Connection) -> bool:
+        query = sa.select(hosts.c.name).where(*_probe_is_due(self._now())).limit(1)
+        return conn.scalar(query) is not None
+
+    @writes
+    def _take_probes(self, conn: Connection) -> list[str]:
+        now = self._now()
+        query = hosts.update().where(*_probe_is_due(now)).values(probed_at=now)
+        return sorted(conn.scalars(query.returning(hosts.c.name)))
+
+
+def _is_free(now: datetime) -> sa.ColumnElement[bool]:
+    until = allocations.c.recovering_until
+    return sa.or_(until.is_(None), until <= now, until > now + AHEAD_MOST)
+
+
+def _probe_is_due(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
+    at = hosts.c.probed_at
+    late = sa.or_(at.is_(None), at <= now - PROBED_AFTER, at > now + PROBED_AFTER)
+    return hosts.c.state.in_(_SILENT_HOSTS), late

@@ -1,0 +1,154 @@
+"""The store: one class in front of all persistent state."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_provider_dtrain.errors import StoreError
+from airflow_provider_dtrain.store.configs import Documents
+from airflow_provider_dtrain.store.database import schema, statements
+from airflow_provider_dtrain.store.database.connections import (
+    create_sqlite_file,
+    file_system_of,
+    is_pooled,
+    make_engine,
+    parse_url,
+    utcnow,
+)
+from airflow_provider_dtrain.store.database.schema import migrate
+from airflow_provider_dtrain.store.database.transactions import reads
+from airflow_provider_dtrain.store.events import Events
+from airflow_provider_dtrain.store.experiments import Experiments
+from airflow_provider_dtrain.store.gangs import Gangs
+from airflow_provider_dtrain.store.gaps import Gaps
+from airflow_provider_dtrain.store.garbage_collection import Retention
+from airflow_provider_dtrain.store.hosts import Hosts
+from airflow_provider_dtrain.store.maintenance import Holds
+from airflow_provider_dtrain.store.metrics import Metrics
+from airflow_provider_dtrain.store.queue.explain import Explaining
+from airflow_provider_dtrain.store.records.queue import PassResult
+from airflow_provider_dtrain.store.records.trials import Check
+from airflow_provider_dtrain.store.recovery import Recovering
+from airflow_provider_dtrain.store.searches import Searches
+from airflow_provider_dtrain.store.views import STORE_ID
+from airflow_provider_dtrain.store.wakeup.watcher import Watching
+
+__all__ = ["Store", "migrate"]
+
+
+class Store(
+    Documents,
+    Hosts,
+    Gangs,
+    Experiments,
+    Searches,
+    Recovering,
+    Events,
+    Gaps,
+    Metrics,
+    Watching,
+    Holds,
+    Retention,
+    Explaining,
+):
+    """The provider's persistent state. Each method is one transaction.
+
+    The store talks neither to hosts nor to Airflow. It is safe to use from several threads, from several processes,
+    and after a fork.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
+        super().__init__(engine, clock=clock)
+        self.store_id = self._store_id()
+
+    @classmethod
+    def open(cls, url: str, *, clock: Callable[[], datetime] = utcnow) -> Store:
+        """Return the store at ``url``. A SQLite store is created and migrated when needed.
+
+        :param url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://...``
+        :param clock: returns the current time as aware UTC
+        :raises StoreNotMigratedError: PostgreSQL without the schema of this version, or a newer schema
+        :raises StoreError: the URL is wrong, the driver is missing, or the database cannot be reached
+        """
+        parsed = parse_url(url)
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        if is_sqlite and not Path(str(parsed.database)).exists():
+            create_sqlite_file(Path(str(parsed.database)))
+        engine = make_engine(parsed)
+        try:
+            if is_sqlite and schema.revision(engine) != schema.HEAD:
+                # A newer schema that only adds to the schema of this code is left as it is.
+                schema.upgrade(engine)
+            elif not is_sqlite:
+                schema.require_current(engine)
+            return cls(engine, clock=clock)
+        except BaseException:
+            engine.dispose()
+            raise
+
+    def schedule(self, pool: str) -> PassResult:
+        """Grant all requests of a pool that can be granted now, and wake their waiters in this process.
+
+        :raises NotFoundError: the pool does not exist
+        """
+        result = super().schedule(pool)
+        if result.granted and self._changes is not None and self._changes.is_of_this_process:
+            self._changes.wake_granted(pool, result.granted)
+        return result
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._changes is not None:
+            self._changes.close()
+        self._engine.dispose()
+
+    @reads
+    def _store_id(self, conn: Connection) -> str:
+        row = statements.first(conn, STORE_ID, {})
+        if row is None:
+            raise StoreError("The store has no identity: its migration was interrupted. Run: airflow dtrain db migrate")
+        return str(row.value)
+
+    def check(self) -> list[Check]:
+        """Return the results of all health checks of the store, in words for an operator."""
+        found = schema.revision(self._engine)
+        words = f"{found}, this version needs {schema.HEAD}"
+        is_newer = schema.is_usable(self._engine, found)
+        if is_newer:
+            words += "; a newer version added to it, and this version works with it until you upgrade it too"
+        checks = [Check(name="schema", ok=found == schema.HEAD or is_newer, message=words)]
+        return checks + (self._check_sqlite() if self._engine.dialect.name == "sqlite" else self._check_postgresql())
+
+    @reads
+    def _check_sqlite(self, conn: Connection) -> list[Check]:
+        path = Path(str(self._engine.url.database)).resolve()
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        open_to_all = f"; only its owner may read it: chmod 600 {path}" if mode & 0o077 else ""
+        kind = file_system_of(path)
+        journal = str(conn.exec_driver_sql("PRAGMA journal_mode").scalar())
+        health = str(conn.exec_driver_sql("PRAGMA quick_check").scalar())
+        return [
+            Check(name="mode", ok=not open_to_all, message=f"{mode:04o}" + open_to_all),
+            Check(name="file system", ok=kind not in schema.NETWORK_FILE_SYSTEMS, message=kind),
+            Check(name="journal", ok=journal == "wal", message=journal),
+            Check(name="integrity", ok=health == "ok", message=health),
+        ]
+
+    @reads
+    def _check_postgresql(self, conn: Connection) -> list[Check]:
+        commit = str(conn.scalar(sa.text("SHOW synchronous_commit")))
+        version = str(conn.scalar(sa.text("SHOW server_version")))
+        message = f"{commit}; with off, a crash can undo a grant"
+        through = "through a pooler; the store works, a direct connection costs less" if is_pooled(conn) else "direct"
+        return [
+            Check(name="server", ok=True, message=version),
+            Check(name="connection", ok=True, message=through),
+            Check(name="synchronous_commit", ok=commit not in {"off", "local"}, message=message),
+        ]
