@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.progress import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.seeding import derive, seed_everything
 from airflow_provider_dtrain.train.timings import Timings
@@ -230,17 +232,20 @@ def refuse_empty(dataset: Any, what: str) -> None:
 
 
 class SeededBatches:
-    """Data set in a loader worker that seeds the random generators anew for each batch.
+    """Data set that seeds random generators anew for each batch: those that it holds, and in a worker the global ones.
 
     All other attributes are those of the data set, also when a ``worker_init_fn`` sets them.
 
     :param dataset: map-style
     :param seed: seed of this rank and epoch
+    :param in_worker: False: the batches are made in the process that trains, whose global generators a checkpoint holds
     """
 
-    def __init__(self, dataset: Any, seed: int) -> None:
+    def __init__(self, dataset: Any, seed: int, *, in_worker: bool = True) -> None:
         # Names that the data set does not have itself.
-        self.__dict__.update(_dtrain_dataset=dataset, _dtrain_seed=seed)
+        self.__dict__.update(
+            _dtrain_dataset=dataset, _dtrain_seed=seed, _dtrain_in_worker=in_worker, _dtrain_held=None
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._dtrain_dataset)
@@ -258,14 +263,26 @@ class SeededBatches:
 
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         number, *samples = indices
-        seed_everything(derive(self._dtrain_seed, number))
-        fetch = getattr(self._dtrain_dataset, "__getitems__", None)
-        return fetch(samples) if fetch is not None else [self._dtrain_dataset[index] for index in samples]
+        with self._dtrain_seeded(number):
+            fetch = getattr(self._dtrain_dataset, "__getitems__", None)
+            return fetch(samples) if fetch is not None else [self._dtrain_dataset[index] for index in samples]
 
     def __getitem__(self, numbered: tuple[int, Any]) -> Any:
         number, index = numbered
-        seed_everything(derive(self._dtrain_seed, number))
-        return self._dtrain_dataset[index]
+        with self._dtrain_seeded(number):
+            return self._dtrain_dataset[index]
+
+    def _dtrain_seeded(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager in which the generators are seeded for the batch of this number."""
+        if self._dtrain_held is None:
+            # Searched in the worker, after a worker_init_fn that may set generators.
+            held = HeldGenerators(self._dtrain_dataset)
+            self.__dict__["_dtrain_held"] = held, SeedPlan.agreed([held.digests()])
+        held, plan = self._dtrain_held
+        seed = derive(self._dtrain_seed, number)
+        if self._dtrain_in_worker:
+            seed_everything(seed)
+        return held.seeded(seed, plan)
 
 
 def torch_loader(
@@ -273,8 +290,8 @@ def torch_loader(
 ) -> Any:
     """Return a DataLoader over the given batches that draws no number from the rank's own generators.
 
-    In loader workers, each batch has its own random numbers, so that augmentation is the same in a run that resumed in
-    the middle of an epoch.
+    In loader workers, and from generators that the data set holds, each batch has its own random numbers, so that
+    augmentation is the same in a run that resumed in the middle of an epoch.
 
     :param batches: indices of each batch
     :param seed: seed of this rank and epoch
@@ -285,8 +302,8 @@ def torch_loader(
     import torch
     from torch.utils.data import DataLoader
 
-    if options.get("num_workers"):
-        dataset = SeededBatches(dataset, seed)
+    if options.get("num_workers") or HeldGenerators(dataset):
+        dataset = SeededBatches(dataset, seed, in_worker=bool(options.get("num_workers")))
         numbered = enumerate(batches, first)
         batches = [[number, *batch] for number, batch in numbered] if collates else list(numbered)
     # Its own generator: the default one would lose a number per iterator, so a resumed run would differ.

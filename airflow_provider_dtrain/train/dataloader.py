@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,13 +10,14 @@ import torch
 from torch.utils import data as torch_data
 from torch.utils.data import IterableDataset
 
-from airflow_provider_dtrain.train import seeding
 from airflow_provider_dtrain.train.data import rank_batches, refuse_empty, torch_loader
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.index_comparison import Sharing, compare, draw_alike
-from airflow_provider_dtrain.train.index_source import IndexSource, is_indexed, known_length, sampler_parts, set_epoch
+from airflow_provider_dtrain.train.index_source import IndexSource, is_indexed, known_length
 from airflow_provider_dtrain.train.seeding import derive
+from airflow_provider_dtrain.train.stream import Stream, StreamEpoch, has_iterable
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +90,15 @@ class Shares:
         self._distributed, self._seed, self._what = distributed, seed, what
         self._rank, self._size = distributed.get_rank(), distributed.get_size()
         self._left_alone = left_alone and not isinstance(loader, DataLoader)
+        self._plan = SeedPlan.agreed(distributed.allgather(HeldGenerators.of_loader(self.loader).digests()))
         self._verdict = compare(self._find_source, self.loader, distributed, what)
         #: Way in which the ranks share the loader.
         self.sharing = self._verdict.sharing
         #: None: the loader is a stream.
         self._source = self._verdict.source
+        plan = None if self._left_alone else self._plan
+        self._stream = Stream(self.loader, distributed, seed, what, plan, self.nothing)
+        self._unsettled: StreamEpoch | None = None
         self._by_sample = self._source is not None and self._source.by_sample
         #: Number of batches in the epoch that :meth:`training` began last, the same on all ranks; None: not counted.
         self.drawn: int | None = None
@@ -110,7 +114,8 @@ class Shares:
             raise SetupError(
                 f"The {self._what} data loader must be iterable, got {type(self.loader).__name__}."
             )  # fmt: skip
-        return None if self._left_alone or not is_indexed(self.loader) else IndexSource(self.loader, self._seed)
+        left = self._left_alone or not is_indexed(self.loader)
+        return None if left else IndexSource(self.loader, self._seed, self._plan)
 
     def length(self) -> int | None:
         """Return the number of batches per epoch and rank, the same on all ranks, or None if it is unknown.
@@ -120,11 +125,9 @@ class Shares:
         :raises EmptyLoaderError: the loader yields no batch
         """
         if self._source is None:
-            known = [length for length in self._distributed.allgather(known_length(self.loader)) if length is not None]
-            if len(known) < self._size:
+            whole = self._stream.length()
+            if whole is None:
                 return None
-            # A rank without validation data has no metrics. The other ranks' metrics count.
-            whole = max(known) if self._what == "validation" else min(known)
         elif self.sharing is Sharing.OWN:
             whole = self._own_length(self._verdict.batches)
         else:
@@ -164,7 +167,9 @@ class Shares:
             sampler whose epochs differ in length overrides it, see :attr:`drawn`.
         """
         if self._source is None:
-            return self._stream(epoch, offset, length)
+            stream = self._stream.epoch(epoch, offset, length)
+            self.drawn, self._unsettled = length, None if stream.settles_at is None else stream
+            return stream
         first = offset // self.stride
         if self.sharing is Sharing.OWN:
             batches = self._own(self._source.draw(epoch), drops=self._drops())
@@ -182,10 +187,23 @@ class Shares:
             )) if self._by_sample else self._dealt(order)[first:]  # fmt: skip
         return self._load(batches, derive(self._seed, "loader", epoch, self._rank), first)
 
+    @property
+    def settles_at(self) -> int | None:
+        """Number of batches of the epoch after which the ranks must :meth:`settle`, None if its length is final."""
+        return None if self._unsettled is None else self._unsettled.settles_at
+
+    def settle(self) -> bool:
+        """Agree where the epoch ends, and return whether :attr:`drawn` has changed. Called by all ranks."""
+        assert self._unsettled is not None
+        stream, self._unsettled, before = self._unsettled, None, self.drawn
+        stream.settle()
+        self.drawn = stream.length
+        return self.drawn != before
+
     def validation(self) -> Iterator[Any]:
         """Return this rank's batches, in order. Each sample is on exactly one rank."""
         if self._source is None:
-            return self._stream(0, 0, None)
+            return self._stream.epoch(0, 0, None)
         drawn = self._source.draw(0, shuffle=False)
         if self.sharing is Sharing.CUT:
             drawn = list(drawn)[self._rank :: self._size]
@@ -217,47 +235,6 @@ class Shares:
         options = {name: getattr(self.loader, name) for name in KEPT_OPTIONS}
         collates = self.loader.batch_sampler is not None
         return iter(torch_loader(self.loader.dataset, batches, seed, first, options, collates=collates))
-
-    def _stream(self, epoch: int, skip: int, length: int | None) -> Iterator[Any]:
-        """Yield the batches of an iterable. With a length, restart it when it ends too early."""
-        left = None if length is None else max(0, length - skip)
-        for number in itertools.count() if left != 0 else ():
-            iterator, taken, first = self._opened(epoch, number, skip)
-            if not taken:
-                if left is None:
-                    return
-                raise self.nothing()
-            rest = iterator if skip else itertools.chain([first], iterator)
-            skip -= min(skip, taken)
-            for batch in rest:
-                if left is not None:
-                    left -= 1
-                yield batch
-                if left == 0:
-                    return
-            if left is None:
-                return
-
-    def _opened(self, epoch: int, number: int, skip: int) -> tuple[Iterator[Any], int, Any]:
-        """Start a pass through a stream and skip the batches that were trained before.
-
-        Random numbers that the stream draws until its first batch, e.g. for an order, are the same in a resumed run.
-        Later ones come from the rank's own generators, whose states the checkpoint holds.
-
-        :param number: number of the pass in its epoch
-        :return: the stream, the number of batches taken from it, and the last of them
-        """
-        for part in _inside(self.loader):
-            set_epoch(part, epoch)
-        # Samplers that shuffle and then take the rank's part must shuffle alike on all ranks.
-        sampled = isinstance(self.loader, torch_data.DataLoader) and not _is_iterable(self.loader.dataset)
-        rank = () if sampled else (self._rank,)
-        taken, last = 0, None
-        with seeding.seeded(derive(self._seed, "stream", self._what, epoch, number, *rank)):
-            iterator = iter(self.loader)
-            for batch in itertools.islice(iterator, max(1, skip)):
-                taken, last = taken + 1, batch
-        return iterator, taken, last
 
     def say_resumed(self, sharing: str, ranks: int, offset: int) -> None:
         """Log the effect of a checkpoint from the middle of an epoch on a loader that the library does not cut.
@@ -314,7 +291,7 @@ class Shares:
                      self._what, kind, items, "samples" if self._by_sample else "batches",
                      type(self._source.sampler).__name__, -(-items // self._size))  # fmt: skip
         elif self.sharing is Sharing.STREAM and not self._left_alone:
-            if isinstance(self.loader, torch_data.DataLoader) and not _is_iterable(self.loader.dataset):
+            if isinstance(self.loader, torch_data.DataLoader) and not has_iterable(self.loader):
                 kind = f"{type(self.loader).__name__} with {type(_sampler(self.loader)).__name__}"
             log.warning(
                 "The %s data cannot be sharded by index (%s): each of the %d ranks iterates its own copy. Let the data "
@@ -323,19 +300,8 @@ class Shares:
             )  # fmt: skip
 
 
-def _inside(loader: Any) -> list[Any]:
-    """Return a stream and its parts that may need the epoch."""
-    if not isinstance(loader, torch_data.DataLoader):
-        return [loader]
-    return [loader, loader.dataset, *sampler_parts(loader.sampler), *sampler_parts(loader.batch_sampler)]
-
-
 def _sampler(loader: Any) -> Any:
     return loader.sampler if loader.batch_size is not None or loader.batch_sampler is None else loader.batch_sampler
-
-
-def _is_iterable(dataset: Any) -> bool:
-    return isinstance(dataset, IterableDataset)
 
 
 def _span(counts: Sequence[int]) -> str:

@@ -49,6 +49,7 @@ def description(dataset: Any) -> str:
     from torch.utils.data import DataLoader, Subset
 
     # Imported here, because the library must be importable without torch.
+    from airflow_provider_dtrain.train.held_generators import SeedPlan
     from airflow_provider_dtrain.train.index_source import IndexSource
 
     text, digest, base = f"{len(dataset)} samples", blake2b(digest_size=4), dataset
@@ -59,7 +60,7 @@ def description(dataset: Any) -> str:
     if base is not dataset:
         length = len(base) if hasattr(base, "__len__") else "unknown length"
         text += f" with indices {digest.hexdigest()} of {length}"
-    contents = IndexSource(DataLoader(dataset), seed=0).contents()
+    contents = IndexSource(DataLoader(dataset), 0, SeedPlan()).contents()
     return f"{text}, tensors {contents.hex()[:8]}" if contents else text
 
 

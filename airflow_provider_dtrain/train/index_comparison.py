@@ -52,8 +52,6 @@ class Finding:
     comparable: bool = True
     #: A sampler of torch takes the whole data set, so that only its length is compared.
     whole: bool = False
-    #: Digest of the states of the sampler's generators before they were seeded; no bytes if it holds none.
-    generators: bytes = b""
     #: The indices are a part of the data, or repeat some of it, so that each rank may draw its own.
     divided: bool = False
     #: The sampler raised this.
@@ -119,7 +117,7 @@ def _drawn_by_rank(
     They draw equal indices only because the library seeds them alike. Seeded by rank, they may draw a sample on several
     ranks, as with replacement, so that overlaps are not counted.
     """
-    if len({item.generators for item in findings}) == 1 or not any(item.divided for item in findings):
+    if not source.has_generators_apart() or not any(item.divided for item in findings):
         return None
     mine = source.by_rank(distributed.get_rank())
     _, findings = _exchanged(lambda: _examine(mine, loader, distributed.get_size()), distributed, what)
@@ -178,15 +176,13 @@ def _examine(source: IndexSource, loader: Any, ranks: int) -> tuple[Finding, Key
         length = len(source)
         finding = Finding(b"%d" % length, length, contents=source.contents(), whole=True)
         return _with_batches(finding, source, loader, length), None
-    # Drawing seeds the generators.
-    generators = source.generators() if source.plain is None else b""
     items = source.first() if source.plain is None else source.draw(0, shuffle=False)
     if items is None:
         return Finding(), None
     keys = source.keys(items)
     finding = Finding(
         _digest(source, items, keys), keys.numbers.numel(), contents=source.contents(), comparable=keys.comparable,
-        generators=generators, divided=bool(generators) and source.is_divided(ranks, keys),
+        divided=source.has_generators_apart() and source.is_divided(ranks, keys),
     )  # fmt: skip
     return _with_batches(finding, source, loader, len(items)), keys
 

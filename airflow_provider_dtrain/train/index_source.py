@@ -20,6 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from airflow_provider_dtrain.train import seeding
 from airflow_provider_dtrain.train.data import permutation
+from airflow_provider_dtrain.train.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -68,10 +69,12 @@ class IndexSource:
 
     :param loader: a torch DataLoader, see :func:`is_indexed`
     :param seed: seed of the trial
+    :param plan: of the generators that the loader holds
     """
 
-    def __init__(self, loader: Any, seed: int) -> None:
-        self._seed, self._dataset = seed, loader.dataset
+    def __init__(self, loader: Any, seed: int, plan: SeedPlan) -> None:
+        self._seed, self._dataset, self._loader = seed, loader.dataset, loader
+        self._plan = plan
         #: True: the sampler yields samples; False: it yields whole batches.
         self.by_sample = loader.batch_size is not None and type(loader.batch_sampler) is BatchSampler
         whole = self.by_sample or loader.batch_sampler is None
@@ -80,8 +83,8 @@ class IndexSource:
         self.plain = _plain_order(self.sampler) if self.by_sample else None
         self._first: Sequence[Any] | None = None
         self._count = 0
-        #: The rank, where the sampler's own generators are seeded by it.
-        self._rank: tuple[int, ...] = ()
+        #: The rank, where generators that differ between the ranks are seeded by it.
+        self._rank: int | None = None
 
     def __len__(self) -> int:
         """Return the number of items in the first epoch. :meth:`first` counts them unless the sampler is plain."""
@@ -102,15 +105,14 @@ class IndexSource:
         return self._first
 
     def by_rank(self, rank: int) -> IndexSource:
-        """Return a source of the same sampler, whose own generators are seeded by the rank as well."""
+        """Return a source that seeds by the rank those generators whose states differ between the ranks."""
         other = copy.copy(self)
-        other._rank, other._first = (rank,), None
+        other._rank, other._first = rank, None
         return other
 
-    def generators(self) -> bytes:
-        """Return a digest of the states of the generators that the sampler holds, or no bytes if it holds none."""
-        states = [state for state in map(seeding.generator_state, self._attributes()) if state is not None]
-        return blake2b(repr(states).encode(), digest_size=16).digest() if states else b""
+    def has_generators_apart(self) -> bool:
+        """Return whether the loader holds generators whose states differ between the ranks."""
+        return bool(self._plan.apart)
 
     def is_divided(self, ranks: int, keys: Keys) -> bool:
         """Return whether drawn indices are too few, or too often repeated, to be the data of all ranks together."""
@@ -146,18 +148,16 @@ class IndexSource:
         with seeding.seeded(seed):
             for part in sampler_parts(self.sampler):
                 set_epoch(part, epoch)
-            for value in self._attributes():
-                seeding.seed_generator(value, derive(self._seed, "sampler", epoch, *self._rank))
-            iterator = iter(self.sampler)
-            head = list(itertools.islice(iterator, 1))
-            # Some samplers build an epoch, and so have its length, only when its iteration begins.
-            length = known_length(self.sampler) or 0
-            limit = min(length if first else 2 * max(length, self._count), LONGEST)
-            return _collected(itertools.chain(head, itertools.islice(iterator, limit))), limit
+            with HeldGenerators.of_loader(self._loader).seeded(seed, self._plan, self._rank):
+                return self._iterated(first=first)
 
-    def _attributes(self) -> Iterator[Any]:
-        for part in sampler_parts(self.sampler):
-            yield from getattr(part, "__dict__", {}).values()
+    def _iterated(self, *, first: bool) -> tuple[Sequence[Any], int]:
+        iterator = iter(self.sampler)
+        head = list(itertools.islice(iterator, 1))
+        # Some samplers build an epoch, and so have its length, only when its iteration begins.
+        length = known_length(self.sampler) or 0
+        limit = min(length if first else 2 * max(length, self._count), LONGEST)
+        return _collected(itertools.chain(head, itertools.islice(iterator, limit))), limit
 
     def keys(self, items: Sequence[Any]) -> Keys:
         """Return one number per index. The same sample has the same number on all ranks.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import random
@@ -56,39 +55,67 @@ def seeded(seed: int) -> Iterator[None]:
             numpy.random.set_state(before[2])
 
 
-def seed_generator(generator: Any, seed: int) -> bool:
-    """Seed one generator object of Python, torch or numpy. Return whether it is one."""
+def generator_kinds() -> tuple[type, ...]:
+    """Return the classes of generator objects of Python, torch and numpy."""
+    import torch
+
+    numpy = _numpy()
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)  # noqa: S311
+    return kinds if numpy is None else (*kinds, numpy.random.RandomState, numpy.random.Generator)
+
+
+def global_generators() -> list[Any]:
+    """Return the CPU generators of this process that Python, torch and numpy draw from by default."""
+    import torch
+
+    numpy = _numpy()
+    found = [torch.default_generator, getattr(random, "_inst", None)]
+    return found if numpy is None else [*found, numpy.random.mtrand._rand]
+
+
+def seed_generator(generator: Any, seed: int) -> None:
+    """Seed one object of :func:`generator_kinds`."""
     import torch
 
     numpy = _numpy()
     if isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
-    elif isinstance(generator, random.Random):  # noqa: S311
-        generator.seed(seed)
     elif numpy is not None and isinstance(generator, numpy.random.RandomState):
         generator.seed(seed % 2**32)
     elif numpy is not None and isinstance(generator, numpy.random.Generator):
         generator.bit_generator.state = type(generator.bit_generator)(seed).state
     else:
-        return False
-    return True
+        generator.seed(seed)
 
 
-def generator_state(generator: Any) -> str | None:
-    """Return the state of one generator object of Python, torch or numpy, or None if it is none."""
+def generator_state(generator: Any) -> Any:
+    """Return the state of one object of :func:`generator_kinds`, or None if it has none, as ``random.SystemRandom``."""
     import torch
 
     numpy = _numpy()
     if isinstance(generator, torch.Generator):
-        return str(generator.get_state().tolist())
-    # A subclass may have no state, such as random.SystemRandom.
-    if type(generator) is random.Random:  # noqa: S311
-        return str(generator.getstate())
+        return generator.get_state()
     if numpy is not None and isinstance(generator, numpy.random.RandomState):
-        return json.dumps(generator.get_state(), default=lambda value: value.tolist())
+        return generator.get_state()
     if numpy is not None and isinstance(generator, numpy.random.Generator):
-        return json.dumps(generator.bit_generator.state, default=lambda value: value.tolist())
-    return None
+        return generator.bit_generator.state
+    try:
+        return generator.getstate()
+    except NotImplementedError:
+        return None
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Restore a state that :func:`generator_state` returned."""
+    import torch
+
+    numpy = _numpy()
+    if isinstance(generator, torch.Generator) or numpy is not None and isinstance(generator, numpy.random.RandomState):
+        generator.set_state(state)
+    elif numpy is not None and isinstance(generator, numpy.random.Generator):
+        generator.bit_generator.state = state
+    elif state is not None:
+        generator.setstate(state)
 
 
 def make_deterministic() -> None:

@@ -131,7 +131,7 @@ class Trainer:
                 "The training data has no length, so the ranks cannot agree on where an epoch ends. Give the data set "
                 "a __len__, or set records_per_epoch."
             )
-        context._epoch_length = geometry.epoch_batches
+        context._epoch_length = self._usual_length = geometry.epoch_batches
         if plan.max_length is None and self._goal.max_time is None:
             raise SetupError("The length of training is not set. Set searcher.max_length, e.g. {epochs: 10}.")
         return geometry
@@ -162,33 +162,40 @@ class Trainer:
         self._ctx._progress.epoch = position.epoch
         if not position.epoch_batches:
             self._callbacks.call("on_training_epoch_start", position.epoch)
-        batches = self._shares.training(position.epoch, position.offset, self._geometry.epoch_batches)
-        length = self._epoch_length()
+        batches = self._shares.training(position.epoch, position.offset, self._usual_length)
+        self._take_length()
+        self._warn_if_past_end()
         while True:
             count = self._until_something()
             ended = self._batches(batches, count)
             self._report()
             if ended:
                 self._due = self._due_at_end()
-            if ended or (length is not None and position.epoch_batches >= length):
+            if ended or self._is_over():
                 self._end_epoch()
                 ended = True
             self._look()
             if ended or self._ends() or self._stops():
                 return
 
-    def _epoch_length(self) -> int | None:
-        """Return the number of batches in the current epoch, None if it is unknown, and measure by it."""
+    def _take_length(self) -> None:
+        """Measure by the number of batches in the current epoch, if it is known."""
         if self._shares.drawn is not None:
             self._geometry = replace(self._geometry, epoch_batches=self._shares.drawn)
             self._context._epoch_length = self._shares.drawn
+
+    def _is_over(self) -> bool:
+        """Return whether the current epoch has all its batches."""
+        length = self._geometry.epoch_batches
+        return length is not None and self._position.epoch_batches >= length
+
+    def _warn_if_past_end(self) -> None:
         length, done = self._geometry.epoch_batches, self._position.epoch_batches
-        if length is not None and done > length and self._rank == 0:
+        if length is not None and done > length and self._shares.settles_at is None and self._rank == 0:
             log.warning(
                 "The checkpoint was written after %d batches of epoch %d, which has %d batches now: the epoch ends. "
                 "The next epoch is complete.", done, self._position.epoch, length,
             )  # fmt: skip
-        return length
 
     def _due_at_end(self) -> list[bool]:
         """Return whether a validation and a checkpoint are due where the data of an epoch ended early."""
@@ -221,7 +228,18 @@ class Trainer:
         return max(1, nearest)
 
     def _batches(self, batches: Iterator[Any], count: int) -> bool:
-        """Train on some batches. Return whether the data ended before."""
+        """Train on some batches. Return whether the data ended before.
+
+        Fewer are trained when the epoch turns out to end elsewhere than its length says.
+        """
+        settles_at, done = self._shares.settles_at, self._position.epoch_batches
+        if settles_at is not None and settles_at < done + count:
+            self._run(batches, settles_at - done)
+            count -= settles_at - done
+            if self._shares.settle():
+                self._take_length()
+                self._due = [False, False]
+                return self._is_over()
         last = self._plan.max_length is not None and (
             self._plan.max_length.distance(self._position, self._geometry) <= count
         )
