@@ -25,7 +25,7 @@ def rank(rounds: int) -> None:
     import torch
 
     import airflow_provider_dtrain.train as dtrain
-    from airflow_provider_dtrain.train.gradients import Gradients
+    from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 
     torch.set_num_threads(1)
     with dtrain.init() as ctx:

@@ -56,7 +56,7 @@ def loop(variant: str | int, sizes: Sequence[int], batch: int, distributed: Any)
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from airflow_provider_dtrain.train.gradients import Gradients
+    from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 
     model, inputs = network(sizes), torch.randn(batch, sizes[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

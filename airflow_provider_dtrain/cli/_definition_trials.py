@@ -34,7 +34,9 @@ def experiment(group: str) -> GroupCommand:
             action("lifecycle_commands", "pause", "Pause its trials: they release their slots", a.EXPERIMENT, a.YES),
             action("lifecycle_commands", "activate", "Resume its paused trials", a.EXPERIMENT),
             action("lifecycle_commands", "stop", "End it with its best trial so far: a success", a.EXPERIMENT, a.YES),
-            action("lifecycle_commands", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES),
+            action(
+                "lifecycle_commands", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES
+            ),
             action(
                 "experiments", "set", "Change priority, weight or slot cap of all its gangs", a.EXPERIMENT, a.PRIORITY,
                 weight, most, function="set_experiment",
@@ -48,8 +50,8 @@ def _create() -> ActionCommand:
     follow = Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true")
     dag = Arg(("--dag",), help="DAG that runs it (default: dtrain_experiment)", default="dtrain_experiment")
     return action(
-        "experiments_create", "create", "Start an experiment: store configuration and code, trigger its DAG", a.CONFIG, code,
-        a.WITH_TEMPLATE, dag, follow,
+        "experiments_create", "create", "Start an experiment: store configuration and code, trigger its DAG",
+        a.CONFIG, code, a.WITH_TEMPLATE, dag, follow,
     )  # fmt: skip
 
 
@@ -84,7 +86,19 @@ def trial(group: str) -> GroupCommand:
         subcommands=(
             action("trials", "list", "List trials", of, state, _LIMIT, function="list_trials"),
             action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
-            action("trials_logs", "logs", "Print the log of a rank", a.TRIAL, follow, rank, every, tail, start, end, attempt),
+            action(
+                "trials_logs",
+                "logs",
+                "Print the log of a rank",
+                a.TRIAL,
+                follow,
+                rank,
+                every,
+                tail,
+                start,
+                end,
+                attempt,
+            ),
             action("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
             action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
@@ -94,7 +108,12 @@ def trial(group: str) -> GroupCommand:
             action("trials", "activate", "Resume a paused trial", a.TRIAL),
             action("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
             action(
-                "lifecycle_commands", "stop", "End a trial with its result so far: a success", a.TRIAL, a.YES, function="stop_trial"
+                "lifecycle_commands",
+                "stop",
+                "End a trial with its result so far: a success",
+                a.TRIAL,
+                a.YES,
+                function="stop_trial",
             ),
             action("trials", "kill", "Kill a trial, on every host or in the queue", a.TRIAL, a.YES),
         ),

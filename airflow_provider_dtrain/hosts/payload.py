@@ -63,15 +63,15 @@ def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
 def library() -> Payload:
     """Return the archive that ranks import: this package's root module, ``train``, and the hook that PyTorch calls.
 
-    The hook is a copy of ``train/rendezvous.py`` at the top level, so that programs that do not use the library do not
-    import it. A distribution folder registers it as an entry point.
+    The hook is a copy of ``train/process/rendezvous.py`` at the top level, so that programs that do not use the library
+    do not import it. A distribution folder registers it as an entry point.
     """
     root = Path(str(resources.files(_PACKAGE)))
     files = [root / "__init__.py", root / "train", *_walk(root / "train", lambda _: False)]
     entries: list[tuple[str, Path | bytes]] = [
         (f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files
     ]
-    entries.append((f"{_HOOK}.py", root / "train" / "rendezvous.py"))
+    entries.append((f"{_HOOK}.py", root / "train" / "process" / "rendezvous.py"))
     entries += [(f"{_HOOK}-1.dist-info/{name}", text.encode()) for name, text in _HOOK_METADATA.items()]
     return _archive(iter(entries))
 

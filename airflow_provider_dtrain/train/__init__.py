@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_dtrain.train.checkpoint.prepared import parameters_sha256, unwrap
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import (
@@ -43,8 +44,7 @@ from airflow_provider_dtrain.train.errors import (
     TrainError,
     TrialClassError,
 )
-from airflow_provider_dtrain.train.startup import init
-from airflow_provider_dtrain.train.state import parameters_sha256, unwrap
+from airflow_provider_dtrain.train.initialization import init
 
 __all__ = [
     "BatchSizeError",
@@ -72,12 +72,12 @@ __all__ = [
 _LATER = {
     "optim": "optim",
     "pytorch": "pytorch",
-    **dict.fromkeys(("DataLoader",), "dataloader"),
-    **dict.fromkeys(("LRScheduler", "PyTorchTrialContext"), "trial_context"),
-    **dict.fromkeys(("MetricReducer", "Reducer", "SimpleMetricReducer"), "reducers"),
-    **dict.fromkeys(("evaluate_trial", "run_trial"), "running"),
-    "PyTorchCallback": "callbacks",
-    "PyTorchTrial": "trial",
+    **dict.fromkeys(("DataLoader",), "trial.dataloader"),
+    **dict.fromkeys(("LRScheduler", "PyTorchTrialContext"), "trial.context"),
+    **dict.fromkeys(("MetricReducer", "Reducer", "SimpleMetricReducer"), "trial.reducers"),
+    **dict.fromkeys(("evaluate_trial", "run_trial"), "trial.run"),
+    "PyTorchCallback": "trial.callbacks",
+    "PyTorchTrial": "trial.base",
 }
 
 

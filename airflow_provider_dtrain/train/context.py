@@ -6,27 +6,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train import batch_size, seeding, sharded_tensors, telling
-from airflow_provider_dtrain.train.batch_size import BatchSizes, Hparams
-from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader
-from airflow_provider_dtrain.train.dataset_comparison import DatasetComparison
+from airflow_provider_dtrain.train.checkpoint import sharded_tensors
+from airflow_provider_dtrain.train.checkpoint.prepared import Prepared
+from airflow_provider_dtrain.train.checkpoint.saver import Saver
+from airflow_provider_dtrain.train.context_exit import Ending
+from airflow_provider_dtrain.train.data import batch_size
+from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
+from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
+from airflow_provider_dtrain.train.data.device import mover
+from airflow_provider_dtrain.train.data.loader import Loader, Progress, validation_loader
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.ending import Ending
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.events import EventWriter, encode_event
-from airflow_provider_dtrain.train.goals import Goal, epochs_done
-from airflow_provider_dtrain.train.gradients import Gradients
-from airflow_provider_dtrain.train.known_fields import scheduling_unit
-from airflow_provider_dtrain.train.lengths import Position
-from airflow_provider_dtrain.train.metrics import Reporter
-from airflow_provider_dtrain.train.moving import mover
-from airflow_provider_dtrain.train.progress import HERE
-from airflow_provider_dtrain.train.reducers import reduce_over_ranks
-from airflow_provider_dtrain.train.rungs import Rungs
-from airflow_provider_dtrain.train.saving import Saver
-from airflow_provider_dtrain.train.schedules import Schedules, check_mode
-from airflow_provider_dtrain.train.state import Prepared
-from airflow_provider_dtrain.train.timings import Timings
+from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.process import seeding
+from airflow_provider_dtrain.train.process.config_check import scheduling_unit
+from airflow_provider_dtrain.train.reports import console
+from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
+from airflow_provider_dtrain.train.reports.heartbeat import HERE
+from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.timings import Timings
+from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done
+from airflow_provider_dtrain.train.trial.durations import Position
+from airflow_provider_dtrain.train.trial.lr_schedules import Schedules, check_mode
+from airflow_provider_dtrain.train.trial.reducers import reduce_over_ranks
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
 GO_ON, STOP, DECIDED = range(3)
@@ -198,7 +201,7 @@ class Context(Ending):
         :param count: number of epochs; default: ``searcher.max_length``, if it is in epochs
         """
         count = self._goal.epochs() if count is None else count
-        telling.say_done(self._env, self._progress.epoch, count)
+        console.say_done(self._env, self._progress.epoch, count)
         for epoch in range(self._progress.epoch, count):
             self._meet()
             if self.stop_requested:
@@ -307,7 +310,7 @@ class Context(Ending):
         self._validated = step, safe
         # A loop of the script's own that saw the stop request may have ended in the middle of the epoch.
         self._progress.is_whole = self._progress.in_epochs and not self._left_early
-        telling.say_validation(self._env, step, safe)
+        console.say_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
         position = self._position(step, batch)
         if self.distributed.get_rank() == 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, SetupError
-from airflow_provider_dtrain.train.progress import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
+from airflow_provider_dtrain.train.reports.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
 
 #: Time limit of ranks that wait for a leader, which may fetch a large data set, seconds.
 LEADER_TIMEOUT_S = 6 * 3600
@@ -284,7 +284,7 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    from airflow_provider_dtrain.train.rendezvous import install
+    from airflow_provider_dtrain.train.process.rendezvous import install
 
     # Before PyTorch 2.5, or when a program has disabled its entry points, nothing has called it yet.
     install()

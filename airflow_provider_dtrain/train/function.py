@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train import failure
 from airflow_provider_dtrain.train.errors import TrainError
-from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.reports.events import EventWriter
 
 #: Largest result of a function as JSON, bytes, because it becomes an XCom.
 RESULT_LIMIT_BYTES = 1 << 20
@@ -156,7 +156,7 @@ def _send(text: str) -> None:
     pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
     now = time.time()
     events = [(now, RETURNED, {"json": piece, "part": part, "parts": len(pieces)}) for part, piece in enumerate(pieces)]
-    startup = sys.modules.get("airflow_provider_dtrain.train.startup")
+    startup = sys.modules.get("airflow_provider_dtrain.train.initialization")
     live = getattr(startup, "_live", None)
     if live:
         # The file must have one writer, because the writer counts its lines.

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train import failure
 from airflow_provider_dtrain.train.errors import (
     CheckpointError,
     InvalidHP,
@@ -27,8 +26,9 @@ from airflow_provider_dtrain.train.errors import (
     SetupError,
     TrainError,
 )
-from airflow_provider_dtrain.train.lengths import Length
-from airflow_provider_dtrain.train.startup import init
+from airflow_provider_dtrain.train.initialization import init
+from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.trial.durations import Length
 
 log = logging.getLogger("airflow_provider_dtrain.train.harness")  # run with -m, __name__ is "__main__"
 
@@ -77,7 +77,7 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed, checkpoint_dir=options.checkpoint_dir, device=options.device,
         fail_on_nan=not options.keep_going_on_nan,
     ) as ctx:  # fmt: skip
-        from airflow_provider_dtrain.train.running import train
+        from airflow_provider_dtrain.train.trial.run import train
 
         metrics = train(load_class(options.trial_class), ctx, max_length=options.max_length)
         if ctx.distributed.get_rank() == 0:
@@ -170,7 +170,7 @@ def _parse(path: str, text: str) -> Any:
     if path.endswith(".json"):
         return json.loads(text)
     try:
-        from airflow_provider_dtrain.train import yaml12
+        from airflow_provider_dtrain.train.process import yaml12
     except ImportError:
         raise SetupError(f"--config {path} needs PyYAML: pip install pyyaml, or give a .json file.") from None
     document = yaml12.load(text)

@@ -19,19 +19,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train import startup
-from airflow_provider_dtrain.train.callbacks import PyTorchCallback
-from airflow_provider_dtrain.train.dataloader import DataLoader
-from airflow_provider_dtrain.train.dataloader import batch_length as data_length
+from airflow_provider_dtrain.train import initialization
+from airflow_provider_dtrain.train.data.device import move as to_device
 from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
-from airflow_provider_dtrain.train.lengths import Length
-from airflow_provider_dtrain.train.moving import move as to_device
-from airflow_provider_dtrain.train.reducers import MetricReducer, Reducer, SimpleMetricReducer
-from airflow_provider_dtrain.train.running import load_models, plan_of
-from airflow_provider_dtrain.train.trainer import Trainer as _Loop
-from airflow_provider_dtrain.train.trial import PyTorchTrial
-from airflow_provider_dtrain.train.trial_context import Experimental as PyTorchExperimentalContext
-from airflow_provider_dtrain.train.trial_context import LRScheduler, PyTorchTrialContext
+from airflow_provider_dtrain.train.trial.base import PyTorchTrial
+from airflow_provider_dtrain.train.trial.callbacks import PyTorchCallback
+from airflow_provider_dtrain.train.trial.context import Experimental as PyTorchExperimentalContext
+from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTrialContext
+from airflow_provider_dtrain.train.trial.dataloader import DataLoader
+from airflow_provider_dtrain.train.trial.dataloader import batch_length as data_length
+from airflow_provider_dtrain.train.trial.durations import Length
+from airflow_provider_dtrain.train.trial.reducers import MetricReducer, Reducer, SimpleMetricReducer
+from airflow_provider_dtrain.train.trial.run import load_models, plan_of
+from airflow_provider_dtrain.train.trial.trainer import Trainer as _Loop
 
 __all__ = [
     "Batch",
@@ -117,7 +117,7 @@ def init(
     if aggregation_frequency != 1:
         optimizations = {**(config.get("optimizations") or {}), "aggregation_frequency": aggregation_frequency}
         config["optimizations"] = optimizations
-    with startup.init(hparams=hparams, config=config or None) as ctx:
+    with initialization.init(hparams=hparams, config=config or None) as ctx:
         yield PyTorchTrialContext(ctx)
 
 
@@ -183,7 +183,7 @@ def load_trial_from_checkpoint_path(
     :param trial_kwargs: further arguments of the class
     :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
-    context = PyTorchTrialContext(startup.init(hparams=hparams, config=exp_conf))
+    context = PyTorchTrialContext(initialization.init(hparams=hparams, config=exp_conf))
     trial = trial_class(context, **(trial_kwargs or {}))
     load_models(context.models, Path(path))
     for model in context.models:

@@ -13,10 +13,10 @@ import pytest
 
 from airflow_provider_dtrain.hosts import supervisor
 from airflow_provider_dtrain.hosts.channel.wire import Progress
-from airflow_provider_dtrain.train import progress
+from airflow_provider_dtrain.train.reports import heartbeat
 from tests.contract.supervisor_host import SLEEP, Channel, Host, make_plan, start
 
-LIBRARY = str(Path(progress.__file__).parents[2])
+LIBRARY = str(Path(heartbeat.__file__).parents[3])
 #: A rank without torch that only writes the library's page: it takes steps until a file ``hold`` exists.
 RANK = (
     "import os, sys, time\n"
@@ -119,18 +119,18 @@ def test_a_page_that_cannot_be_believed_is_none(tmp_path: Path, page: bytes) -> 
 
 
 def test_the_library_writes_pages_of_one_size_that_the_host_can_read(tmp_path: Path) -> None:
-    here = progress.Here()
+    here = heartbeat.Here()
     here.begin(tmp_path, 3, lambda: 7)
     path = tmp_path / "progress" / "3"
     first = json.loads(path.read_bytes())
     assert (first["phase"], first["started"], first["steps"]) == ("start", False, 7)
-    with here.at(progress.CHECKPOINT):
-        assert here.now == progress.CHECKPOINT
-        with here.at(progress.MESSAGE):
-            assert here.now == progress.MESSAGE
-        assert here.now == progress.CHECKPOINT
-    assert here.now == progress.START
-    assert path.stat().st_size == progress.PAGE_BYTES == supervisor.PAGE_BYTES
+    with here.at(heartbeat.CHECKPOINT):
+        assert here.now == heartbeat.CHECKPOINT
+        with here.at(heartbeat.MESSAGE):
+            assert here.now == heartbeat.MESSAGE
+        assert here.now == heartbeat.CHECKPOINT
+    assert here.now == heartbeat.START
+    assert path.stat().st_size == heartbeat.PAGE_BYTES == supervisor.PAGE_BYTES
     here.end()
     page = supervisor.read_page(str(path), supervisor.boottime())
     assert (page["phase"], page["steps"]) == ("ended", 7)
@@ -139,8 +139,8 @@ def test_the_library_writes_pages_of_one_size_that_the_host_can_read(tmp_path: P
 
 
 def test_a_rank_without_a_run_folder_or_a_disk_goes_on_without_a_page(tmp_path: Path) -> None:
-    here = progress.Here()
+    here = heartbeat.Here()
     here.begin(None, 0, lambda: 0)
     here.begin(tmp_path / "not" / "there", 0, lambda: 0)
     here.end()
-    assert here.now == progress.END
+    assert here.now == heartbeat.END

@@ -49,7 +49,7 @@ CASES = {
 
 LINEAR = """
     import json
-    from airflow_provider_dtrain.train.gradients import Gradients
+    from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 
     def fresh():
         model = torch.nn.Linear(1, 1, bias=False).double()
@@ -187,7 +187,7 @@ def test_a_run_resumed_inside_a_group_has_the_bits_of_an_unbroken_one(tmp_path, 
 
 def test_two_models_that_take_turns_stay_the_same_on_all_ranks(tmp_path):
     path = script(tmp_path, """
-        from airflow_provider_dtrain.train.gradients import Gradients
+        from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 
         def run(ctx, optimizations):
             torch.manual_seed(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train import checkpoint as disk
+from airflow_provider_dtrain.train.checkpoint import disk
 from tests.integration.test_train_ranks import ROOT, run_ranks, script
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from airflow_provider_dtrain.train import checkpoint as disk
-from airflow_provider_dtrain.train import storage
+from airflow_provider_dtrain.train.checkpoint import disk, storage
 from airflow_provider_dtrain.train.errors import CheckpointError
 from tests.integration.test_train_ranks import run_ranks, script
 from tests.support.bucket import BUCKET, s3_server
@@ -86,7 +85,7 @@ def test_pruning_deletes_in_the_bucket(bucket, root):
 
 
 def test_a_large_file_goes_up_in_parts(bucket, root, tmp_path, monkeypatch):
-    from airflow_provider_dtrain.train import storage_remote
+    from airflow_provider_dtrain.train.checkpoint import bucket as storage_remote
 
     monkeypatch.setattr(storage_remote, "BLOCK_BYTES", 5 * 1024 * 1024)
     kept = opened(bucket, root)

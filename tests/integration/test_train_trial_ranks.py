@@ -18,7 +18,7 @@ HEAD = f"""
 import os
 sys.path.insert(0, {str(ROOT)!r})
 from airflow_provider_dtrain.train import pytorch
-from airflow_provider_dtrain.train.running import evaluate, train
+from airflow_provider_dtrain.train.trial.run import evaluate, train
 from tests.unit.small_trial import Small, digest
 """
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 WIRE = """
     import json, os, socket, struct
-    from airflow_provider_dtrain.train.gradients import Gradients
+    from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 
     def received():
         # Bytes that arrived on this process's TCP connections, as the kernel counts them (tcpi_bytes_received).

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_dtrain.core.event_log import LINE_LIMIT_BYTES, METRICS_LIMIT, Source, read_lines, read_samples
 from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.train import events as written
+from airflow_provider_dtrain.train.reports import events as written
 
 RANK0 = Source(0, frozenset({0, 1}))
 SUPERVISOR = Source(None, frozenset({0, 1}))

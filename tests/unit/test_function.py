@@ -17,8 +17,8 @@ import pytest
 from airflow_provider_dtrain.core.event_log import Source, read_lines
 from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
 from airflow_provider_dtrain.errors import FunctionError
-from airflow_provider_dtrain.train.events import encode_event
 from airflow_provider_dtrain.train.function import PIECE, RESULT_LIMIT_BYTES, ResultError, joined, result_json
+from airflow_provider_dtrain.train.reports.events import encode_event
 
 ROOT = Path(__file__).parents[2]
 TABLE = {"a": 1}

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_provider_dtrain.train.batch_size import Hparams, divide, from_hparams, suggest_weak_scaling
+from airflow_provider_dtrain.train.data.batch_size import Hparams, divide, from_hparams, suggest_weak_scaling
 from airflow_provider_dtrain.train.errors import BatchSizeError, HparamError
 
 

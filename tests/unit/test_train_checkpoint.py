@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from airflow_provider_dtrain.train import checkpoint as disk
-from airflow_provider_dtrain.train import pruning
+from airflow_provider_dtrain.train.checkpoint import disk, retention
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 
 torch = pytest.importorskip("torch")
@@ -145,7 +144,7 @@ POLICY = {"metric": "accuracy", "smaller_is_better": False, "save_trial_best": 1
 def test_the_best_and_the_latest_are_kept(tmp_path, accuracies, changes, kept):
     for step, accuracy in enumerate(accuracies, start=1):
         write(tmp_path, step, accuracy=accuracy)
-    gone = pruning.prune(tmp_path, {**POLICY, **changes})
+    gone = retention.prune(tmp_path, {**POLICY, **changes})
     left = sorted(disk.read(path).step for path in tmp_path.iterdir())
     assert left == kept
     assert len(gone) == len(accuracies) - len(kept)

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.data import (
+from airflow_provider_dtrain.train.data.loader import (
     Loader,
     Progress,
     SeededBatches,
@@ -17,7 +17,7 @@ from airflow_provider_dtrain.train.data import (
     validation_loader,
 )
 from airflow_provider_dtrain.train.errors import SetupError
-from airflow_provider_dtrain.train.goals import epochs_done
+from airflow_provider_dtrain.train.search.stop_criteria import epochs_done
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ from torch.distributed import HashStore  # noqa: E402
 from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.dataset_comparison import DatasetComparison, description  # noqa: E402
+from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison, description  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402

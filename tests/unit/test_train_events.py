@@ -8,9 +8,9 @@ import zlib
 import pytest
 
 from airflow_provider_dtrain.core.event_log import Source, read_lines
-from airflow_provider_dtrain.train import events as train_events
 from airflow_provider_dtrain.train.errors import LimitError
-from airflow_provider_dtrain.train.events import LINE_LIMIT_BYTES, EventWriter, encode_event
+from airflow_provider_dtrain.train.reports import events as train_events
+from airflow_provider_dtrain.train.reports.events import LINE_LIMIT_BYTES, EventWriter, encode_event
 
 
 def lines_of(path):

@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
-from airflow_provider_dtrain.train.gradients import DEFAULTS, Gradients
-from airflow_provider_dtrain.train.tuning import candidates, fastest, score
+from airflow_provider_dtrain.train.gradients.bucket_tuning import candidates, fastest, score
+from airflow_provider_dtrain.train.gradients.optimizer_step import DEFAULTS, Gradients
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -17,9 +17,11 @@ from airflow_provider_dtrain.core.config.determined_compat import FOREIGN, SYNON
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError
-from airflow_provider_dtrain.train import failure, harness, known_fields, yaml12
+from airflow_provider_dtrain.train import harness
 from airflow_provider_dtrain.train.errors import SetupError
-from airflow_provider_dtrain.train.lengths import Length
+from airflow_provider_dtrain.train.process import config_check, yaml12
+from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.trial.durations import Length
 
 ROOT = Path(airflow_provider_dtrain.__file__).parent.parent
 
@@ -35,17 +37,17 @@ def test_the_table_of_fields_is_that_of_the_experiments_configuration():
         "reproducibility": sections.Reproducibility, "environment": sections.Environment,
     }  # fmt: skip
     groups = {name: fields(model) for name, model in plain.items()}
-    assert {"": fields(ExperimentConfig), **members, **groups} == known_fields.FIELDS
+    assert {"": fields(ExperimentConfig), **members, **groups} == config_check.FIELDS
 
 
 def test_the_table_of_foreign_fields_is_what_an_experiment_renames_or_leaves_out():
     expected = {section: set(names) for section, names in FOREIGN.items()}
     for section, name in SYNONYMS:
-        if section in known_fields.FIELDS:
+        if section in config_check.FIELDS:
             expected.setdefault(section, set()).add(name)
         else:
             expected[""].add(section)
-    assert expected == known_fields.FOREIGN
+    assert expected == config_check.FOREIGN
 
 
 def test_unknown_fields_are_named_all_at_once_with_what_was_meant():
@@ -54,7 +56,7 @@ def test_unknown_fields_are_named_all_at_once_with_what_was_meant():
         "searcher": {"max_lenght": 3}, "resources": 4, "data": {"anything": 1}, "profiling": None,
     }  # fmt: skip
     with pytest.raises(SetupError) as caught:
-        known_fields.check(config)
+        config_check.check(config)
     said = str(caught.value)
     assert "no field optimizations.agregation_frequency (did you mean optimizations.aggregation_frequency?)" in said
     assert "no field sercher (did you mean searcher?)" in said
@@ -67,8 +69,8 @@ def test_unknown_fields_are_named_all_at_once_with_what_was_meant():
 
 
 def test_a_configuration_in_determineds_spelling_is_no_mistake():
-    known_fields.check({"workspace": "a", "resources": {"resource_pool": "b"}, "environment": {"ports": {}}})
-    known_fields.check({"hyperparameters": {"agregation_frequency": 1}, "searcher": None})
+    config_check.check({"workspace": "a", "resources": {"resource_pool": "b"}, "environment": {"ports": {}}})
+    config_check.check({"hyperparameters": {"agregation_frequency": 1}, "searcher": None})
 
 
 def test_ranges_without_a_value_are_named():
@@ -77,25 +79,25 @@ def test_ranges_without_a_value_are_named():
         "optimizer": {"beta": {"type": "double"}, "name": {"type": "const", "val": "adam"}},
     }  # fmt: skip
     with pytest.raises(SetupError) as caught:
-        known_fields.check_ranges(space, {"seen": 4})
+        config_check.check_ranges(space, {"seen": 4})
     said = str(caught.value)
     assert said.startswith("hyperparameters.lr is a range (log), hyperparameters.optimizer.beta is a range (double)")
     assert "hparams={'lr': ...}" in said
     assert "seen" not in said
     with pytest.raises(SetupError, match=r"hparams=\{'optimizer': \{'beta': \.\.\.\}\}"):
-        known_fields.check_ranges(space, {"seen": 4, "lr": 1})
-    known_fields.check_ranges(space, {"seen": 4, "lr": 1, "optimizer": {"beta": 0.9}})
+        config_check.check_ranges(space, {"seen": 4, "lr": 1})
+    config_check.check_ranges(space, {"seen": 4, "lr": 1, "optimizer": {"beta": 0.9}})
 
 
 @pytest.mark.parametrize("value", ["ten", 0, -1, 1.5, True])
 def test_a_scheduling_unit_that_is_no_number_of_batches_is_named(value):
     with pytest.raises(SetupError, match="scheduling_unit must be "):
-        known_fields.scheduling_unit({"scheduling_unit": value})
+        config_check.scheduling_unit({"scheduling_unit": value})
 
 
 def test_a_scheduling_unit_has_a_default():
-    assert known_fields.scheduling_unit({}) == known_fields.scheduling_unit({"scheduling_unit": None}) == 100
-    assert known_fields.scheduling_unit({"scheduling_unit": 7}) == 7
+    assert config_check.scheduling_unit({}) == config_check.scheduling_unit({"scheduling_unit": None}) == 100
+    assert config_check.scheduling_unit({"scheduling_unit": 7}) == 7
 
 
 SCALARS = [

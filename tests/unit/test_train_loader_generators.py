@@ -15,10 +15,10 @@ pytestmark = pytest.mark.torch
 
 from torch.utils import data as td  # noqa: E402
 
-from airflow_provider_dtrain.train.data import Loader, Pass, Progress  # noqa: E402
-from airflow_provider_dtrain.train.dataloader import Shares  # noqa: E402
-from airflow_provider_dtrain.train.held_generators import HeldGenerators  # noqa: E402
-from airflow_provider_dtrain.train.index_comparison import Sharing  # noqa: E402
+from airflow_provider_dtrain.train.data.held_generators import HeldGenerators  # noqa: E402
+from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
+from airflow_provider_dtrain.train.data.loader import Loader, Pass, Progress  # noqa: E402
+from airflow_provider_dtrain.train.trial.dataloader import Shares  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
-from airflow_provider_dtrain.train.metrics import METRICS_LIMIT, Reporter, average_reports, weighted_mean
+from airflow_provider_dtrain.train.reports.metrics import METRICS_LIMIT, Reporter, average_reports, weighted_mean
 
 
 class Lines:
@@ -124,7 +124,7 @@ def test_a_tensor_that_changes_after_the_report_does_not_change_the_report():
 @pytest.mark.torch
 def test_a_report_costs_less_than_50_microseconds(tmp_path):
     torch = pytest.importorskip("torch")
-    from airflow_provider_dtrain.train.events import EventWriter
+    from airflow_provider_dtrain.train.reports.events import EventWriter
 
     it = Reporter(Distributed(Environment()), EventWriter(tmp_path / "events"))
     loss = torch.tensor(0.5)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.hosts.payload import library
-from airflow_provider_dtrain.train.rendezvous import bound, listener
+from airflow_provider_dtrain.train.process.rendezvous import bound, listener
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from collections import OrderedDict
 
 import pytest
 
-from airflow_provider_dtrain.train import environment, storage_options
-from airflow_provider_dtrain.train.background import Background
+from airflow_provider_dtrain.train import environment
+from airflow_provider_dtrain.train.checkpoint import storage_options
+from airflow_provider_dtrain.train.checkpoint.async_writer import Background
+from airflow_provider_dtrain.train.checkpoint.saver import _policy
+from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
 from airflow_provider_dtrain.train.environment import Environment, put_secrets
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
-from airflow_provider_dtrain.train.saving import _policy
-from airflow_provider_dtrain.train.snapshot import Snapshots
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train import failure, seeding
+from airflow_provider_dtrain.train.process import seeding
+from airflow_provider_dtrain.train.reports import failure
 from tests.unit.test_train_events import lines_of
 
 torch = pytest.importorskip("torch")
@@ -22,7 +23,7 @@ HPARAMS = {"global_batch_size": 8, "lr": 0.1}
 def _clean(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(failure, "_state", {"installed": False, "failed": False})
-    monkeypatch.setattr("airflow_provider_dtrain.train.leaving._registered", [True])
+    monkeypatch.setattr("airflow_provider_dtrain.train.process.fast_exit._registered", [True])
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from airflow_provider_dtrain.train import warm_start  # noqa: E402
-from airflow_provider_dtrain.train.data import Loader, Progress, validation_loader  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint import warm_start  # noqa: E402
+from airflow_provider_dtrain.train.data.loader import Loader, Progress, validation_loader  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import (  # noqa: E402
@@ -18,10 +18,10 @@ from airflow_provider_dtrain.train.errors import (  # noqa: E402
     SetupError,
     TrialClassError,
 )
-from airflow_provider_dtrain.train.gradients import Gradients  # noqa: E402
-from airflow_provider_dtrain.train.reducers import Reducers  # noqa: E402
-from airflow_provider_dtrain.train.startup import _checkpoint_place  # noqa: E402
-from airflow_provider_dtrain.train.telling import say_done, say_validation, say_where  # noqa: E402
+from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
+from airflow_provider_dtrain.train.initialization import _checkpoint_place  # noqa: E402
+from airflow_provider_dtrain.train.reports.console import say_done, say_validation, say_where  # noqa: E402
+from airflow_provider_dtrain.train.trial.reducers import Reducers  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from airflow_provider_dtrain.train import samples as samples_module
-from airflow_provider_dtrain.train import timings as timings_module
-from airflow_provider_dtrain.train.events import EventWriter
-from airflow_provider_dtrain.train.samples import MOST_VALUES, SampleFile
-from airflow_provider_dtrain.train.timings import Timings, open_timings
+from airflow_provider_dtrain.train.reports import samples as samples_module
+from airflow_provider_dtrain.train.reports import timings as timings_module
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.samples import MOST_VALUES, SampleFile
+from airflow_provider_dtrain.train.reports.timings import Timings, open_timings
 from tests.unit.test_train_events import lines_of
 
 

@@ -181,7 +181,7 @@ async def _from_bucket(
 
 
 def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[CheckpointView]:
-    from airflow_provider_dtrain.train.storage_remote import RemoteStorage
+    from airflow_provider_dtrain.train.checkpoint.bucket import RemoteStorage
 
     storages: dict[str, RemoteStorage] = {}
     gone = []

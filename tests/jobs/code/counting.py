@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.reports.events import EventWriter
 
 way, last, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 rank, run_dir = int(os.environ["RANK"]), Path(os.environ["DTRAIN_RUN_DIR"])

@@ -12,7 +12,7 @@ way, failing = sys.argv[1], int(sys.argv[2])
 def event(kind, **fields):
     from pathlib import Path
 
-    from airflow_provider_dtrain.train.events import EventWriter
+    from airflow_provider_dtrain.train.reports.events import EventWriter
 
     EventWriter(Path(os.environ["DTRAIN_EVENTS"])).write(kind, fields)
 

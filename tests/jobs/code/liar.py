@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.reports.events import EventWriter
 
 events = EventWriter(Path(os.environ["DTRAIN_EVENTS"]))
 for step, argument in enumerate(sys.argv[1:], 1):

@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
-from airflow_provider_dtrain.train.events import EventWriter
-from airflow_provider_dtrain.train.timings import open_timings
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.timings import open_timings
 
 path = Path(os.environ["DTRAIN_EVENTS"])
 timings = open_timings(path, {}, EventWriter(path), int(os.environ["RANK"]))

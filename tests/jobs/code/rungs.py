@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_provider_dtrain.train.events import EventWriter
-from airflow_provider_dtrain.train.rungs import Rungs
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.search.rungs import Rungs
 
 last, pause_s = int(sys.argv[1]), float(sys.argv[2])
 run_dir, context = Path(os.environ["DTRAIN_RUN_DIR"]), json.loads(Path(os.environ["DTRAIN_CONTEXT"]).read_text())

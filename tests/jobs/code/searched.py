@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from airflow_provider_dtrain.train.events import EventWriter
+from airflow_provider_dtrain.train.reports.events import EventWriter
 
 hparams = json.loads(os.environ["DTRAIN_HPARAMS"])
 if hparams.get("fails"):

@@ -27,7 +27,7 @@ print(f"rank {rank} resumes at {start}, seen {read(seen).split() if os.path.exis
 if "joins" in words:
     from pathlib import Path
 
-    from airflow_provider_dtrain.train.events import EventWriter
+    from airflow_provider_dtrain.train.reports.events import EventWriter
 
     EventWriter(Path(os.environ["DTRAIN_EVENTS"])).write("init", {})
 

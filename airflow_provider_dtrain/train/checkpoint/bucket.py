@@ -1,0 +1,176 @@
+"""Checkpoints in a bucket: uploaded file by file, and complete once their metadata is uploaded."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint import disk, retention
+from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
+from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
+
+log = logging.getLogger(__name__)
+
+#: Parts of an upload, and pieces of a download, bytes.
+BLOCK_BYTES = 16 * 1024 * 1024
+
+
+class RemoteStorage:
+    """A prefix of a bucket that only this trial writes to.
+
+    Object stores have no rename. ``metadata.json`` is uploaded last, and a prefix without it is not a checkpoint.
+
+    :param root: URL of the trial's checkpoints, e.g. ``s3://bucket/prefix/experiment-1/trial-2``
+    :param config: ``checkpoint_storage`` of the configuration, with its secrets
+    """
+
+    def __init__(self, root: str, config: Mapping[str, Any], *, look: bool = True) -> None:
+        self.root, self._look = root.rstrip("/"), look
+        self._scheme = root.partition("://")[0]
+        self.fs = file_system(root, config)
+        #: Names in use, listed once, because a listing for each save would delay training.
+        self._taken: set[str] | None = None
+
+    def sweep(self) -> None:
+        """Remove the unfinished uploads of a killed process."""
+        for url in self._prefixes():
+            if not self.fs.exists(f"{url}/{disk.METADATA}"):
+                self.remove(url)
+
+    def reserve(self, step: int) -> str:
+        """Return the URL that the next checkpoint of this step will have."""
+        if self._taken is None:
+            self._taken = set(self._names())
+        name, count = f"step-{step:08d}", 1
+        while name in self._taken:
+            count += 1
+            name = f"step-{step:08d}.{count}"
+        self._taken.add(name)
+        return f"{self.root}/{name}"
+
+    def write(self, where: str, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
+        """Write a checkpoint. Return it once it is complete in the bucket.
+
+        :raises CheckpointError: the storage rejects the write, or an object cannot be loaded without pickle
+        """
+        try:
+            files = {name: self._upload(f"{where}/{name}", value) for name, value in contents.items()}
+            text = disk.metadata_text(step, facts, files)
+            self.fs.pipe_file(f"{where}/{disk.METADATA}", text)
+        except CheckpointError:
+            self.remove(where)
+            raise
+        except Exception as error:
+            self.remove(where)
+            words = f"The checkpoint of step {step} cannot be written to {where}: {_words(error)}"
+            raise CheckpointError(words) from error
+        return disk.parse(text, Path(where.rpartition("/")[2]), where)
+
+    def prune(self, policy: Mapping[str, Any]) -> list[str]:
+        """Delete the checkpoints that the policy does not keep. Return the deleted URLs."""
+        readable = []
+        for url in self._prefixes():
+            with contextlib.suppress(CheckpointError):
+                readable.append(self._read(url))
+        kept = {checkpoint.url for checkpoint in retention.keep(readable, policy)}
+        return [str(one.url) for one in readable if one.url not in kept and self.remove(str(one.url))]
+
+    def found(self, first: Any = None) -> list[tuple[Any, str, Callable[[Path], Checkpoint]]]:
+        """Return every candidate for a restore."""
+        if not self._look:
+            return []
+        found: list[tuple[Any, str, Callable[[Path], Checkpoint]]] = []
+        for url in self._prefixes():
+            found.append(((*disk.age(url.rpartition("/")[2]), 0.0), url, partial(self.fetch, url)))
+        return found
+
+    def fetch(self, url: str, folder: Path) -> Checkpoint:
+        """Copy a checkpoint below a folder, check it on the way, and return it.
+
+        :raises DamagedCheckpointError: the checkpoint is incomplete or differs from what was written
+        """
+        described = self._read(url)
+        target = folder / url.rpartition("/")[2]
+        target.mkdir(parents=True, exist_ok=True)
+        for name, expected in described.metadata["files"].items():
+            found = self._download(f"{url}/{name}", target / name)
+            if found != expected:
+                raise DamagedCheckpointError(f"{url}: {name} differs from what was written")
+        return disk.parse(self._metadata(url), target, url)
+
+    # -- single objects --------------------------------------------------------------------------------------------
+
+    def _upload(self, url: str, value: Any) -> dict[str, Any]:
+        file = self.fs.open(url, "wb", block_size=BLOCK_BYTES)
+        try:
+            description = disk.dump(value, file)
+        except BaseException:
+            # Closing would create an object from the data written so far.
+            with contextlib.suppress(Exception):
+                file.discard()
+            file.closed = True
+            raise
+        file.close()
+        return description
+
+    def _download(self, url: str, path: Path) -> dict[str, Any]:
+        digest, size = hashlib.sha256(), 0
+        try:
+            source = self.fs.open(url, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
+            with source, open(path, "wb") as file:
+                while chunk := source.read(BLOCK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    file.write(chunk)
+        except FileNotFoundError as error:
+            raise DamagedCheckpointError(f"{url} is missing") from error
+        return {"size_bytes": size, "sha256": digest.hexdigest()}
+
+    def _read(self, url: str) -> Checkpoint:
+        return disk.parse(self._metadata(url), Path(url.rpartition("/")[2]), url)
+
+    def _metadata(self, url: str) -> bytes:
+        try:
+            return bytes(self.fs.cat_file(f"{url}/{disk.METADATA}", start=0, end=disk.METADATA_LIMIT_BYTES + 1))
+        except FileNotFoundError as error:
+            raise DamagedCheckpointError(f"{url} has no {disk.METADATA}") from error
+        except Exception as error:
+            raise CheckpointError(f"The checkpoint {url} cannot be read: {_words(error)}") from error
+
+    def remove(self, url: str) -> bool:
+        """Delete a checkpoint, its metadata first, so that a partly deleted one does not look intact."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(f"{url}/{disk.METADATA}")
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm(url, recursive=True)
+        except Exception as error:
+            log.warning("Checkpoint %s is no longer needed but cannot be removed: %s", url, _words(error))
+            return False
+        return True
+
+    def _names(self) -> Iterator[str]:
+        try:
+            entries = self.fs.ls(self.root, detail=False)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise CheckpointError(f"The checkpoints at {self.root} cannot be listed: {_words(error)}") from error
+        for entry in entries:
+            name = str(entry).rstrip("/").rpartition("/")[2]
+            if name.startswith("step-"):
+                yield name
+
+    def _prefixes(self) -> list[str]:
+        return [f"{self.root}/{name}" for name in self._names()]
+
+
+def _words(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,265 @@
+"""Save and restore a trial: the running program on one side, a storage of checkpoints on the other."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint import disk, rank_states, storage, warm_start
+from airflow_provider_dtrain.train.checkpoint.async_writer import Background
+from airflow_provider_dtrain.train.checkpoint.prepared import Prepared
+from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
+from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.process import seeding
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.heartbeat import CHECKPOINT, HERE
+
+log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes and reads the checkpoints of one trial.
+
+    Rank 0 writes. Data that only another rank has (random states, gradients of an unfinished group, states of prepared
+    objects that differ between the ranks) is sent to it. On restore, the other ranks get the files from rank 0, so a
+    checkpoint needs to be on one host only.
+
+    :param where: folder or URL for checkpoints
+    :param look: True: ``restore`` may read it; False: it is a folder of this run alone
+    """
+
+    def __init__(
+        self, env: Environment, distributed: Distributed, writer: EventWriter, prepared: Prepared, progress: Progress,
+        gradients: Gradients, *, where: Path | str, look: bool, seed: int,
+    ) -> None:  # fmt: skip
+        self._env, self._distributed, self._writer = env, distributed, writer
+        self._prepared, self._progress, self._gradients, self._seed = prepared, progress, gradients, seed
+        self._storage_config = env.config.get("checkpoint_storage") or {}
+        self.policy = _policy(env.config)
+        self._snapshots, self._background, self._swept = Snapshots(), Background(), False
+        #: Rank 0 alone reads and writes.
+        self._storage: storage.Storage | None = None
+        if distributed.get_rank() == 0 and self.policy["keep"] != "none":
+            self._storage = storage.open_storage(where, self._storage_config, look=look)
+        #: The newest checkpoint that this process wrote or restored; rank 0 only.
+        self.latest: disk.Checkpoint | None = None
+
+    # -- saving ----------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
+        """Copy the state and write it in the background. Return its path or URL on rank 0, None elsewhere.
+
+        Waits for the previous save, so that memory holds at most one copy. Called by all ranks.
+
+        :param counters: numbers of the training loop that a resumed run needs
+        :param facts: JSON for the metadata
+        :raises CheckpointError: the state cannot be saved, or the previous save failed
+        """
+        if self.policy["keep"] == "none":
+            return None
+        with HERE.at(CHECKPOINT):
+            return self._save(step, counters, facts)
+
+    def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
+        self.finish()
+        self._prepared.refuse_sharded()
+        others = self._prepared.other_states()
+        apart = rank_states.gather(self._distributed, others)
+        ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
+        if ranks is None or self._storage is None:
+            return None
+        state = {
+            **self._prepared.state(others),
+            "gradients": self._gradients.state_dict(),
+            "progress": self._progress.state(),
+            "counters": dict(counters),
+        }
+        contents = {disk.STATE: state, disk.RNG: [rng for rng, _ in ranks]}
+        if any(pending for _, pending in ranks):
+            contents[disk.PENDING] = [pending for _, pending in ranks]
+        if apart is not None and any(apart):
+            contents[disk.OTHERS] = apart
+        taken = self._snapshots.take(contents)
+        where = self._storage.reserve(step)
+        known = {**self._facts(), **facts}
+        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, where, step, taken, known))
+        return where
+
+    def finish(self) -> None:
+        """Wait until every checkpoint is on disk.
+
+        :raises CheckpointError: the last one could not be written; older ones still exist
+        """
+        with HERE.at(CHECKPOINT):
+            self._background.wait()
+
+    def settle(self) -> None:
+        """Wait until no save is running. Log a failure instead of raising it."""
+        try:
+            self.finish()
+        except Exception as error:
+            log.error("%s", error)
+
+    def _write(self, target: storage.Storage, where: Any, step: int, contents: Mapping[str, Any],
+               facts: Mapping[str, Any]) -> None:  # fmt: skip
+        """Write the checkpoint, prune, and write the event. Runs in the background."""
+        if not self._swept:
+            target.sweep()
+            self._swept = True
+        written = target.write(where, step, contents, facts)
+        self.latest = written
+        removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
+        self._writer.write(
+            "checkpoint",
+            {
+                "step": step,
+                "path": self._shown(written.url or written.path),
+                "size_bytes": written.size_bytes,
+                "sha256": written.sha256,
+                "metrics": dict(written.metrics),
+                "removed": [self._shown(path) for path in removed],
+            },
+            sync=True,
+        )
+
+    # -- restoring -------------------------------------------------------------------------------------------------
+
+    def restore(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Load the newest intact checkpoint. Return its metadata and counters, both empty without one.
+
+        Without a checkpoint, the weights of the source checkpoint are loaded, if the configuration names one. Called by
+        all ranks, after everything is prepared.
+        """
+        self.finish()
+        with HERE.at(CHECKPOINT), self._scratch() as scratch:
+            found = self._find(scratch) if self._distributed.get_rank() == 0 else None
+            metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
+            if metadata is None:
+                self._warm_start(scratch)
+                return {}, {}
+            state = self._everywhere(found, disk.STATE)
+            rng = self._everywhere(found, disk.RNG)
+            pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
+            apart = self._everywhere(found, disk.OTHERS) if disk.OTHERS in metadata["files"] else None
+        warm_start.refuse_other_models(self._prepared.models, state.get("models", []), f"step {metadata['step']}")
+        warm_start.refuse_other_optimizers(
+            self._prepared.optimizers, state.get("optimizers", []), f"step {metadata['step']}"
+        )
+        if apart is not None:
+            state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
+        self._prepared.load(state)
+        self._progress.load(state["progress"])
+        if state.get("gradients") is not None:
+            self._gradients.load_state_dict(state["gradients"])
+        if pending is not None:
+            self._gradients.load_rank_states(pending)
+        self._restore_rng(rng, metadata["step"])
+        self.latest = found
+        if found:
+            log.info("Restored the checkpoint of step %d from %s.", found.step, found.where)
+        return metadata, state["counters"]
+
+    def shown_latest(self) -> str | None:
+        """Return the path of the newest checkpoint as events show it, or None."""
+        return self._shown(self.latest.url or self.latest.path) if self.latest else None
+
+    def _find(self, scratch: Path) -> disk.Checkpoint | None:
+        first = self._env.latest_checkpoint
+        if self._storage is not None:
+            found = storage.candidates(self._storage, first, self._storage_config)
+        elif first is not None:
+            found = storage.elsewhere(first, self._storage_config)
+        else:
+            found = []
+        return disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
+
+    def _warm_start(self, scratch: Path) -> None:
+        """Load the weights of the source checkpoint, if the configuration names one."""
+        source = self._env.source_checkpoint
+        if source is None:
+            return
+        found = None
+        if self._distributed.get_rank() == 0:
+            read = storage.reader(source, self._storage_config)
+            try:
+                found = read(scratch)
+            except disk.DamagedCheckpointError as error:
+                raise CheckpointError(
+                    f"The source checkpoint {source} is damaged ({error}). Set searcher.source_checkpoint to another "
+                    "one."
+                ) from error
+        state = self._everywhere(found, disk.STATE)
+        warm_start.load_weights(self._prepared.models, state.get("models", []), str(source))
+        if found:
+            log.info("Started from the weights of %s (step %d); all other state is new.", source, found.step)
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Yield a temporary folder for copies of checkpoints from elsewhere. It is removed at the end."""
+        root = self._env.run_dir
+        folder = Path(tempfile.mkdtemp(prefix="dtrain-restore-", dir=str(root) if root is not None else None))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _everywhere(self, found: disk.Checkpoint | None, name: str) -> Any:
+        content = (found.path / name).read_bytes() if found else None
+        return load_bytes(self._distributed.broadcast_bytes(content))
+
+    def _restore_rng(self, states: list[Any], step: int) -> None:
+        rank, size = self._distributed.get_rank(), self._distributed.get_size()
+        if len(states) == size:
+            seeding.apply(states[rank])
+            return
+        if rank == 0:
+            log.info("The checkpoint has random states of %d ranks, and this run has %d: random streams are derived "
+                     "anew from the seed, the rank and the step.", len(states), size)  # fmt: skip
+        seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
+
+    def _facts(self) -> dict[str, Any]:
+        import torch
+
+        return {
+            "run": self._env.run,
+            "trial_id": self._env.trial_id,
+            "attempt": self._env.attempt,
+            "world_size": self._distributed.get_size(),
+            "torch": torch.__version__,
+            "written_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+        }
+
+    def _shown(self, where: Path | str) -> str:
+        """Return a path relative to the run folder if it is inside it, else unchanged."""
+        root = self._env.run_dir
+        if isinstance(where, Path) and root is not None and root in where.parents:
+            return str(where.relative_to(root))
+        return str(where)
+
+
+def _policy(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what to keep while the trial runs: ``keep`` (best, all or none), and the configured numbers and metric.
+
+    It keeps more than the end result needs: an experiment's best are among its trials' best, and a restart needs the
+    latest.
+    """
+    stored, searcher = config.get("checkpoint_storage") or {}, config.get("searcher") or {}
+    best = max(stored.get("save_trial_best", 1), stored.get("save_experiment_best", 0))
+    return {
+        "keep": config.get("checkpoint_policy") or "best",
+        "metric": searcher.get("metric"),
+        "smaller_is_better": searcher.get("smaller_is_better", True),
+        "save_trial_best": best,
+        "save_trial_latest": max(1, stored.get("save_trial_latest", 1)),
+    }

@@ -1,0 +1,119 @@
+"""Storage of a trial's checkpoints: a folder on this host, or a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_dtrain.train.checkpoint import disk, retention
+from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
+
+
+class Storage(Protocol):
+    """Keeps complete checkpoints only. One process at a time uses it, in any of its threads."""
+
+    def sweep(self) -> None:
+        """Remove the unfinished data of a killed process."""
+
+    def reserve(self, step: int) -> Any:
+        """Return the path or URL that the next checkpoint of this step will have."""
+
+    def write(self, where: Any, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
+        """Write a checkpoint. Return it once it is complete and durable.
+
+        :param where: return value of :meth:`reserve`
+        :param contents: file name -> object that ``torch.save`` writes
+        :raises CheckpointError: the storage rejects the write; no older checkpoint is lost
+        """
+
+    def prune(self, policy: Mapping[str, Any]) -> list[Any]:
+        """Delete the checkpoints that the policy does not keep. Return the deleted paths or URLs."""
+
+    def found(self, first: Any = None) -> list[tuple[Any, str, Callable[[Path], Checkpoint]]]:
+        """Return every candidate for a restore: sort key, name, and a function that reads and checks it.
+
+        The function takes a folder for copies.
+
+        :param first: a checkpoint elsewhere that is a candidate too
+        """
+
+
+class FolderStorage:
+    """A folder that this process can write to.
+
+    :param look: whether older checkpoints in it belong to this trial
+    """
+
+    def __init__(self, folder: Path, *, look: bool = True) -> None:
+        self.folder, self._look = folder, look
+
+    def sweep(self) -> None:
+        """Remove the unfinished data of a killed process."""
+        retention.sweep(self.folder)
+
+    def reserve(self, step: int) -> Path:
+        """Return the path that the next checkpoint of this step will have."""
+        return disk.free_name(self.folder, step)
+
+    def write(self, where: Path, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
+        """Write a checkpoint. Return it once it is complete and on disk."""
+        return disk.write(self.folder, step, contents, facts, final=where)
+
+    def prune(self, policy: Mapping[str, Any]) -> list[Path]:
+        """Delete the checkpoints that the policy does not keep. Return the deleted folders."""
+        return retention.prune(self.folder, policy)
+
+    def found(self, first: Path | None = None) -> list[tuple[Any, str, Callable[[Path], Checkpoint]]]:
+        """Return every candidate for a restore."""
+        paths = disk.around([self.folder] if self._look else [], first)
+        return [(disk.order(path), str(path), partial(_whole, path)) for path in paths]
+
+
+def _whole(path: Path, _: Path) -> Checkpoint:
+    return disk.whole(path)
+
+
+def is_url(text: Any) -> bool:
+    """Return whether a text is a URL, which fsspec reaches."""
+    return isinstance(text, str) and "://" in text
+
+
+def open_storage(where: Path | str, config: Mapping[str, Any], *, look: bool) -> Storage:
+    """Return the storage at a path or URL.
+
+    :param config: ``checkpoint_storage`` of the configuration, for credentials
+    """
+    if not is_url(where):
+        return FolderStorage(Path(where), look=look)
+    from airflow_provider_dtrain.train.checkpoint.bucket import RemoteStorage
+
+    return RemoteStorage(str(where), config, look=look)
+
+
+def candidates(storage: Storage, first: Path | str | None, config: Mapping[str, Any]) -> list[Any]:
+    """Return the candidates for a restore: those in the storage, and those beside a checkpoint elsewhere.
+
+    :param first: path or URL of the latest checkpoint that the control side knows
+    """
+    if isinstance(storage, FolderStorage) and not is_url(first):
+        return storage.found(Path(first) if first is not None else None)
+    return [*storage.found(), *(elsewhere(first, config) if first is not None else [])]
+
+
+def elsewhere(first: Path | str, config: Mapping[str, Any]) -> list[Any]:
+    """Return a checkpoint and its neighbours, which may replace it."""
+    if not is_url(first):
+        return FolderStorage(Path(first).parent, look=False).found(Path(first))
+    return open_storage(str(first).rstrip("/").rpartition("/")[0], config, look=True).found()
+
+
+def reader(where: Path | str, config: Mapping[str, Any]) -> Callable[[Path], Checkpoint]:
+    """Return a function that reads and checks the checkpoint at a path or URL. It takes a folder for copies."""
+    if not is_url(where):
+        return partial(_whole, Path(where))
+    from airflow_provider_dtrain.train.checkpoint.bucket import RemoteStorage
+
+    url = str(where).rstrip("/")
+    return partial(RemoteStorage(url.rpartition("/")[0], config).fetch, url)

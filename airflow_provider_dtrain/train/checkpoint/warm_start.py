@@ -1,0 +1,79 @@
+"""Weights of another checkpoint: check that they fit, and load them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint.prepared import unwrap
+from airflow_provider_dtrain.train.errors import CheckpointError
+
+#: Names that schedulers and torch itself add to the groups of any optimizer.
+_OF_EVERY_KIND = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
+
+
+def load_weights(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Load the parameters and buffers of a checkpoint into the prepared models, and nothing else of it.
+
+    :param saved: one state per model
+    :param source: the checkpoint, for messages
+    :raises CheckpointError: the checkpoint is of other models; nothing is loaded
+    """
+    refuse_other_models(models, saved, source)
+    for model, values in zip(models, saved):
+        unwrap(model).load_state_dict(values)
+
+
+def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Raise when saved states do not fit the names and shapes of the models. Nothing is changed.
+
+    :raises CheckpointError: names the first parameter that differs
+    """
+    if len(saved) != len(models):
+        raise CheckpointError(
+            f"The checkpoint ({source}) holds {len(saved)} models, but ctx.prepare was given {len(models)}. Prepare "
+            "the same models in the same order before ctx.restore()."
+        )
+    for index, (model, values) in enumerate(zip(models, saved)):
+        difference = _first_difference(unwrap(model).state_dict(), values)
+        if difference:
+            raise CheckpointError(
+                f"The checkpoint ({source}) is of another model: models[{index}] ({type(unwrap(model)).__name__}), "
+                f"{difference}. Nothing was loaded, and no checkpoint is lost. Build the model with the "
+                "hyperparameters that it was trained with, or start without this checkpoint."
+            )
+
+
+def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Raise when saved states are of other optimizers, because torch would load them and fail in the next step.
+
+    :raises CheckpointError: names the optimizer and what it lacks
+    """
+    for index, (optimizer, values) in enumerate(zip(optimizers, saved)):
+        known = {name for group in values.get("param_groups", ()) for name in group}
+        missing, strange = set(optimizer.defaults) - known, known - set(optimizer.defaults) - _OF_EVERY_KIND
+        # A difference on one side only is another version of torch.
+        if known and missing and strange:
+            raise CheckpointError(
+                f"The checkpoint ({source}) is of another optimizer: optimizers[{index}] is "
+                f"{type(optimizer).__name__}, and the checkpoint has {', '.join(sorted(strange))} "
+                f"instead of {', '.join(sorted(missing))}. No checkpoint is lost. Build the optimizer that it was "
+                "trained with, or take its weights alone with searcher.source_checkpoint."
+            )
+
+
+def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
+    """Return a description of the first difference, in the order of the model, or None."""
+    for name, value in mine.items():
+        if name not in saved:
+            return f"parameter {name} has shape {_shape(value)} here and is not in the checkpoint"
+        if _shape(value) != _shape(saved[name]):
+            return f"parameter {name} has shape {_shape(value)} here and {_shape(saved[name])} in the checkpoint"
+    for name, value in saved.items():
+        if name not in mine:
+            return f"parameter {name} has shape {_shape(value)} in the checkpoint and is not in the model"
+    return None
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.shape) if hasattr(value, "shape") else None

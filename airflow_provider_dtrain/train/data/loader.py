@@ -1,0 +1,326 @@
+"""Data loading: the samples of each rank, and the position of the trial in an epoch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
+from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.process.seeding import derive, seed_everything
+from airflow_provider_dtrain.train.reports.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.reports.timings import Timings
+
+
+@dataclass
+class Pass:
+    """Position of one loader in its data in one epoch."""
+
+    #: Samples handed out so far, all ranks together.
+    samples: int = 0
+    finished: bool = False
+
+
+@dataclass
+class Progress:
+    """Position of the trial in the data, part of every checkpoint.
+
+    A checkpoint taken while every pass of the epoch is finished counts that epoch as done.
+    """
+
+    epoch: int = 0
+    passes: list[Pass] = field(default_factory=list)
+    #: Passes of a restored checkpoint that no loader has resumed yet.
+    restored: list[Pass] = field(default_factory=list)
+    #: True inside ``ctx.epochs``.
+    in_epochs: bool = False
+    #: True in the last epoch of ``ctx.epochs``.
+    last_epoch: bool = False
+    #: ``ctx.loader`` was used. Without it, the position of training within an epoch is unknown.
+    has_loader: bool = False
+    #: Without ``ctx.loader``: the current epoch counts as done, because it has validated or its loop body has ended.
+    is_whole: bool = False
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start an epoch. Positions restored for it stay valid."""
+        if epoch != self.epoch:
+            self.restored = []
+        self.epoch, self.passes, self.in_epochs, self.is_whole = epoch, [], True, False
+
+    def begin_pass(self) -> Pass:
+        """Return the next pass, at its restored position if there is one.
+
+        Outside ``ctx.epochs``, every pass is its own epoch.
+        """
+        if not self.in_epochs and self.passes:
+            self.begin_epoch(self.epoch + 1)
+            self.in_epochs = False
+        index = len(self.passes)
+        current = self.restored[index] if index < len(self.restored) else Pass()
+        self.passes.append(current)
+        return current
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as plain numbers."""
+        if self.is_whole and not self.has_loader:
+            return {"epoch": self.epoch + 1, "passes": []}
+        pending = self.restored[len(self.passes) :]
+        passes = [[p.samples, p.finished] for p in [*self.passes, *pending]]
+        return {"epoch": self.epoch, "passes": passes}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore a saved position."""
+        passes = [Pass(samples, finished) for samples, finished in state["passes"]]
+        if passes and all(p.finished for p in passes):
+            self.epoch, self.restored = state["epoch"] + 1, []
+        else:
+            self.epoch, self.restored = state["epoch"], passes
+        self.passes = []
+
+
+def permutation(length: int, seed: int, epoch: int) -> list[int]:
+    """Return the order of all samples in one epoch, the same on every rank and with any number of slots."""
+    import torch
+
+    generator = torch.Generator().manual_seed(derive(seed, "shuffle", epoch))
+    order: list[int] = torch.randperm(length, generator=generator).tolist()
+    return order
+
+
+def rank_batches(
+    order: Sequence[int], *, start: int, per_slot: int, rank: int, size: int, drop_last: bool
+) -> Iterator[list[int]]:
+    """Yield this rank's part of each global batch.
+
+    Global batch ``b`` is ``order[b*G : (b+1)*G]`` with ``G = per_slot * size``, cut into one piece per rank, so the
+    ranks together see the samples of one process with the same global batch. A smaller last batch is divided evenly.
+    At most ``size - 1`` samples from the start of the order fill it up, so that every rank takes the same steps.
+
+    :param order: all samples of the epoch
+    :param start: number of samples that were handed out before, all ranks together
+    :param drop_last: drop a smaller last batch
+    """
+    whole = per_slot * size
+    for begin in range(start, len(order), whole):
+        batch = order[begin : begin + whole]
+        if len(batch) < whole:
+            if drop_last:
+                return
+            missing = -len(batch) % size
+            batch = [*batch, *(order[i % len(order)] for i in range(missing))]
+        share = len(batch) // size
+        yield list(batch[rank * share : (rank + 1) * share])
+
+
+class Loader:
+    """One epoch of training data for one rank, from the restored position on.
+
+    Iterate it once per epoch. Samples are shuffled by the trial's seed and the number of the epoch.
+    """
+
+    def __init__(
+        self, dataset: Any, progress: Progress, *, seed: int, rank: int, size: int, per_slot: int, shuffle: bool,
+        drop_last: bool, max_batches: int | None, options: dict[str, Any], timings: Timings | None = None,
+        on_last: Callable[[], None] | None = None, leaves: Callable[[], bool] | None = None,
+    ) -> None:  # fmt: skip
+        refuse_loader(dataset, options, "ctx.loader")
+        if not hasattr(dataset, "__len__"):
+            raise SetupError(
+                f"{type(dataset).__name__} has no length, so it cannot be sharded by index. Use a map-style dataset, "
+                "or shard an iterable one by ctx.distributed.get_rank() in your own loader."
+            )
+        refuse_empty(dataset, "training")
+        self.dataset, self._progress, self._seed = dataset, progress, seed
+        self._rank, self._size, self._per_slot = rank, size, per_slot
+        self._shuffle, self._drop_last, self._max_batches = shuffle, drop_last, max_batches
+        self._options, self._timings = options, timings or Timings()
+        #: Called before the last batch of the last epoch is handed out.
+        self._on_last = on_last
+        #: Whether the epoch must end before its next batch. Called inside ``ctx.epochs`` only.
+        self._leaves = leaves if progress.in_epochs else None
+        if max_batches is not None and max_batches < 1:
+            raise EmptyLoaderError(
+                f"max_batches must be 1 or more, got {max_batches}: no batch is left. Leave it out to take all data."
+            )
+        if not len(self):
+            raise EmptyLoaderError(
+                f"The training data has {len(dataset)} samples, a global batch takes {per_slot * size}, and drop_last "
+                "drops smaller ones: no batch is left. Use drop_last=False or a smaller batch size."
+            )
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch."""
+        whole, length = self._per_slot * self._size, len(self.dataset)
+        count = length // whole if self._drop_last else -(-length // whole)
+        return count if self._max_batches is None else min(count, self._max_batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        current = self._progress.begin_pass()
+        if current.finished:
+            return
+        loader = self._torch_loader(current.samples)
+        left = len(loader)
+        HERE.now = DATA
+        for batch in self._timings.batches(loader):
+            HERE.now = COMPUTE
+            if left == 1 and self._on_last is not None and self._progress.last_epoch:
+                self._on_last()
+            left -= 1
+            # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
+            current.samples += self._per_slot * self._size
+            yield batch
+            if left and self._leaves is not None and self._leaves():
+                return
+            HERE.now = DATA
+        HERE.now = COMPUTE
+        current.finished = True
+
+    def _torch_loader(self, start: int) -> Any:
+        epoch, length = self._progress.epoch, len(self.dataset)
+        order: Sequence[int] = permutation(length, self._seed, epoch) if self._shuffle else range(length)
+        if self._max_batches is not None:
+            order = order[: self._max_batches * self._per_slot * self._size]
+        batches = rank_batches(
+            order, start=start, per_slot=self._per_slot, rank=self._rank, size=self._size, drop_last=self._drop_last
+        )
+        return torch_loader(
+            self.dataset, list(batches), derive(self._seed, "loader", epoch, self._rank),
+            start // (self._per_slot * self._size), self._options,
+        )  # fmt: skip
+
+
+def refuse_loader(dataset: Any, options: Mapping[str, Any], call: str) -> None:
+    """Raise when a script passes a data loader, or an option that would choose the samples.
+
+    :param call: name of the method, for the message
+    :raises SetupError: says what to pass instead
+    """
+    import torch.utils.data as torch_data
+
+    if isinstance(dataset, torch_data.DataLoader):
+        kept = ", ".join(f"{name}=..." for name in ("num_workers", "collate_fn"))
+        raise SetupError(
+            f"{call} takes a data set, got a {type(dataset).__name__}. Pass its data set and its options: "
+            f"{call}(loader.dataset, batch_size=..., {kept}). A loader with a sampler of its own works in a trial "
+            "class, or in a loop over it without ctx.loader."
+        )
+    if isinstance(dataset, torch_data.IterableDataset):
+        raise SetupError(
+            f"{call} takes a map-style data set, got the iterable {type(dataset).__name__}, which has no indices to "
+            "shard by. Give each rank its part (ctx.distributed.get_rank()) in your own loader."
+        )
+    refused = sorted({"sampler", "batch_sampler", "generator"} & set(options))
+    if refused:
+        raise SetupError(
+            f"{call} chooses the samples of each rank itself, got {', '.join(refused)}. Remove the option; "
+            "shuffle=False keeps the order of the data set. A loader with a sampler of its own works in a trial class."
+        )
+
+
+def refuse_empty(dataset: Any, what: str) -> None:
+    """Raise when a data set has no samples.
+
+    :param what: ``training`` or ``validation``
+    :raises EmptyLoaderError: the data set is empty
+    """
+    if hasattr(dataset, "__len__") and not len(dataset):
+        raise EmptyLoaderError(
+            f"The {what} data has no samples: len({type(dataset).__name__}) is 0. Check its path and its filter."
+        )
+
+
+class SeededBatches:
+    """Data set that seeds random generators anew for each batch: those that it holds, and in a worker the global ones.
+
+    All other attributes are those of the data set, also when a ``worker_init_fn`` sets them.
+
+    :param dataset: map-style
+    :param seed: seed of this rank and epoch
+    :param in_worker: False: the batches are made in the process that trains, whose global generators a checkpoint holds
+    """
+
+    def __init__(self, dataset: Any, seed: int, *, in_worker: bool = True) -> None:
+        # Names that the data set does not have itself.
+        self.__dict__.update(
+            _dtrain_dataset=dataset, _dtrain_seed=seed, _dtrain_in_worker=in_worker, _dtrain_held=None
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._dtrain_dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dtrain_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._dtrain_dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dtrain_dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dtrain_dataset, name)
+
+    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
+        number, *samples = indices
+        with self._dtrain_seeded(number):
+            fetch = getattr(self._dtrain_dataset, "__getitems__", None)
+            return fetch(samples) if fetch is not None else [self._dtrain_dataset[index] for index in samples]
+
+    def __getitem__(self, numbered: tuple[int, Any]) -> Any:
+        number, index = numbered
+        with self._dtrain_seeded(number):
+            return self._dtrain_dataset[index]
+
+    def _dtrain_seeded(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager in which the generators are seeded for the batch of this number."""
+        if self._dtrain_held is None:
+            # Searched in the worker, after a worker_init_fn that may set generators.
+            held = HeldGenerators(self._dtrain_dataset)
+            self.__dict__["_dtrain_held"] = held, SeedPlan.agreed([held.digests()])
+        held, plan = self._dtrain_held
+        seed = derive(self._dtrain_seed, number)
+        if self._dtrain_in_worker:
+            seed_everything(seed)
+        return held.seeded(seed, plan)
+
+
+def torch_loader(
+    dataset: Any, batches: list[Any], seed: int, first: int, options: Mapping[str, Any], *, collates: bool = True
+) -> Any:
+    """Return a DataLoader over the given batches that draws no number from the rank's own generators.
+
+    In loader workers, and from generators that the data set holds, each batch has its own random numbers, so that
+    augmentation is the same in a run that resumed in the middle of an epoch.
+
+    :param batches: indices of each batch
+    :param seed: seed of this rank and epoch
+    :param first: number of the first batch in its epoch
+    :param options: options of ``torch.utils.data.DataLoader``
+    :param collates: False: each entry of ``batches`` is one index, for which the data set returns a whole batch
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    if options.get("num_workers") or HeldGenerators(dataset):
+        dataset = SeededBatches(dataset, seed, in_worker=bool(options.get("num_workers")))
+        numbered = enumerate(batches, first)
+        batches = [[number, *batch] for number, batch in numbered] if collates else list(numbered)
+    # Its own generator: the default one would lose a number per iterator, so a resumed run would differ.
+    generator = torch.Generator().manual_seed(seed)
+    if not collates:
+        return DataLoader(dataset, batch_size=None, sampler=batches, generator=generator, **options)
+    return DataLoader(dataset, batch_sampler=batches, generator=generator, **options)
+
+
+def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:
+    """Return a DataLoader over this rank's samples, in order. Each sample is on exactly one rank."""
+    refuse_loader(dataset, options, "ctx.validation_loader")
+    refuse_empty(dataset, "validation")
+    import torch
+    from torch.utils.data import DataLoader, Subset
+
+    shard = Subset(dataset, range(rank, len(dataset), size))
+    # Its own generator, so that validation does not change the training after it.
+    generator = torch.Generator().manual_seed(0)
+    return DataLoader(shard, batch_size=per_slot, shuffle=False, generator=generator, **options)

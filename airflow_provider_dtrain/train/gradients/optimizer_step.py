@@ -1,0 +1,346 @@
+"""Gradients: from a loss to an optimizer step, as ``optimizations`` of the configuration says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint.prepared import DEFAULT_BUCKET_MIB, wrap
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.gradients import aggregation
+from airflow_provider_dtrain.train.gradients.aggregation import Group
+from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
+from airflow_provider_dtrain.train.gradients.compression import Compression
+from airflow_provider_dtrain.train.gradients.precision import LossScale, Precision
+from airflow_provider_dtrain.train.reports.heartbeat import BACKWARD, COMPUTE, HERE
+
+log = logging.getLogger(__name__)
+
+#: Fields that :class:`Gradients` implements, with their defaults. Reports implement average_training_metrics.
+DEFAULTS: Mapping[str, Any] = {
+    "aggregation_frequency": 1,
+    "average_aggregated_gradients": True,
+    "gradient_compression": False,
+    "tensor_fusion_threshold": DEFAULT_BUCKET_MIB,
+    "auto_tune_tensor_fusion": False,
+    "mixed_precision": "none",
+}
+
+
+class Gradients:
+    """Backward passes and optimizer steps of one rank's models and optimizers.
+
+    With ``aggregation_frequency`` k, each optimizer steps on every k-th of its batches. Groups of k continue from one
+    epoch into the next. Only the k-th batch exchanges gradients, those of the whole group at once.
+
+    :param optimizations: section ``optimizations`` of the configuration; empty off-cluster
+    """
+
+    def __init__(self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any]) -> None:
+        given = {name: optimizations.get(name) for name in DEFAULTS}
+        chosen = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
+        self._distributed, self._device = distributed, device
+        #: Fields that differ from their defaults.
+        self.changed = [name for name, value in chosen.items() if value != DEFAULTS[name]]
+        self._every = int(chosen["aggregation_frequency"])
+        self._average = bool(chosen["average_aggregated_gradients"])
+        self._bucket_mib = chosen["tensor_fusion_threshold"]
+        rank, size = distributed.get_rank(), distributed.get_size()
+        self._compression = Compression(chosen["gradient_compression"], size=size, rank=rank)
+        self._precision = Precision(chosen["mixed_precision"], device)
+        scaler = self._precision.scaler()
+        self._loss_scale = LossScale(scaler) if scaler is not None else None
+        tunes = chosen["auto_tune_tensor_fusion"] and size > 1
+        self._tuner = FusionTuner(distributed, device, self._bucket_mib) if tunes else None
+        #: DistributedDataParallel models.
+        self._models: list[Any] = []
+        self._groups: dict[int, Group] = {}
+        self._waiting = aggregation.Waiting()
+        self._backwards, self._stepped, self._warned = 0, False, False
+        self._last = self._boundary = False
+        #: Activity of a rank in a backward pass. A single rank waits for no other rank.
+        self._in_backward = BACKWARD if size > 1 else COMPUTE
+        self.plain = self._is_plain()
+
+    # -- one batch -------------------------------------------------------------------------------------------------
+
+    def wrap_model(self, model: Any, *, find_unused_parameters: bool = False) -> Any:
+        """Return the model on its device, in DistributedDataParallel when there are several ranks.
+
+        :raises SetupError: the compression does not work over the ranks' backend
+        """
+        self._precision.wrap_forward(model)
+        wrapped = wrap(
+            model, device=self._device, size=self._distributed.get_size(), bucket_mib=self._bucket_mib,
+            find_unused_parameters=find_unused_parameters,
+        )  # fmt: skip
+        if wrapped is not model:
+            self._compression.install(wrapped)
+            self._models.append(wrapped)
+            if self._tuner is not None:
+                self._tuner.add_model(wrapped, find_unused_parameters=find_unused_parameters)
+            for group in self._groups.values():
+                group.link(self._models)
+            self._set_exchange()
+        return wrapped
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Add an optimizer. Checkpoints identify unfinished groups by the order of these calls."""
+        if id(optimizer) in self._groups:
+            return
+        group = Group(optimizer)
+        group.link(self._models)
+        # An optimizer of a second training in the same program is independent of the last batch of the first one.
+        group.closed = any(other.closed for other in self._groups.values())
+        self._groups[id(optimizer)] = group
+        self._give_restored()
+
+    def backward(self, loss: Any, **options: Any) -> None:
+        """Compute gradients. On the last batch of a group, they are averaged over the ranks.
+
+        :param options: options of ``Tensor.backward``
+        :raises SetupError: the gradients of an unfinished group were cleared
+        """
+        self._backwards += 1
+        HERE.now = self._in_backward
+        if self.plain:
+            if options:
+                loss.backward(**options)
+            else:
+                loss.backward()
+            HERE.now = COMPUTE
+            return
+        for group in self._groups.values():
+            group.check_not_cleared()
+        self._boundary = self._at_boundary()
+        if self._loss_scale is not None:
+            self._settle_scale()
+            loss = self._loss_scale.scaler.scale(loss)
+        if self._tuner is not None and self._boundary and self._models:
+            self._tuner.backward(loss, **options)
+        else:
+            loss.backward(**options)
+        HERE.now = COMPUTE
+
+    def step(
+        self, optimizer: Any, *, clip_grad_norm: float | None = None,
+        clip_grads: Callable[[list[Any]], Any] | None = None, zero_grad: bool = True, flush: bool = False,
+    ) -> tuple[bool, Any]:  # fmt: skip
+        """Take an optimizer step if one is due. Return whether it was taken, and the norm before clipping.
+
+        :param clip_grad_norm: largest norm of all gradients of this optimizer together
+        :param clip_grads: called with the parameters; changes their gradients in place
+        :param zero_grad: clear the gradients after a step
+        :param flush: end the group here: exchange gradients that are not exchanged yet, and step if there are any
+        """
+        if not self._stepped:
+            self._begin()
+        if self.plain and not flush:
+            norm = None
+            if clip_grad_norm is not None or clip_grads is not None:
+                norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+            optimizer.step()
+            if zero_grad:
+                optimizer.zero_grad()  # sets to None since torch 2.0; an argument costs 0.1 µs
+            return True, norm
+        return self._step_group(optimizer, clip_grad_norm, clip_grads, zero_grad, flush)
+
+    @property
+    def is_boundary(self) -> bool:
+        """True when the step of the latest :meth:`backward`'s batch is taken."""
+        return self.plain or self._boundary
+
+    def announce_last(self) -> None:
+        """Mark the batch that begins now as the last of training. It ends its group. Called by all ranks."""
+        self._last = True
+        for group in self._groups.values():
+            group.closed = False
+        self._set_exchange()
+
+    def autocast(self) -> Any:
+        """Return a context manager for computations outside a model's forward pass, with the same precision."""
+        return self._precision.autocast()
+
+    @property
+    def scaler(self) -> Any:
+        """The ``torch.amp.GradScaler`` of ``mixed_precision: fp16``, else None."""
+        return self._loss_scale.scaler if self._loss_scale is not None else None
+
+    # -- checkpoints and the end -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that is the same on all ranks: batches in each unfinished group, and the loss scale."""
+        self._settle_scale()
+        scaler = self._loss_scale.scaler.state_dict() if self._loss_scale is not None else None
+        return {"counts": [group.count for group in self._groups.values()], "scaler": scaler}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`state_dict` returned. Called after everything is prepared."""
+        if self._loss_scale is not None and state.get("scaler"):
+            self._loss_scale.scaler.load_state_dict(state["scaler"])
+        self._waiting.counts = list(state.get("counts") or ())
+        self._give_restored()
+
+    def rank_state(self) -> dict[str, Any] | None:
+        """Return copies of this rank's gradients of unfinished groups, or None if there are none."""
+        self._settle_scale()
+        if not any(group.count for group in self._groups.values()):
+            return None
+        return {"gradients": [group.gradients() if group.count else [] for group in self._groups.values()]}
+
+    def load_rank_states(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+        """Restore the gradients of unfinished groups.
+
+        With the same number of ranks, each rank gets its own gradients. With another number, all ranks get the mean.
+
+        :param states: return values of :meth:`rank_state` on all ranks, in order of rank
+        """
+        held = [state for state in states if state is not None]
+        if not held:
+            return
+        rank, size = self._distributed.get_rank(), self._distributed.get_size()
+        if len(states) == size:
+            mine = states[rank]
+            self._waiting.gradients = list(mine["gradients"]) if mine else []
+        else:
+            if rank == 0:
+                log.info("The checkpoint has gradients of an unfinished group from %d ranks, and this run has %d: each "
+                         "rank resumes with their mean.", len(states), size)  # fmt: skip
+            self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
+        self._give_restored()
+
+    def look(self) -> None:
+        """Warn once about a program that steps without the library. Called at every synchronization."""
+        if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
+            self._warned = True
+            log.warning("ctx.backward was called %d times and ctx.step never: gradients add up, are never cleared, and "
+                        "schedulers do not advance. Call ctx.step(optimizer) instead of optimizer.step().",
+                        self._backwards)  # fmt: skip
+
+    def check_end(self, *, trained_before: bool) -> None:
+        """Check at the end of the program that ``optimizations`` had an effect, and that no batches are left.
+
+        :param trained_before: True: after a restored checkpoint, the program may have had nothing to train
+        :raises SetupError: names the fields that differ from their default and had no effect
+        """
+        if self.changed and not trained_before and not (self._backwards and self._stepped):
+            calls = (("ctx.backward", self._backwards), ("ctx.step", self._stepped))
+            missing = " and ".join(name for name, done in calls if not done)
+            raise SetupError(
+                f"{self._fields()} had no effect: the program never called {missing}. Call ctx.backward(loss) and "
+                "ctx.step(optimizer) instead of loss.backward() and optimizer.step(), or reset these fields to their "
+                "defaults."
+            )
+        pending = max((group.count for group in self._groups.values()), default=0)
+        if pending and self._distributed.get_rank() == 0:
+            log.warning("The last %d batches are not in the weights: their group of %d (aggregation_frequency) was not "
+                        "finished. End your own loop with ctx.step(optimizer, flush=True).",
+                        pending, self._every)  # fmt: skip
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _step_group(
+        self, optimizer: Any, clip_grad_norm: float | None, clip_grads: Callable[[list[Any]], Any] | None,
+        zero_grad: bool, flush: bool,
+    ) -> tuple[bool, Any]:  # fmt: skip
+        self.add_optimizer(optimizer)
+        group = self._groups[id(optimizer)]
+        if self.plain and not group.has_gradients():
+            return False, None
+        exchanged = self._is_due(group) and group.is_fresh(self._backwards)
+        group.count_batch(self._backwards)
+        if group.count == 0 or not (flush or self._is_due(group, 0)):
+            group.remember_probe()
+            self._set_exchange()
+            return False, None
+        if flush and not exchanged:
+            group.exchange(self._models, self._compression.all_reduce)
+        if self._average:
+            group.divide()
+        if self._loss_scale is not None:
+            taken, norm = self._scaled_step(group, clip_grad_norm, clip_grads)
+        else:
+            norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+            optimizer.step()
+            taken = True
+        if zero_grad:
+            optimizer.zero_grad(set_to_none=True)
+        group.close(last=self._last)
+        self._after_step()
+        return taken, norm
+
+    def _scaled_step(self, group: Group, clip_grad_norm: float | None, clip_grads: Any) -> tuple[bool, Any]:
+        assert self._loss_scale is not None
+        optimizer = group.optimizer
+        if not group.has_gradients():
+            return False, None
+        if self._loss_scale.has_stepped(optimizer):
+            self._settle_scale()
+        self._loss_scale.scaler.unscale_(optimizer)
+        norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+        return self._loss_scale.step(optimizer), norm
+
+    def _settle_scale(self) -> None:
+        if self._loss_scale is not None:
+            self._loss_scale.update(p for group in self._groups.values() if group.count for p in group.parameters())
+
+    def _after_step(self) -> None:
+        if self._tuner is not None:
+            self._tuner.step_done()
+            if not self._tuner.running:
+                self._tuner = None
+        self._set_exchange()
+        self.plain = self._is_plain()
+
+    def _begin(self) -> None:
+        """Check once, at the first step, that the program makes the calls that the configuration needs."""
+        self._stepped = True
+        if self.changed and not self._backwards:
+            raise SetupError(
+                f"ctx.step was called before any ctx.backward, without which {self._fields()} cannot work. Replace "
+                "loss.backward() with ctx.backward(loss)."
+            )
+
+    def _fields(self) -> str:
+        return ", ".join(f"optimizations.{name}" for name in self.changed)
+
+    def _is_plain(self) -> bool:
+        pending = any(group.count for group in self._groups.values())
+        return self._every == 1 and self._loss_scale is None and self._tuner is None and not pending
+
+    def _is_due(self, group: Group, ahead: int = 1) -> bool:
+        """Return whether the group's step is due with the batch that is ``ahead`` of those counted."""
+        return group.count + ahead >= self._every or (self._last and not group.closed)
+
+    def _at_boundary(self) -> bool:
+        if not self._groups:
+            return self._every == 1 or self._last
+        return any(self._is_due(group) for group in self._groups.values())
+
+    def _set_exchange(self) -> None:
+        """Set for each model whether its next backward pass exchanges gradients."""
+        for model in self._models:
+            groups = [group for group in self._groups.values() if model in group.models]
+            due = any(self._is_due(group) for group in groups) if groups else self._every == 1 or self._last
+            model.require_backward_grad_sync = due
+
+    def _give_restored(self) -> None:
+        for index, group in enumerate(self._groups.values()):
+            self._waiting.give(index, group)
+        self._set_exchange()
+        self.plain = self._is_plain()
+
+    @staticmethod
+    def _clip(optimizer: Any, limit: float | None, clip_grads: Callable[[list[Any]], Any] | None) -> Any:
+        if limit is None and clip_grads is None:
+            return None
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if clip_grads is not None:
+            clip_grads(parameters)
+        if limit is None:
+            return None
+        import torch
+
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)

@@ -1,0 +1,157 @@
+"""Initialization: turns a process with some environment variables into a rank that can train."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint.prepared import Prepared
+from airflow_provider_dtrain.train.checkpoint.saver import Saver
+from airflow_provider_dtrain.train.context import Context
+from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
+from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.distributed import Distributed, choose_device, join
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding
+from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.heartbeat import HERE
+from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.timings import open_timings
+from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
+from airflow_provider_dtrain.train.search.rungs import Rungs
+
+DEFAULT_TIMEOUT_S = 1800.0
+
+_live: list[Context] = []
+
+
+def init(
+    *, hparams: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
+    backend: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S, checkpoint_dir: str | Path | None = None,
+    fail_on_nan: bool = True, config: Mapping[str, Any] | None = None,
+) -> Context:  # fmt: skip
+    """Return this rank's context, joined to its process group, seeded and on its device.
+
+    The same call works as a trial, under torchrun and as ``python train.py`` (one process, no environment). Use it
+    in a ``with`` statement, once per process.
+
+    :param hparams: default hyperparameters; those of the trial override them
+    :param seed: off-cluster only, because a trial has its own. Default: ``reproducibility.experiment_seed`` of
+        ``config``, else 0
+    :param device: e.g. ``cpu``; default: the rank's GPU when one is visible
+    :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU
+    :param timeout_s: time limit of an exchange between the ranks, seconds
+    :param checkpoint_dir: off-cluster only: folder or URL such as ``s3://bucket/prefix`` that checkpoints are written
+        to and ``restore`` reads. Default: a new folder below ``checkpoints/``, so that a second start begins anew
+    :param fail_on_nan: raise NonFiniteLossError when a reported loss is NaN
+    :param config: off-cluster only: an experiment configuration. Its hyperparameters must be constants, or be given
+        in ``hparams``
+    :raises SetupError: the environment or ``config`` is not valid, or the process already has a context
+    """
+    _log_to_stderr()
+    env = Environment.read()
+    if config and not env.on_cluster:
+        config_check.check(config)
+        config_check.check_ranges(config.get("hyperparameters") or {}, {**(hparams or {}), **env.hparams})
+        env = replace(env, config=config)
+        hparams = {**constants(config.get("hyperparameters") or {}), **(hparams or {})}
+        seed = (config.get("reproducibility") or {}).get("experiment_seed") if seed is None else seed
+    if _live and not (_live[-1].closed and env.world_size == 1):
+        raise SetupError("dtrain.init() must be called once per process, and was called before. Pass its context on.")
+    failure.install(env.error_path, env.rank)
+    chosen = choose_device(env, device)
+    backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
+    distributed = join(env, backend=backend, timeout_s=timeout_s)
+    trial_seed = env.seed if env.seed is not None else seed or 0
+    if (env.config.get("reproducibility") or {}).get("deterministic"):
+        seeding.make_deterministic()
+    seeding.seed_everything(trial_seed)
+    context = _build(env, distributed, trial_seed, chosen, Hparams({**(hparams or {}), **env.hparams}),
+                     checkpoint_dir, fail_on_nan, timeout_s)  # fmt: skip
+    HERE.begin(env.run_dir, env.rank, lambda: context._batches)
+    context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
+    _live.append(context)
+    if env.on_cluster or env.world_size > 1:
+        fast_exit.install()
+    # Registered after torch was imported, so it runs before torch's own exit handlers.
+    atexit.register(context.leave)
+    return context
+
+
+def _build(
+    env: Environment, distributed: Distributed, seed: int, device: Any, hparams: Hparams,
+    checkpoint_dir: str | Path | None, fail_on_nan: bool, timeout_s: float,
+) -> Context:  # fmt: skip
+    writer, prepared, progress = EventWriter(env.events_path), Prepared(), Progress()
+    optimizations = env.config.get("optimizations") or {}
+    average = optimizations.get("average_training_metrics", True)
+    timings = open_timings(env.events_path, env.config, writer, env.rank)
+    reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan, timings=timings)
+    gradients = Gradients(distributed, device, optimizations)
+    where, look = _checkpoint_place(env, distributed, checkpoint_dir)
+    saver = Saver(env, distributed, writer, prepared, progress, gradients, where=where, look=look, seed=seed)
+    # The other ranks wait for rank 0 in an exchange, which has its own time limit.
+    patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
+    rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)
+    return Context(
+        env, distributed, writer, reporter, saver, prepared, progress, gradients, timings, rungs, hparams=hparams,
+        seed=seed, device=device,
+    )  # fmt: skip
+
+
+def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path | str, bool]:
+    """Return the folder or URL for checkpoints, and whether ``restore`` may read it."""
+    if env.checkpoint_url is not None:
+        return env.checkpoint_url, True
+    if env.checkpoint_dir is not None:
+        return env.checkpoint_dir, True
+    if env.run_dir is not None:
+        return env.run_dir / "checkpoints", True
+    if wanted is not None:
+        return (str(wanted), True) if "://" in str(wanted) else (_writable(Path(wanted).absolute(), env.rank), True)
+    started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return Path(distributed.broadcast(str(Path("checkpoints", f"{started}-{os.getpid()}").absolute()))), False
+
+
+def _writable(folder: Path, rank: int) -> Path:
+    """Return the folder. Rank 0 creates it, so that a wrong one fails before training and not at the first save.
+
+    :raises SetupError: the folder cannot be created or written to
+    """
+    if rank == 0:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise SetupError(f"checkpoint_dir {folder} is not writable: {error}. Use another folder.") from error
+    return folder
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _log_to_stderr() -> None:
+    """Log the library's messages to stderr when the script has configured no logging."""
+    logger = logging.getLogger("airflow_provider_dtrain.train")
+    if logging.getLogger().handlers or logger.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("dtrain: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,209 @@
+"""Timings: duration of each part of a batch.
+
+All times are taken on the host. On a GPU, work that was only queued counts where the program waits for it
+(``from_device``, or the next synchronization), not where it was started.
+
+Once per batch: ``dataloader_next``, ``to_device``, ``train_batch`` (from the batch handed out until its last ``step``
+returns), ``backward``, ``step_optimizer``, ``step_lr_schedulers``. When metrics are read and exchanged:
+``from_device``, ``reduce_metrics``. When training waits for a checkpoint: ``checkpoint``. ``gradient_exchange`` comes
+from the clock of DistributedDataParallel, overlaps ``backward``, and has one value per summary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.samples import SampleFile
+
+#: Interval between two writes of measurements, seconds.
+FLUSH_S = 1.0
+#: Interval between two summaries in the events, seconds: of rank 0, and of the other ranks, which share one store.
+SUMMARY_S, OTHERS_SUMMARY_S = 10.0, 60.0
+
+
+class Timings:
+    """Durations of one rank, cheap enough for every batch.
+
+    Without a writer, it measures nothing and costs only calls of empty functions.
+
+    :param writer: for the summaries; None switches everything off
+    :param samples: for the single values; None keeps none
+    :param summary_s: seconds between two summaries
+    """
+
+    def __init__(
+        self, writer: EventWriter | None = None, samples: SampleFile | None = None, *, summary_s: float = SUMMARY_S
+    ) -> None:
+        self._writer, self._samples, self._summary_s = writer, samples, summary_s
+        #: Whether anything is measured. Code that takes a time by hand checks it first.
+        self.enabled = writer is not None
+        #: Clock of all times. float() is 0.0 and costs less than half of perf_counter where nothing is measured.
+        self.clock: Callable[[], float] = perf_counter if self.enabled else float
+        self._values: dict[str, list[float]] = {}
+        #: name -> count, total, longest; since the last summary.
+        self._sums: dict[str, tuple[int, float, float]] = {}
+        #: DistributedDataParallel models, with the iteration whose exchange was counted last.
+        self._models: list[list[Any]] = []
+        #: perf_counter at the end of the latest step.
+        self._ended = 0.0
+        #: A loader counts the batches. Otherwise, every step is a batch.
+        self._loading = False
+        #: Number of batches so far, and of those that were written.
+        self._batches = self._first = 0
+        self._next_flush = self._next_summary = 0.0
+        if not self.enabled:
+            self.add = _drop_named  # type: ignore[method-assign]
+            self.batch_done = _nothing  # type: ignore[method-assign]
+            self.batches = _as_it_is  # type: ignore[method-assign]
+
+    def add(self, name: str, duration_s: float) -> None:
+        """Record one duration.
+
+        :param name: ``dataloader_next``, ``to_device``, ``train_batch``, ``backward``, ...
+        """
+        try:
+            self._values[name].append(duration_s)
+        except KeyError:
+            self._values[name] = [duration_s]
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Record the duration of the block, for rare operations."""
+        before = self.clock()
+        yield
+        self.add(name, self.clock() - before)
+
+    def adder(self, name: str) -> Callable[[float], None]:
+        """Return a function that records durations of one name at the lowest cost."""
+        if not self.enabled:
+            # Takes a number and costs less than any function written in Python.
+            return float  # type: ignore[return-value]
+        # The list is never replaced, so its bound method stays valid.
+        return self._values.setdefault(name, []).append
+
+    def batches(self, loader: Iterable[Any]) -> Iterable[Any]:
+        """Yield the loader's batches, timed: ``dataloader_next``, and ``train_batch`` up to the last step of each."""
+        add, add_whole, clock = self.adder("dataloader_next"), self.adder("train_batch"), self.clock
+        iterator, end, began = iter(loader), object(), 0.0
+        self._loading = True
+        try:
+            while True:
+                before = clock()
+                batch = next(iterator, end)
+                if self._ended > began > 0:
+                    add_whole(self._ended - began)
+                    self._batches += 1
+                    if before >= self._next_flush:
+                        self._look(before)
+                if batch is end:
+                    return
+                began = clock()
+                add(began - before)
+                yield batch
+        finally:
+            self._loading = False
+
+    def batch_done(self, now: float) -> None:
+        """Record the end of a step. The last step of a batch is the end of the batch.
+
+        :param now: time by :attr:`clock`
+        """
+        self._ended = now
+        if not self._loading:
+            self._batches += 1
+            if now >= self._next_flush:
+                self._look(now)
+
+    def watch_model(self, model: Any) -> None:
+        """Take ``gradient_exchange`` from the clock of a DistributedDataParallel model."""
+        if self.enabled and hasattr(model, "_get_ddp_logging_data"):
+            self._models.append([model, 0])
+
+    def close(self) -> None:
+        """Write the remaining measurements."""
+        if self.enabled:
+            self._flush(last=True)
+            self._summarize()
+            if self._samples is not None:
+                self._samples.close()
+
+    def _look(self, now: float) -> None:
+        """Write the measurements. The first call only starts the first interval."""
+        if self._next_flush:
+            self._flush()
+        else:
+            self._next_summary = now + self._summary_s
+        self._next_flush = now + FLUSH_S
+        if now >= self._next_summary:
+            self._next_summary = now + self._summary_s
+            self._summarize()
+
+    def _flush(self, *, last: bool = False) -> None:
+        """Sum up the measurements and write them to the file."""
+        held = {name: found for name, found in self._values.items() if found}
+        if not held:
+            return
+        if self._samples is not None:
+            self._samples.write(self._first, self._batches - self._first, held, last=last)
+        self._first = self._batches
+        for name, found in held.items():
+            count, total, longest = self._sums.get(name, (0, 0.0, 0.0))
+            self._sums[name] = (count + len(found), total + sum(found), max(longest, max(found)))
+            found.clear()
+
+    def _summarize(self) -> None:
+        self._add_exchanges()
+        sums, self._sums = self._sums, {}
+        if not sums or self._writer is None:
+            return
+        names = {
+            name: {"count": count, "total_s": round(total, 6), "max_s": round(longest, 6)}
+            for name, (count, total, longest) in sums.items()
+        }
+        with contextlib.suppress(OSError):
+            self._writer.write("timings", {"batches": self._batches, "names": names})
+
+    def _add_exchanges(self) -> None:
+        for watched in self._models:
+            # The clock is private to torch, and its errors must not end a training.
+            with contextlib.suppress(Exception):
+                found = watched[0]._get_ddp_logging_data()
+                if found["iteration"] == watched[1]:
+                    continue
+                watched[1], seconds = found["iteration"], int(found["backward_comm_time"]) / 1e9
+                count, total, longest = self._sums.get("gradient_exchange", (0, 0.0, 0.0))
+                self._sums["gradient_exchange"] = (count + 1, total + seconds, max(longest, seconds))
+
+
+def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: EventWriter, rank: int) -> Timings:
+    """Return the timings of a rank, as ``profiling`` configures them. Off-cluster, they measure nothing.
+
+    :param events_path: ``DTRAIN_EVENTS``; the samples are written beside it
+    :param config: the effective configuration
+    """
+    profiling = config.get("profiling") or {}
+    if events_path is None or not (profiling.get("enabled", True) and profiling.get("timings", True)):
+        return Timings()
+    summary_s = SUMMARY_S if rank == 0 else OTHERS_SUMMARY_S
+    try:
+        samples = SampleFile(events_path.with_name("samples"))
+    except OSError:
+        return Timings(writer, summary_s=summary_s)
+    return Timings(writer, samples, summary_s=summary_s)
+
+
+def _drop_named(name: str, duration_s: float) -> None:
+    return None
+
+
+def _nothing(now: float) -> None:
+    return None
+
+
+def _as_it_is(loader: Iterable[Any]) -> Iterator[Any]:
+    return iter(loader)

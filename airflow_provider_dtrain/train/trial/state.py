@@ -1,0 +1,53 @@
+"""State of a trial class in a checkpoint, beyond models, optimizers and schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.trial.callbacks import Callbacks
+from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
+from airflow_provider_dtrain.train.trial.durations import Position
+
+
+class TrialState:
+    """Position, callbacks and counters, as an object that ``ctx.prepare`` takes."""
+
+    def __init__(self, position: Position, callbacks: Callbacks, context: PyTorchTrialContext) -> None:
+        self._position, self._callbacks, self._context = position, callbacks, context
+        #: Best value of ``searcher.metric`` so far.
+        self.best: float | None = None
+        #: Training stopped where a validation was due.
+        self.owes_validation = False
+        #: Number of ranks, and way in which they share the training data; the same of the restored checkpoint.
+        self.ranks = self.saved_ranks = 0
+        self.sharing = self.saved_sharing = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as numbers, strings, lists and dicts."""
+        return {
+            "position": asdict(self._position),
+            "optimizer_steps": list(self._context.optimizer_steps),
+            "callbacks": self._callbacks.state_dict(),
+            "best": self.best,
+            "owes_validation": self.owes_validation,
+            "ranks": self.ranks,
+            "sharing": self.sharing,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that :meth:`state_dict` returned.
+
+        :raises CheckpointError: a plain script wrote it
+        """
+        if "position" not in state:
+            raise CheckpointError("The checkpoint was not written by a trial class: it has no position.")
+        for name, value in state["position"].items():
+            setattr(self._position, name, value)
+        self._context.optimizer_steps[:] = state["optimizer_steps"]
+        self._callbacks.load_state_dict(state["callbacks"])
+        self.best, self.owes_validation = state["best"], state["owes_validation"]
+        # Checkpoints of older versions have neither.
+        self.saved_ranks, self.saved_sharing = state.get("ranks", 0), state.get("sharing", "")
