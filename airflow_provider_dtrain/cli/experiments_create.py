@@ -92,7 +92,7 @@ def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
     from airflow_provider_dtrain.cli._inputs import assemble, find_template, read
     from airflow_provider_dtrain.cli.search import warn
     from airflow_provider_dtrain.core.config import refuse_unsupported
-    from airflow_provider_dtrain.core.search.plan import outline, plan
+    from airflow_provider_dtrain.core.search_plan import outline, plan
     from airflow_provider_dtrain.engine.submission.submit import put_code, render
 
     source = read(args.config, what="configuration")

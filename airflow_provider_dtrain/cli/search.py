@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.cli._output import cell, command, dump, hint, note, show, show_one
-from airflow_provider_dtrain.core.search.plan import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.core.search.space import Path, dotted
+from airflow_provider_dtrain.core.search_plan import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def warn(config: ExperimentConfig, shape: Outline) -> None:
     """Print warnings about settings that are valid but probably a mistake."""
     from airflow.configuration import conf
 
-    from airflow_provider_dtrain.core.config.lint import slips
+    from airflow_provider_dtrain.core.search_lint import slips
 
     for warning in slips(config, shape):
         note(f"Warning: {warning}")

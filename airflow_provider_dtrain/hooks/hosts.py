@@ -9,7 +9,7 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.scheduling.model import SlotType
-    from airflow_provider_dtrain.hosts.channel.wire import Hello
+    from airflow_provider_dtrain.hosts.wire import Hello
     from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 
 LOCAL_HOST = "local"

@@ -8,8 +8,8 @@ import hashlib
 from importlib import resources
 
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError, HostRefusedError
-from airflow_provider_dtrain.hosts.channel.wire import NOISE_LIMIT_BYTES, shown
 from airflow_provider_dtrain.hosts.transport.base import Completed, Transport
+from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
 MINIMUM_PYTHON = (3, 9)
 _MARK = "DTRAIN-INSTALL "

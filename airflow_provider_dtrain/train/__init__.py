@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.prepared import parameters_sha256, unwrap
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import (
@@ -45,6 +44,7 @@ from airflow_provider_dtrain.train.errors import (
     TrialClassError,
 )
 from airflow_provider_dtrain.train.initialization import init
+from airflow_provider_dtrain.train.prepared import parameters_sha256, unwrap
 
 __all__ = [
     "BatchSizeError",
@@ -74,7 +74,7 @@ _LATER = {
     "pytorch": "pytorch",
     **dict.fromkeys(("DataLoader",), "trial.dataloader"),
     **dict.fromkeys(("LRScheduler", "PyTorchTrialContext"), "trial.context"),
-    **dict.fromkeys(("MetricReducer", "Reducer", "SimpleMetricReducer"), "trial.reducers"),
+    **dict.fromkeys(("MetricReducer", "Reducer", "SimpleMetricReducer"), "reports.reducers"),
     **dict.fromkeys(("evaluate_trial", "run_trial"), "trial.run"),
     "PyTorchCallback": "trial.callbacks",
     "PyTorchTrial": "trial.base",

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import sharded_tensors
-from airflow_provider_dtrain.train.checkpoint.prepared import Prepared
+from airflow_provider_dtrain.train import sharded_tensors
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context_exit import Ending
 from airflow_provider_dtrain.train.data import batch_size
@@ -16,20 +15,21 @@ from airflow_provider_dtrain.train.data.dataset_comparison import DatasetCompari
 from airflow_provider_dtrain.train.data.device import mover
 from airflow_provider_dtrain.train.data.loader import Loader, Progress, validation_loader
 from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.gradients.lr_schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
+from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console
 from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
-from airflow_provider_dtrain.train.reports.heartbeat import HERE
 from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
 from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done
-from airflow_provider_dtrain.train.trial.durations import Position
-from airflow_provider_dtrain.train.trial.lr_schedules import Schedules, check_mode
-from airflow_provider_dtrain.train.trial.reducers import reduce_over_ranks
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
 GO_ON, STOP, DECIDED = range(3)

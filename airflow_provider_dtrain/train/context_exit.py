@@ -12,9 +12,9 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import InvalidHP
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console, failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.reports.heartbeat import HERE
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, SetupError
-from airflow_provider_dtrain.train.reports.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
+from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
 
 #: Time limit of ranks that wait for a leader, which may fetch a large data set, seconds.
 LEADER_TIMEOUT_S = 6 * 3600

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import (
     CheckpointError,
     InvalidHP,
@@ -28,7 +29,6 @@ from airflow_provider_dtrain.train.errors import (
 )
 from airflow_provider_dtrain.train.initialization import init
 from airflow_provider_dtrain.train.reports import failure
-from airflow_provider_dtrain.train.trial.durations import Length
 
 log = logging.getLogger("airflow_provider_dtrain.train.harness")  # run with -m, __name__ is "__main__"
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.prepared import Prepared
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
@@ -22,10 +21,11 @@ from airflow_provider_dtrain.train.distributed import Distributed, choose_device
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding
+from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.reports.heartbeat import HERE
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import open_timings
 from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S

@@ -21,15 +21,15 @@ from typing import Any
 
 from airflow_provider_dtrain.train import initialization
 from airflow_provider_dtrain.train.data.device import move as to_device
+from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
+from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducer, SimpleMetricReducer
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
 from airflow_provider_dtrain.train.trial.callbacks import PyTorchCallback
 from airflow_provider_dtrain.train.trial.context import Experimental as PyTorchExperimentalContext
 from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.dataloader import DataLoader
 from airflow_provider_dtrain.train.trial.dataloader import batch_length as data_length
-from airflow_provider_dtrain.train.trial.durations import Length
-from airflow_provider_dtrain.train.trial.reducers import MetricReducer, Reducer, SimpleMetricReducer
 from airflow_provider_dtrain.train.trial.run import load_models, plan_of
 from airflow_provider_dtrain.train.trial.trainer import Trainer as _Loop
 

@@ -30,9 +30,9 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.hosts.channel import link as link_module
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.channel.window import WINDOW_BYTES
-from airflow_provider_dtrain.hosts.channel.wire import Frame
 from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.hosts.wire import Frame
 from tests.netns.transport import ssh_to
 
 pytest_plugins = ["tests.netns.plugin"]

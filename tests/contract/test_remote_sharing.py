@@ -18,9 +18,9 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.hosts.channel import link as link_module
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
-from airflow_provider_dtrain.hosts.channel.wire import Frame
 from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.hosts.wire import Frame
 from tests.contract.test_remote import PEER, answer, connect, frame
 from tests.netns.transport import ssh_to
 

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.engine.attempt import stream as streaming
 from airflow_provider_dtrain.engine.attempt.event_intake import RESTARTS_MOST, AttemptQuota
 from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
 from airflow_provider_dtrain.errors import HostLostError, HostProtocolError, HostUnreachableError
-from airflow_provider_dtrain.hosts.channel.wire import Frame
+from airflow_provider_dtrain.hosts.wire import Frame
 from tests.contract.store_world import host
 
 RUN, STREAM = "t1.1.1", "rank0.events"

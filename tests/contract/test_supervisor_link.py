@@ -18,9 +18,9 @@ import pytest
 
 from airflow_provider_dtrain.errors import HostRefusedError, SlotBusyError
 from airflow_provider_dtrain.hosts.channel.link import HostLink
-from airflow_provider_dtrain.hosts.channel.wire import Frame, Progress
 from airflow_provider_dtrain.hosts.payload import library, pack
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.hosts.wire import Frame, Progress
 from tests.netns.transport import ssh_to
 from tests.support.lock_dirs import new_lock_dir
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.channel.wire import Progress
-from airflow_provider_dtrain.train.reports import heartbeat
+from airflow_provider_dtrain.hosts.wire import Progress
+from airflow_provider_dtrain.train.process import heartbeat
 from tests.contract.supervisor_host import SLEEP, Channel, Host, make_plan, start
 
 LIBRARY = str(Path(heartbeat.__file__).parents[3])

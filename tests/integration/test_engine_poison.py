@@ -22,7 +22,7 @@ from airflow_provider_dtrain.engine.submission.submit import render, revive, sub
 from airflow_provider_dtrain.engine.upkeep.recovery import Look
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.channel.wire import Frame
+from airflow_provider_dtrain.hosts.wire import Frame
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.integration.test_engine_local import register
 from tests.support.engines import quick_looks  # noqa: F401

@@ -27,7 +27,8 @@ from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import _reason, tar_start
 from airflow_provider_dtrain.hosts.channel.window import Window
-from airflow_provider_dtrain.hosts.channel.wire import (
+from airflow_provider_dtrain.hosts.transport.base import Completed
+from airflow_provider_dtrain.hosts.wire import (
     Frame,
     FrameReader,
     GreetingRefusedError,
@@ -37,7 +38,6 @@ from airflow_provider_dtrain.hosts.channel.wire import (
     find_hello,
     parse_line,
 )
-from airflow_provider_dtrain.hosts.transport.base import Completed
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 RANK, SUPERVISOR = Source(0, frozenset({0, 1})), Source(None, frozenset({0, 1}))

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_dtrain.engine.attempt import stream as streaming
 from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
-from airflow_provider_dtrain.hosts.channel.wire import Frame
+from airflow_provider_dtrain.hosts.wire import Frame
 
 
 class Link:

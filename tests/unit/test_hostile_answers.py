@@ -28,7 +28,7 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
 )
 from airflow_provider_dtrain.hosts.channel.answers import check_answer, piece_of
-from airflow_provider_dtrain.hosts.channel.wire import WireError
+from airflow_provider_dtrain.hosts.wire import WireError
 from airflow_provider_dtrain.store.store import Store, migrate
 
 #: Errors of the connection to a host that are the user's, during a launch.

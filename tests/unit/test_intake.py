@@ -13,7 +13,7 @@ from airflow_provider_dtrain.core.event_log import Source
 from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
 from airflow_provider_dtrain.engine.attempt.event_intake import AttemptQuota, Intake, read
 from airflow_provider_dtrain.errors import HostProtocolError
-from airflow_provider_dtrain.hosts.channel.wire import Frame
+from airflow_provider_dtrain.hosts.wire import Frame
 
 RANK = Source(0, frozenset({0}))
 

@@ -17,9 +17,9 @@ import yaml
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble
 from airflow_provider_dtrain.core.search.grid import GRID_LIMIT
-from airflow_provider_dtrain.core.search.plan import outline, plan, planned
 from airflow_provider_dtrain.core.search.seeds import trial_seed
 from airflow_provider_dtrain.core.search.space import grid, sample
+from airflow_provider_dtrain.core.search_plan import outline, plan, planned
 from airflow_provider_dtrain.errors import ConfigError
 
 SPACE: dict[str, Any] = {
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_bytes_in_each_process() -> None:
     program = (
         "import json, sys\n"
         "from airflow_provider_dtrain.core.config import ExperimentConfig\n"
-        "from airflow_provider_dtrain.core.search.plan import plan\n"
+        "from airflow_provider_dtrain.core.search_plan import plan\n"
         "config = ExperimentConfig.model_validate(json.loads(sys.argv[1]))\n"
         "sys.stdout.write(json.dumps(plan(config, 77)))\n"
     )

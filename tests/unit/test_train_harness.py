@@ -18,10 +18,10 @@ from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.train import harness
+from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process import config_check, yaml12
 from airflow_provider_dtrain.train.reports import failure
-from airflow_provider_dtrain.train.trial.durations import Length
 
 ROOT = Path(airflow_provider_dtrain.__file__).parent.parent
 

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from airflow_provider_dtrain.train.checkpoint import rank_states  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint.prepared import Prepared  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.saver import Saver  # noqa: E402
 from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
+from airflow_provider_dtrain.train.prepared import Prepared  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch

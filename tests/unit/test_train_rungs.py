@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.search.rungs import FILE, Rungs
 from airflow_provider_dtrain.train.search.stop_criteria import Goal
-from airflow_provider_dtrain.train.trial.durations import Position
 from tests.unit.test_train_events import lines_of
 
 

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.torch
 import torch.distributed as dist  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint import sharded_tensors  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint.prepared import unwrap, wrap  # noqa: E402
+from airflow_provider_dtrain.train import sharded_tensors  # noqa: E402
+from airflow_provider_dtrain.train.prepared import unwrap, wrap  # noqa: E402
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.train.errors import (  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
 from airflow_provider_dtrain.train.initialization import _checkpoint_place  # noqa: E402
 from airflow_provider_dtrain.train.reports.console import say_done, say_validation, say_where  # noqa: E402
-from airflow_provider_dtrain.train.trial.reducers import Reducers  # noqa: E402
+from airflow_provider_dtrain.train.reports.reducers import Reducers  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, Verdict,
 from airflow_provider_dtrain.engine.attempt import watchdog
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog, words_of
 from airflow_provider_dtrain.errors import ProcessStuckError, RankHangsError
-from airflow_provider_dtrain.hosts.channel.wire import Progress, WireError
+from airflow_provider_dtrain.hosts.wire import Progress, WireError
 
 
 def rank(number: int, **changes: Any) -> RankReport:

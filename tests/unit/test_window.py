@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.hosts.channel.window import STREAMS_LIMIT, WINDOW_BYTES, WINDOW_FRAMES, Window
-from airflow_provider_dtrain.hosts.channel.wire import Frame, WireError
+from airflow_provider_dtrain.hosts.wire import Frame, WireError
 
 
 def frame(offset: int, length: int = 0, stream: str = "rank0.log", **more: int) -> Frame:

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.errors import HostProtocolError
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hooks.settings import Settings
-    from airflow_provider_dtrain.hosts.channel.wire import Frame
+    from airflow_provider_dtrain.hosts.wire import Frame
 
 SUPERVISOR = "supervisor.events"
 #: Most restarts of one events file per run. A crash of the host cuts a file once and ends the run; the rest is spare.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
     from airflow_provider_dtrain.engine.logs.rank_log import RankLog
     from airflow_provider_dtrain.hosts.channel.link import HostLink
-    from airflow_provider_dtrain.hosts.channel.wire import Frame
+    from airflow_provider_dtrain.hosts.wire import Frame
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from airflow_provider_dtrain.errors import (
     RunEndedError,
     TrainingRefusedError,
 )
-from airflow_provider_dtrain.hosts.channel.wire import plain
+from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import RankExit

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankH
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
-    from airflow_provider_dtrain.hosts.channel.wire import Progress
+    from airflow_provider_dtrain.hosts.wire import Progress
 
 #: Seconds after which a report is outdated. Hosts report with each heartbeat, every 5 s.
 FRESH_S = 12.0

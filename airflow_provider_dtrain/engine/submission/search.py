@@ -13,7 +13,7 @@ from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.core.search.plan import TrialSpec
+    from airflow_provider_dtrain.core.search_plan import TrialSpec
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.searches import SearchSubmission, SearchView
     from airflow_provider_dtrain.store.records.trials import Config, TrialKey, TrialView
@@ -46,7 +46,7 @@ def plan_search(
     :raises ConflictError: another task of this DAG run plans an experiment of this name
     """
     from airflow_provider_dtrain.core.search.names import trial_name
-    from airflow_provider_dtrain.core.search.plan import plan
+    from airflow_provider_dtrain.core.search_plan import plan
 
     stored, wanted = _rendered(hook, key, config, template, folder, name)
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
@@ -119,7 +119,7 @@ def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
 
 
 def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: str) -> SearchSubmission:
-    from airflow_provider_dtrain.core.search.plan import outline
+    from airflow_provider_dtrain.core.search_plan import outline
     from airflow_provider_dtrain.store.records.searches import SearchSubmission
 
     searcher, shape = config.searcher, outline(config)

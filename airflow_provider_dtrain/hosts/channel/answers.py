@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_dtrain.core.untrusted_json import is_count, is_number
 from airflow_provider_dtrain.errors import HostProtocolError
-from airflow_provider_dtrain.hosts.channel.wire import WireError, is_span, shown
+from airflow_provider_dtrain.hosts.wire import WireError, is_span, shown
 
 #: Maximum number of entries of a list or an object in an answer.
 MOST_ENTRIES = 100_000

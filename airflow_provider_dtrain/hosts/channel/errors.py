@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dtrain.errors import HostError, HostLostError, HostRefusedError, SlotBusyError
-from airflow_provider_dtrain.hosts.channel.wire import plain
+from airflow_provider_dtrain.hosts.wire import plain
 
 
 def refusal(host: str, cmd: str, answer: Mapping[str, Any]) -> HostError:

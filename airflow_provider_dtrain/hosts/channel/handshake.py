@@ -7,9 +7,9 @@ import time
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands
-from airflow_provider_dtrain.hosts.channel.wire import GreetingRefusedError, Hello, WireError, find_hello, shown
 from airflow_provider_dtrain.hosts.install import install, missing_python
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
+from airflow_provider_dtrain.hosts.wire import GreetingRefusedError, Hello, WireError, find_hello, shown
 
 #: Seconds by which an exit status may lag behind the end of the output.
 _EXIT_WAIT_S = 2.0

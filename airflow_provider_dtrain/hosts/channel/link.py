@@ -26,7 +26,9 @@ from airflow_provider_dtrain.hosts.channel.answers import check_answer
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands, Incoming, Outgoing
 from airflow_provider_dtrain.hosts.channel.window import Window
-from airflow_provider_dtrain.hosts.channel.wire import (
+from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
+from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
+from airflow_provider_dtrain.hosts.wire import (
     RUNS_LIMIT,
     Frame,
     FrameReader,
@@ -39,8 +41,6 @@ from airflow_provider_dtrain.hosts.channel.wire import (
     plain,
     shown,
 )
-from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
-from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel.errors import refusal
-from airflow_provider_dtrain.hosts.channel.wire import NOISE_LIMIT_BYTES, shown
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed, Transport
+from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
 #: Lowest network throughput that the deadline of a transfer allows for.
 _MIN_BYTES_PER_S = 500_000

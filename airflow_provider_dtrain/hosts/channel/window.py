@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Collection
 
-from airflow_provider_dtrain.hosts.channel.wire import Frame, WireError
+from airflow_provider_dtrain.hosts.wire import Frame, WireError
 
 #: Maximum bytes and frames of one stream without an acknowledgement. The host's own limit is 1 MiB, and as many bytes
 #: of the subscription before this one may still be on the way. The host sends a rank's lines in frames at least 4 ms

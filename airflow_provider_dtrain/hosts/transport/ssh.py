@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.errors import HostUnreachableError
-from airflow_provider_dtrain.hosts.channel.wire import plain
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
 from airflow_provider_dtrain.hosts.transport.run_command import STDERR_LIMIT_BYTES, complete, not_in_children
 from airflow_provider_dtrain.hosts.transport.ssh_connect import (
@@ -25,6 +24,7 @@ from airflow_provider_dtrain.hosts.transport.ssh_connect import (
     hook_from_connection,
     hook_from_id,
 )
+from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     import paramiko

@@ -20,8 +20,8 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
     UserError,
 )
-from airflow_provider_dtrain.hosts.channel.wire import plain, shown
 from airflow_provider_dtrain.hosts.transport.host_keys import pin
+from airflow_provider_dtrain.hosts.wire import plain, shown
 
 if TYPE_CHECKING:
     import paramiko

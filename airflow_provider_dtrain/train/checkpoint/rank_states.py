@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.sharded_tensors import is_sharded
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
 from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.sharded_tensors import is_sharded
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,16 @@ from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import disk, rank_states, storage, warm_start
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
-from airflow_provider_dtrain.train.checkpoint.prepared import Prepared
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
 from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import seeding
+from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.reports.heartbeat import CHECKPOINT, HERE
 
 log = logging.getLogger(__name__)
 

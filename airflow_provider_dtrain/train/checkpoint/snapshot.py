@@ -7,7 +7,7 @@ import io
 from collections import OrderedDict
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import sharded_tensors
+from airflow_provider_dtrain.train import sharded_tensors
 from airflow_provider_dtrain.train.checkpoint.disk import refuse_unsafe_file
 from airflow_provider_dtrain.train.errors import CheckpointError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.prepared import unwrap
 from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.prepared import unwrap
 
 #: Names that schedulers and torch itself add to the groups of any optimizer.
 _OF_EVERY_KIND = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.process.seeding import derive, seed_everything
-from airflow_provider_dtrain.train.reports.heartbeat import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.reports.timings import Timings
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.prepared import distribute
 from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.prepared import distribute
 
 log = logging.getLogger(__name__)
 

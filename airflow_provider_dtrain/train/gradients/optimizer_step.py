@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.prepared import DEFAULT_BUCKET_MIB, wrap
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients import aggregation
@@ -14,7 +13,8 @@ from airflow_provider_dtrain.train.gradients.aggregation import Group
 from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.precision import LossScale, Precision
-from airflow_provider_dtrain.train.reports.heartbeat import BACKWARD, COMPUTE, HERE
+from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, wrap
+from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
 from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.reports.timings import Timings
-from airflow_provider_dtrain.train.trial.reducers import number
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.train.process.heartbeat import DECISION, HERE
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.reports.heartbeat import DECISION, HERE
 
 log = logging.getLogger(__name__)
 

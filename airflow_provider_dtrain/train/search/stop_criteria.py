@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.durations import UNITS, Geometry, Length, Position
 from airflow_provider_dtrain.train.errors import MissingMetricError, SetupError
-from airflow_provider_dtrain.train.trial.durations import UNITS, Geometry, Length, Position
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import TrialClassError
+from airflow_provider_dtrain.train.reports.reducers import Reducer
 from airflow_provider_dtrain.train.trial.callbacks import PyTorchCallback
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.dataloader import batch_length
-from airflow_provider_dtrain.train.trial.reducers import Reducer
 
 
 class PyTorchTrial:

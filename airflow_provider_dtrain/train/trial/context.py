@@ -13,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.device import move
+from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.errors import HparamError, SetupError
 from airflow_provider_dtrain.train.gradients.precision import LossScale
-from airflow_provider_dtrain.train.trial.durations import Position
-from airflow_provider_dtrain.train.trial.reducers import MetricReducer, Reducers
+from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
 
 
 class LRScheduler:

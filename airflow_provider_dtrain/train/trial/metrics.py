@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
-from airflow_provider_dtrain.train.trial.reducers import number
+from airflow_provider_dtrain.train.reports.reducers import number
 
 _ABSENT = object()
 

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import disk
-from airflow_provider_dtrain.train.checkpoint.prepared import unwrap
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import load_bytes
+from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.initialization import init
+from airflow_provider_dtrain.train.prepared import unwrap
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
-from airflow_provider_dtrain.train.trial.durations import Length
 from airflow_provider_dtrain.train.trial.trainer import Plan, Trainer
 from airflow_provider_dtrain.train.trial.validation import Validator
 

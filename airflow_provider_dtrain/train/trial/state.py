@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
-from airflow_provider_dtrain.train.trial.durations import Position
 
 
 class TrialState:

@@ -9,16 +9,16 @@ from time import perf_counter
 from typing import Any
 
 from airflow_provider_dtrain.train.data.device import move as move_batch
+from airflow_provider_dtrain.train.durations import Geometry, Length, Position
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process import seeding
-from airflow_provider_dtrain.train.reports.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial, check_training
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.dataloader import Shares, on_cpu
-from airflow_provider_dtrain.train.trial.durations import Geometry, Length, Position
 from airflow_provider_dtrain.train.trial.metrics import BatchMetrics, means
-from airflow_provider_dtrain.train.trial.reducers import number
 from airflow_provider_dtrain.train.trial.state import TrialState
 from airflow_provider_dtrain.train.trial.validation import Validator
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.sharded_tensors import REMEDY, sharded_kind
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
-from airflow_provider_dtrain.train.reports.heartbeat import BUILD, HERE
+from airflow_provider_dtrain.train.process.heartbeat import BUILD, HERE
+from airflow_provider_dtrain.train.sharded_tensors import REMEDY, sharded_kind
 
 #: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
 DEFAULT_BUCKET_MIB = 25

@@ -11,7 +11,7 @@ from airflow_provider_dtrain.core.search.space import LEAF_FIELDS, is_leaf, leav
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.core.search.plan import Outline
+    from airflow_provider_dtrain.core.search_plan import Outline
 
 BATCH_SIZE = "hyperparameters.global_batch_size"
 #: Fields of all types of hyperparameters.
