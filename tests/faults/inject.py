@@ -233,4 +233,4 @@ FAULTS: Mapping[str, Callable[[World, random.Random], Undo]] = {
     "full disk": fill_disk, "log flood": flood_log, "backup restored": restore_backup, **ACTIONS,
 }  # fmt: skip
 #: The store must be restored and unlocked before other faults are undone.
-UNDONE_FIRST = ("store locked", "backup restored")
+UNDONE_FIRST = ("store locked", "database killed", "backup restored")
