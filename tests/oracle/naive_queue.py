@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from airflow_provider_dtrain.core.scheduling.free_slots import stable_order
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduling.placement import place
+from tests.oracle.naive_layouts import UNEQUAL, Preference, ways
 
 
 def subsets(items):
@@ -17,7 +16,10 @@ def subsets(items):
 
 
 class NaiveQueue:
-    """One pass, without claims and reservations of earlier passes."""
+    """One pass, without claims and reservations of earlier passes.
+
+    Victims on whole hosts are exact only if each running gang is on one host.
+    """
 
     def __init__(
         self,
@@ -45,7 +47,10 @@ class NaiveQueue:
         self.preemptions: list[tuple[str, str]] = []
 
     def is_possible(self, request):
-        return not getattr(place(request, list(self.hosts.values())), "never", False)
+        sizes = {name: len(host.enabled) for name, host in self.hosts.items() if host.state != "disabled"}
+        if not request.slots:
+            return bool(sizes)
+        return any(ways(request, sizes, sizes, self.options.allow_heterogeneous))
 
     # Classes and order
 
@@ -148,9 +153,18 @@ class NaiveQueue:
         return request.request_id not in self.reserved and self.reserve(request)
 
     def find(self, request, banned):
-        hosts = [replace(host, held=host.enabled - host.blocked - self.free[host.name]) for host in self.hosts.values()]
-        found = place(replace(request, excluded_hosts=frozenset(banned)), hosts, fit=self.options.fit)
-        return found if isinstance(found, Placement) else None
+        free = {name: len(self.free[name]) for name, host in self.hosts.items() if host.state == "ready"}
+        free = {name: slots for name, slots in free.items() if name not in banned}
+        if not request.slots:
+            ties = sorted(stable_order(request.request_id, free))
+            return Placement({ties[0][1]: ()}) if ties else None
+        whole = {name: slots for name, slots in free.items() if slots == len(self.hosts[name].enabled)}
+        sign = 1 if self.options.fit == "best" else -1
+        preference = Preference(request, free, lambda name, is_whole: 0 if is_whole else sign * free[name])
+        found = min(ways(request, free, whole, self.options.allow_heterogeneous), key=preference.key, default=None)
+        if found is None:
+            return None
+        return Placement({name: tuple(sorted(self.free[name])[: request.slots]) for name in found.names})
 
     def take(self, placement):
         for name, indices in placement.slots.items():
@@ -162,25 +176,33 @@ class NaiveQueue:
         return [(i, of, p.slots[name]) for i, of, p in running + started if p.slots.get(name)]
 
     def victims(self, request, banned):
-        """Return the cheapest victims and their claim, by brute force over hosts and subsets.
-
-        The cost is: slots ended, gangs ended, seconds run, then the stable hash of the host.
-        """
+        """Return the cheapest victims and their claim, by brute force over sets of hosts and of gangs."""
         if self.options.preemption == "off" or not request.slots:
             return None
-        offers = []
         names = [n for n, h in self.hosts.items() if h.state == "ready" and n not in banned]
-        for tie, name in stable_order(request.request_id, names):
-            legal = [
-                gang
-                for request_id, gang, _ in self.gangs_on(name)
-                if request_id in self.running
-                and gang.is_preemptible
-                and request_id not in self.ending
-                and gang.ran_s >= max(self.options.min_run_s, 20 * gang.cost_s)
-                and self.may_interrupt(request, gang)
-            ]
-            for chosen in subsets(legal):
+        legal = {name: self.legal_victims(name, request) for name in names}
+        found = self.victims_on_one_host(request, legal) or self.victims_on_whole_hosts(request, legal)
+        if found is None:
+            return None
+        ids, claim = found
+        return [self.running[request_id] for request_id in ids], claim
+
+    def legal_victims(self, name, request):
+        return [
+            gang
+            for request_id, gang, _ in self.gangs_on(name)
+            if request_id in self.running
+            and gang.is_preemptible
+            and request_id not in self.ending
+            and gang.ran_s >= max(self.options.min_run_s, 20 * gang.cost_s)
+            and self.may_interrupt(request, gang)
+        ]
+
+    def victims_on_one_host(self, request, legal):
+        """The cost is: slots ended, gangs ended, seconds run, then the stable hash of the host."""
+        offers = []
+        for tie, name in stable_order(request.request_id, legal):
+            for chosen in subsets(legal[name]):
                 freed = sorted(index for gang in chosen for index in gang.placement.slots[name])
                 if len(self.free[name]) + len(freed) >= request.slots:
                     ids = tuple(sorted(gang.request_id for gang in chosen))
@@ -189,10 +211,26 @@ class NaiveQueue:
                     slots = sorted(self.free[name])[: request.slots]
                     slots += freed[: request.slots - len(slots)]
                     offers.append((cost, tie, name, ids, Placement({name: tuple(sorted(slots))})))
-        if not offers:
+        return min(offers, key=lambda offer: offer[:4])[3:] if offers else None
+
+    def victims_on_whole_hosts(self, request, legal):
+        """The cost is: slots ended, then on equal hosts seconds run. Larger equal hosts come before cheaper ones."""
+        freed = {name: sum(gang.placement.size for gang in gangs) for name, gangs in legal.items()}
+        sizes = {name: len(self.hosts[name].enabled) for name in legal}
+        whole = {name: size for name, size in sizes.items() if len(self.free[name]) + freed[name] == size}
+        found = list(ways(request, {}, whole, self.options.allow_heterogeneous))
+        if not found:
             return None
-        _, _, _, ids, claim = min(offers, key=lambda offer: offer[:4])
-        return [self.running[request_id] for request_id in ids], claim
+
+        def key(way):
+            ended = sum(freed[name] for name in way.names) if way.rule == UNEQUAL else 0
+            seconds = {name: sum(gang.ran_s for gang in legal[name]) * (way.rule != UNEQUAL) for name in way.names}
+            preference = Preference(request, sizes, lambda name, _: (freed[name], seconds[name]))
+            return (way.rule, ended, *preference.key(way))
+
+        names = min(found, key=key).names
+        ids = [gang.request_id for name in names for gang in legal[name]]
+        return ids, Placement({name: tuple(range(self.hosts[name].slots)) for name in names})
 
     # Reservations
 
@@ -220,23 +258,20 @@ class NaiveQueue:
         if not request.slots:
             return ()
         names = [n for n, h in self.hosts.items() if h.state == "ready" and n not in banned]
-        ties = {name: tie for tie, name in stable_order(request.request_id, names)}
         able = {name: len(self.hosts[name].enabled - self.hosts[name].blocked) for name in names}
-        plans = []
-        shared = [n for n in names if able[n] >= request.slots]
-        if shared:
-            plans.append([min((*self.in_the_way(n, request, request.slots), ties[n], n) for n in shared)])
-        sizes = {len(self.hosts[n].enabled) for n in names} - {0}
-        for size in [] if request.is_single_host else sorted(sizes, reverse=True):
-            whole = [n for n in names if able[n] == size == len(self.hosts[n].enabled)]
-            wanted = request.slots // size
-            if wanted > 1 and wanted * size == request.slots and wanted <= len(whole):
-                rows = sorted((*self.in_the_way(n, request, size), ties[n], n) for n in whole)
-                plans.append(rows[:wanted])
-        if not plans:
-            return ()
-        best = min(plans, key=lambda plan: (sum(row[0] for row in plan), sum(row[1] for row in plan)))
-        return tuple(sorted(row[3] for row in best))
+        whole = {name: size for name, size in able.items() if size == len(self.hosts[name].enabled)}
+
+        def cost(name, is_whole):
+            return self.in_the_way(name, request, able[name] if is_whole else request.slots)
+
+        preference = Preference(request, able, cost)
+
+        def key(way):
+            rows = [cost for _, cost, _, _ in preference.rows(way)]
+            return (way.rule == UNEQUAL, *map(sum, zip(*rows, strict=True)), *preference.key(way))
+
+        best = min(ways(request, able, whole, self.options.allow_heterogeneous), key=key, default=None)
+        return tuple(sorted(best.names)) if best else ()
 
     def in_the_way(self, name, request, wanted):
         """Return the number of slots that will not come free, and the seconds that their gangs have held them."""

@@ -27,26 +27,42 @@ class Situation:
 
 
 @st.composite
-def situations(draw, *, sizes=(4,), single_host=None, most_hosts=5, preemption=("off", "priority", "slices")):
+def situations(
+    draw,
+    *,
+    sizes=(4,),
+    single_host=None,
+    most_hosts=5,
+    preemption=("off", "priority", "slices"),
+    unequal=(False,),
+    widths=(1, 2),
+):
+    """Draw a pool.
+
+    :param unequal: values of ``allow_heterogeneous``
+    :param widths: numbers of hosts of a running gang
+    """
     count = draw(st.integers(1, most_hosts))
     names = {f"h{number}": draw(st.sampled_from(sizes)) for number in range(count)}
     free = {name: list(range(size)) for name, size in names.items()}
     running = []
     for number in range(draw(st.integers(0, 8))):
-        gang = draw(_gangs(f"g{number}", number * 2, free))
+        gang = draw(_gangs(f"g{number}", number * 2, free, widths))
         if gang is not None:
             running.append(gang)
     state = st.sampled_from(["ready"] * 9 + ["draining"])
     hosts = [
         Host(name, size, frozenset(range(size)) - frozenset(free[name]), draw(state)) for name, size in names.items()
     ]
-    wanted = st.sampled_from([0, 1, 1, 2, 3, 4] if single_host else [0, 1, 1, 2, 3, 4, 8, 8, 12])
+    sums = [5, 6, 7, 10] if True in unequal else []
+    wanted = st.sampled_from([0, 1, 1, 2, 3, 4] if single_host else [0, 1, 1, 2, 3, 4, 8, 8, 12, *sums])
     # A cap belongs to a group or crowd: all its requests have the same cap.
     caps = draw(st.fixed_dictionaries({"": st.none(), "a": CAPS, "b": CAPS}))
     most = draw(st.fixed_dictionaries({"": st.none(), "s": MOST_GANGS, "t": MOST_GANGS, "u": MOST_GANGS}))
     number = draw(st.integers(0, 9))
     requests = [draw(_requests(f"r{n}", wanted, single_host, caps, most)) for n in range(number)]
     options = PoolOptions(
+        allow_heterogeneous=draw(st.sampled_from(unequal)),
         reservations=draw(st.integers(0, 2)),
         preemption=draw(st.sampled_from(preemption)),
         fit=draw(st.sampled_from(["best", "worst"])),
@@ -55,8 +71,8 @@ def situations(draw, *, sizes=(4,), single_host=None, most_hosts=5, preemption=(
 
 
 @st.composite
-def _gangs(draw, request_id, sequence, free):
-    is_wide = draw(st.integers(0, 4)) == 0
+def _gangs(draw, request_id, sequence, free, widths):
+    is_wide = 2 in widths and draw(st.integers(0, 4)) == 0
     empty = [name for name, indices in free.items() if indices and indices == list(range(len(indices)))]
     if is_wide and len(empty) >= 2:
         slots = {name: tuple(free[name]) for name in empty[:2]}

@@ -8,6 +8,9 @@ from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from tests.oracle.naive_queue import NaiveQueue
 from tests.oracle.situations import Situation, situations
 
+#: Few hosts of one size, so that gangs often need hosts of unequal sizes.
+MIXED = {"sizes": (4, 2, 2, 1), "most_hosts": 6, "unequal": (False, True)}
+
 
 def same_as_naive(found: Situation) -> None:
     fast = run_pass(found.hosts, found.requests, found.options, found.running)
@@ -26,6 +29,12 @@ def test_one_host_requests_are_decided_as_by_looking_at_every_one(found):
 
 
 @settings(max_examples=150, deadline=None)
-@given(situations(sizes=(4, 4, 2), preemption=("off",)))
+@given(situations(**MIXED, preemption=("off",)))
 def test_gangs_of_all_shapes_are_decided_as_by_looking_at_every_one_without_preemption(found):
+    same_as_naive(found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations(**MIXED, widths=(1,), preemption=("priority", "slices")))
+def test_gangs_of_all_shapes_preempt_the_gangs_of_single_hosts_that_brute_force_chooses(found):
     same_as_naive(found)

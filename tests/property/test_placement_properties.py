@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.free_slots import Board
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
+from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever, shortfall
+from tests.oracle.naive_layouts import ONE, Preference, ways
 
 STATES = ["ready"] * 6 + ["draining", "drained", "disabled", "unreachable", "lost"]
 
@@ -55,54 +58,41 @@ def subsets(hosts):
 
 
 def best_by_brute_force(request, hosts, allow_heterogeneous, fit):
-    """Every placement that the rules allow, as (rule, set of acceptable sets of host names)."""
-    sharing = [host for host in hosts if len(free_of(host, request)) >= request.slots]
-    if sharing:
-        left = {host.name: len(free_of(host, request)) for host in sharing}
-        wanted = min(left.values()) if fit == "best" else max(left.values())
-        return "shared", {frozenset([name]) for name, free in left.items() if free == wanted}
-    if request.is_single_host:
-        return "none", set()
-    whole = [host for host in hosts if is_entirely_free(host, request)]
-    exact = [chosen for chosen in subsets(whole) if sum(len(host.enabled) for host in chosen) == request.slots]
-    equal = [chosen for chosen in exact if len({len(host.enabled) for host in chosen}) == 1]
-    if equal:
-        largest = max(len(chosen[0].enabled) for chosen in equal)
-        return "equal", {frozenset(h.name for h in chosen) for chosen in equal if len(chosen[0].enabled) == largest}
-    if exact and allow_heterogeneous:
-        fewest = min(map(len, exact))
-        return "unequal", {frozenset(host.name for host in chosen) for chosen in exact if len(chosen) == fewest}
-    return "none", set()
+    """Return the chosen way of all that the rules allow, or None."""
+    free = {host.name: len(free_of(host, request)) for host in hosts}
+    whole = {host.name: len(host.enabled) for host in hosts if is_entirely_free(host, request)}
+    sign = 1 if fit == "best" else -1
+    preference = Preference(request, free, lambda name, is_whole: 0 if is_whole else sign * free[name])
+    return min(ways(request, free, whole, allow_heterogeneous), key=preference.key, default=None)
 
 
 def is_possible_by_brute_force(request, hosts, allow_heterogeneous):
-    enabled = [Host(h.name, h.slots, disabled=h.disabled) for h in hosts if h.state != "disabled"]
-    anywhere = GangRequest(request.request_id, request.slots, is_single_host=request.is_single_host)
+    sizes = {host.name: len(host.enabled) for host in hosts if host.state != "disabled"}
     if request.slots == 0:
-        return bool(enabled)
-    return best_by_brute_force(anywhere, enabled, allow_heterogeneous, "best")[0] != "none"
+        return bool(sizes)
+    return any(ways(request, sizes, sizes, allow_heterogeneous))
 
 
 @settings(max_examples=150, deadline=None)
 @given(some_requests(), some_hosts(), st.booleans(), st.sampled_from(["best", "worst"]))
-def test_the_answer_is_one_that_brute_force_calls_best(request_, hosts, allow_heterogeneous, fit):
+def test_the_answer_is_the_one_that_brute_force_calls_best(request_, hosts, allow_heterogeneous, fit):
     found = place(request_, hosts, allow_heterogeneous=allow_heterogeneous, fit=fit)
     if request_.slots == 0:
         ready = {h.name for h in hosts if h.state == "ready"} - request_.excluded_hosts
         assert set(found.slots) <= ready if isinstance(found, Placement) else not ready
         return
-    rule, acceptable = best_by_brute_force(request_, hosts, allow_heterogeneous, fit)
-    if rule == "none":
+    best = best_by_brute_force(request_, hosts, allow_heterogeneous, fit)
+    if best is None:
         assert isinstance(found, Unplaceable)
         return
     assert isinstance(found, Placement), found
-    assert frozenset(found.slots) in acceptable
+    assert set(found.slots) == set(best.names)
     by_name = {host.name: host for host in hosts}
     assert found.size == request_.slots
     for name, indices in found.slots.items():
         assert list(indices) == sorted(set(indices))
         assert set(indices) <= free_of(by_name[name], request_)
-        if rule != "shared":
+        if best.rule != ONE:
             assert set(indices) == by_name[name].enabled
 
 
@@ -116,23 +106,42 @@ def test_never_means_not_even_with_every_host_free(request_, hosts, allow_hetero
         assert found.reason.endswith(".")
 
 
-def fewest_in_the_way(request, hosts, allow_heterogeneous):
-    """The least number of slots to free on hosts that are all ready, over every set that the rules allow."""
-    sharing = [request.slots - len(host.free) for host in hosts if len(host.enabled) >= request.slots]
-    whole = []
-    for chosen in [] if request.is_single_host else subsets([host for host in hosts if host.enabled]):
-        sizes = [len(host.enabled) for host in chosen]
-        if sum(sizes) == request.slots and (len(set(sizes)) == 1 or allow_heterogeneous):
-            whole.append(sum(len(host.enabled) - len(host.free) for host in chosen))
-    return min(sharing + whole)
+def closest_by_brute_force(request, hosts, allow_heterogeneous, closed):
+    """Return the way with the fewest unusable hosts, then the fewest slots in the way, and these numbers."""
+    by_name = {host.name: host for host in hosts if host.state != "disabled"}
+    sizes = {name: len(host.enabled) for name, host in by_name.items()}
+
+    def cost(name, is_whole):
+        """Return unusable hosts, slots in the way, and, on unusable hosts, slots that are not free either."""
+        wanted = sizes[name] if is_whole else request.slots
+        lacking = max(0, wanted - len(free_of(by_name[name], request)))
+        if name in closed or by_name[name].state != "ready" or name in request.excluded_hosts:
+            return 1, wanted, lacking
+        return 0, lacking, 0
+
+    def total(way):
+        return tuple(map(sum, zip(*(cost(name, way.rule != ONE) for name in way.names), strict=True)))
+
+    preference = Preference(request, sizes, cost)
+    best = min(ways(request, sizes, sizes, allow_heterogeneous), key=lambda way: (total(way), preference.key(way)))
+    return best, total(best)
 
 
-@settings(max_examples=150, deadline=None)
-@given(some_requests(excluding=False), some_hosts(states=("ready",)), st.booleans())
-def test_the_missing_slots_are_the_fewest_that_have_to_become_free(request_, hosts, allow_heterogeneous):
-    found = place(request_, hosts, allow_heterogeneous=allow_heterogeneous)
-    if isinstance(found, Unplaceable) and not found.never:
-        assert found.missing == fewest_in_the_way(request_, hosts, allow_heterogeneous) > 0
+@settings(max_examples=300, deadline=None)
+@given(some_requests(), some_hosts(), st.booleans(), st.frozensets(st.sampled_from(["h0", "h1", "h2"])))
+def test_the_closest_hosts_have_the_fewest_slots_in_the_way(request_, hosts, allow_heterogeneous, closed):
+    board, options = Board(hosts), PoolOptions(allow_heterogeneous=allow_heterogeneous)
+    if request_.slots == 0 or not could_ever(board, request_, options):
+        return
+    best, (unusable, missing, _) = closest_by_brute_force(request_, hosts, allow_heterogeneous, closed)
+    need = shortfall(board, request_, options, closed)
+    assert (need.is_whole, need.missing) == (best.rule != ONE, missing)
+    if not need.is_whole and set(best.names) <= set(need.reserved):
+        # Any of these hosts would serve.
+        assert need.hosts == need.reserved
+        return
+    assert set(need.hosts) == set(best.names)
+    assert len(need.unusable) == unusable
 
 
 @settings(max_examples=150, deadline=None)

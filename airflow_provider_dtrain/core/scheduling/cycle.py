@@ -7,13 +7,14 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.scheduling.layouts import whole_layouts
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.core.scheduling.placement import find
 from airflow_provider_dtrain.core.scheduling.preemption import Search
 from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON, may_interrupt
 from airflow_provider_dtrain.core.scheduling.queue import Key, Kind, Shape, Waiter
 from airflow_provider_dtrain.core.scheduling.reservations import Reserving, due, is_for_good
-from airflow_provider_dtrain.core.scheduling.unschedulable import NO_HOSTS, works
+from airflow_provider_dtrain.core.scheduling.unschedulable import NO_HOSTS
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
@@ -139,8 +140,7 @@ class Pass:
             return True
         if is_single_host:
             return False
-        sizes = reach.whole_sizes(banned)
-        return works_whole(sizes, slots, self.state.options.allow_heterogeneous)
+        return any(whole_layouts(slots, reach.whole_sizes(banned), self.state.options.allow_heterogeneous))
 
     def _interrupt(self, waiter: Waiter, banned: Set[str]) -> bool:
         state = self.state
@@ -206,10 +206,3 @@ class Pass:
         is_stuck = is_for_good(board, gangs, holder.request, holder.rank, holder.reserved)
         due_s = due(board, gangs, holder.reserved, self.state.now)
         return Reservation(holder, self.state.lanes.key(holder), is_stuck, due_s)
-
-
-def works_whole(sizes: dict[int, int], slots: int, unequal: bool) -> bool:
-    """Return whether whole hosts can serve a request, given the number of hosts by size."""
-    if any(slots % size == 0 and slots // size <= number for size, number in sizes.items()):
-        return True
-    return unequal and bool(sizes) and works(sizes, slots, is_single_host=False, unequal=True)

@@ -1,9 +1,9 @@
 """One pass over the queue of a pool: grants, preemptions, reservations, and the reasons of waiting requests.
 
 The parts of a decision are separate, so that each can be replaced on its own: the classes (``classes``), the
-order (``lanes``), the slots of one request (``placement.find``), the victims (``victims``), the reserved hosts
-(``reserving``), and the messages (``queue_words``). ``scheduler.Scheduler`` runs the same pass over a state that
-persists between passes.
+order (``lanes``), the hosts that a gang may take together (``layouts``), the slots of one request
+(``placement.find``), the victims (``victims``), the reserved hosts (``reserving``), and the messages
+(``queue_words``). ``scheduler.Scheduler`` runs the same pass over a state that persists between passes.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ the same result in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from airflow_provider_dtrain.core.scheduling.free_slots import Board, first_names
+from airflow_provider_dtrain.core.scheduling.layouts import Layout, layouts
 from airflow_provider_dtrain.core.scheduling.model import Fit, GangRequest, Host, Placement, PoolOptions, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import explain
-from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset
 from airflow_provider_dtrain.core.scheduling.unschedulable import NO_HOSTS
 
 _Slots = dict[str, tuple[int, ...]]
@@ -45,12 +45,16 @@ def find(board: Board, request: GangRequest, options: PoolOptions, closed: Set[s
         names = _allowed(board.free, request.excluded_hosts)
         return Placement({first_names(key, names)[0]: ()}) if names else None
     banned = request.excluded_hosts | closed
-    chosen = _on_one_host(board, request.slots, options.fit, banned, key)
-    if not chosen and not request.is_single_host:
-        chosen = _on_equal_hosts(board, request.slots, banned, key)
-        if not chosen and options.allow_heterogeneous:
-            chosen = _on_unequal_hosts(board, request.slots, banned, key)
-    return Placement(chosen) if chosen else None
+    # Before the bans. A size of which too many hosts are banned is passed over when its hosts are chosen.
+    sizes = {size: len(names) for size, names in board.whole.items()}
+    for layout in layouts(request, sizes, options.allow_heterogeneous):
+        if layout.is_whole:
+            chosen = _on_whole_hosts(board, layout, banned, key)
+        else:
+            chosen = _on_one_host(board, request.slots, options.fit, banned, key)
+        if chosen:
+            return Placement(chosen)
+    return None
 
 
 def _allowed(names: Mapping[str, object], banned: Set[str]) -> list[str]:
@@ -66,25 +70,11 @@ def _on_one_host(board: Board, slots: int, fit: Fit, banned: Set[str], key: str)
     return {}
 
 
-def _on_equal_hosts(board: Board, slots: int, banned: Set[str], key: str) -> _Slots:
-    for size in sorted(board.whole, reverse=True):
-        wanted = slots // size
-        if slots % size == 0 and len(board.whole[size]) >= wanted:
-            names = _allowed(board.whole[size], banned)
-            if len(names) >= wanted:
-                return _whole(board, first_names(key, names, wanted))
-    return {}
-
-
-def _on_unequal_hosts(board: Board, slots: int, banned: Set[str], key: str) -> _Slots:
-    sizes = [size for size in sorted(board.whole, reverse=True) if size <= slots]
-    groups = [(size, _allowed(board.whole[size], banned)) for size in sizes]
-    counts = cheapest_subset([(size, [0] * len(names)) for size, names in groups], slots)
-    if counts is None:
+def _on_whole_hosts(board: Board, layout: Layout, banned: Set[str], key: str) -> _Slots:
+    """Return the slots of hosts that cost nothing, because they are free: only the tie-break counts."""
+    names = {size: _allowed(board.whole[size], banned) for size in layout.sizes}
+    numbers = layout.numbers(lambda size: [0] * len(names[size]))
+    if any(number > len(names[size]) for size, number in numbers.items()):
         return {}
-    picks = (first_names(key, names, count) for count, (_, names) in zip(counts, groups, strict=True))
-    return _whole(board, (name for names in picks for name in names))
-
-
-def _whole(board: Board, names: Iterable[str]) -> _Slots:
-    return {name: board.lowest_free(name, board.size[name]) for name in names}
+    picks = (first_names(key, names[size], number) for size, number in numbers.items())
+    return {name: board.lowest_free(name, board.size[name]) for chosen in picks for name in chosen}

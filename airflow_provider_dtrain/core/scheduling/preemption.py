@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.free_slots import Board, stable_order
+from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.placement import find
 from airflow_provider_dtrain.core.scheduling.priority_tiers import Rank
 from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Gangs, Reach
-from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,17 @@ class Search:
         """Return the victims of least cost, or None when no allowed set makes room."""
         if self.options.preemption == "off" or self.request.slots == 0:
             return None
-        found = self._on_one_host()
-        if found is None and not self.request.is_single_host:
-            found = self._on_whole_hosts()
-        return found
+        sizes = self.reach.whole_sizes(self.banned)
+        for layout in layouts(self.request, sizes, self.options.allow_heterogeneous):
+            if layout.is_whole:
+                victims = self._on_whole_hosts(layout)
+                if victims:
+                    return self._trimmed(victims)
+            else:
+                found = self._on_one_host()
+                if found is not None:
+                    return found
+        return None
 
     def _on_one_host(self) -> Choice | None:
         wanted, free = self.request.slots, self.board.free
@@ -77,33 +84,22 @@ class Search:
         slots = sorted([*free, *freed[: self.request.slots - len(free)]])
         return Choice(victims, Placement({name: tuple(slots)}))
 
-    def _on_whole_hosts(self) -> Choice | None:
-        for size in sorted(set(self.board.size.values()), reverse=True):
-            if 0 < size <= self.request.slots and self.request.slots % size == 0:
-                victims = self._cheapest_hosts(size, self.request.slots // size)
-                if victims:
-                    return self._trimmed(victims)
-        return self._trimmed(self._unequal_hosts()) if self.options.allow_heterogeneous else None
-
-    def _cheapest_hosts(self, size: int, wanted: int) -> list[Gang]:
-        """Return the gangs on the cheapest hosts that can be emptied, in the order in which they were chosen."""
-        names = [name for name in self.reach.whole.get(size, ()) if name not in self.banned]
-        return _Emptying(names, self).choose(wanted) if len(names) >= wanted else []
-
-    def _unequal_hosts(self) -> list[Gang]:
-        """Return the gangs on hosts of unequal sizes that can be emptied and sum up exactly."""
-        groups: list[tuple[int, list[tuple[int, int, str]]]] = []
-        for size in sorted(self.reach.whole, reverse=True):
-            names = [name for name in self.reach.whole[size] if name not in self.banned]
-            ties = stable_order(self.request.request_id, names)
-            if 0 < size <= self.request.slots:
-                groups.append((size, sorted((size - self.board.free[name], tie, name) for tie, name in ties)))
-        counts = cheapest_subset([(size, [row[0] for row in rows]) for size, rows in groups], self.request.slots)
-        if counts is None:
-            return []
-        names = [row[2] for count, (_, rows) in zip(counts, groups, strict=True) for row in rows[:count]]
+    def _on_whole_hosts(self, layout: Layout) -> list[Gang]:
+        """Return the gangs on the cheapest hosts that can be emptied."""
+        if not layout.is_unequal:
+            (size,) = layout.sizes
+            return _Emptying(self._emptiable(size), self).choose(self.request.slots // size)
+        names = [name for _, (_, name) in layout.cheapest(self._rows)]
         found = {gang.request_id: gang for name in names for gang in self.gangs.victims(name, self.rank)}
         return [found[request_id] for request_id in sorted(found)]
+
+    def _emptiable(self, size: int) -> list[str]:
+        return [name for name in self.reach.whole[size] if name not in self.banned]
+
+    def _rows(self, size: int) -> list[Row]:
+        """Return the hosts of a size that can be emptied, by the number of slots to end."""
+        ties = stable_order(self.request.request_id, self._emptiable(size))
+        return [(size - self.board.free[name], (tie, name)) for tie, name in ties]
 
     def _trimmed(self, victims: Sequence[Gang]) -> Choice | None:
         """Drop every victim that the request does not need in order to fit, the largest first."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.free_slots import Board, stable_order
+from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
 from airflow_provider_dtrain.core.scheduling.priority_tiers import Rank
 from airflow_provider_dtrain.core.scheduling.running_gangs import Gangs
-from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset
 
 #: Weight of a slot in the way: more than all seconds that gangs ever held slots.
 SLOT = 1 << 44
 
-#: Cost of a host, then the host after its tie-break.
-_Row = tuple[int, tuple[int, str]]
+#: Cost, then the hosts.
 _Plan = tuple[int, list[str]]
 
 
@@ -57,33 +55,23 @@ class Reserving:
         """Return the hosts with the fewest slots in the way for good, ties by least time held, or ()."""
         if self.request.slots == 0:
             return ()
-        plans = [plan for plan in (self._one_host(), *self._equal_hosts()) if plan is not None]
-        if not plans and self.options.allow_heterogeneous and not self.request.is_single_host:
-            plans = [plan for plan in [self._unequal_hosts()] if plan is not None]
+        whole = self._by_size()
+        sizes = {size: len(names) for size, names in whole.items()}
+        plans: list[_Plan] = []
+        for layout in layouts(self.request, sizes, self.options.allow_heterogeneous):
+            # Unequal hosts only if nothing else will do, however few slots are in the way there.
+            if not (layout.is_unequal and plans):
+                plans += self._plans(layout, whole)
         return tuple(sorted(min(plans, key=lambda plan: plan[0])[1])) if plans else ()
 
-    def _one_host(self) -> _Plan | None:
-        rows = self._rows([name for name in self._usable() if _able(self.board, name) >= self.request.slots], True)
-        return _plan([min(rows)]) if rows else None
-
-    def _equal_hosts(self) -> list[_Plan | None]:
-        if self.request.is_single_host:
-            return []
-        plans = []
-        for size, names in self._by_size().items():
-            wanted = self.request.slots // size
-            if wanted * size == self.request.slots and 1 < wanted <= len(names):
-                plans.append(_plan(heapq.nsmallest(wanted, self._rows(names, False))))
-        return [*plans]
-
-    def _unequal_hosts(self) -> _Plan | None:
-        groups = [(size, sorted(self._rows(names, False))) for size, names in self._by_size().items()]
-        fitting = [(size, rows) for size, rows in groups if size <= self.request.slots]
-        costs = [(size, [cost for cost, _ in rows]) for size, rows in fitting]
-        counts = cheapest_subset(costs, self.request.slots)
-        if counts is None:
-            return None
-        return _plan([row for count, (_, rows) in zip(counts, fitting, strict=True) for row in rows[:count]])
+    def _plans(self, layout: Layout, whole: Mapping[int, Sequence[str]]) -> list[_Plan]:
+        """Return the cheapest hosts of a layout, or nothing when no host is large enough."""
+        if layout.is_whole:
+            rows = layout.cheapest(lambda size: self._rows(whole[size], False))
+        else:
+            names = [name for name in self._usable() if _able(self.board, name) >= self.request.slots]
+            rows = [min(self._rows(names, True))] if names else []
+        return [(sum(cost for cost, _ in rows), [name for _, (_, name) in rows])] if rows else []
 
     def _usable(self) -> list[str]:
         return [name for name in self.board.free if name not in self.banned]
@@ -94,7 +82,7 @@ class Reserving:
         sizes = sorted({self.board.size[name] for name in names} - {0}, reverse=True)
         return {size: [name for name in names if self.board.size[name] == size] for size in sizes}
 
-    def _rows(self, names: Sequence[str], is_shared: bool) -> list[_Row]:
+    def _rows(self, names: Sequence[str], is_shared: bool) -> list[Row]:
         return [(self._cost(row[1], is_shared), row) for row in stable_order(self.request.request_id, names)]
 
     def _cost(self, name: str, is_shared: bool) -> int:
@@ -107,10 +95,6 @@ class Reserving:
         in_the_way = max(0, missing - self.gangs.coming(name, self.rank))
         seconds = self.gangs.held_seconds(name, self.rank, self.now)
         return in_the_way * SLOT + int(min(seconds, SLOT >> 12))
-
-
-def _plan(rows: Sequence[_Row]) -> _Plan:
-    return sum(cost for cost, _ in rows), [name for _, (_, name) in rows]
 
 
 def is_for_good(board: Board, gangs: Gangs, request: GangRequest, rank: Rank, hosts: Sequence[str]) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.free_slots import Board, stable_order
+from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts, whole_layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
-from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
+from airflow_provider_dtrain.core.scheduling.subset_sum import reachable
 
 NO_HOSTS: frozenset[str] = frozenset()
 
@@ -55,10 +55,7 @@ def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: 
         names = tuple(sorted(board.size))
         return Shortfall(names, 0, tuple(name for name in names if name in unusable), False)
     ways = _Ways(board, unusable, request)
-    plans = [ways.one_host(), *ways.equal_hosts()]
-    if options.allow_heterogeneous and not request.is_single_host:
-        plans.append(ways.unequal_hosts())
-    cost, found, is_whole = min((plan for plan in plans if plan is not None), key=lambda plan: plan[0])
+    cost, found, is_whole = min(ways.plans(options.allow_heterogeneous), key=lambda plan: plan[0])
     kept = closed & set(found) if is_whole else closed
     reserved = sorted(name for name in kept if ways.is_free(name, is_whole))
     if not is_whole and found[0] in reserved:
@@ -77,11 +74,7 @@ def works(sizes: Mapping[int, int], slots: int, is_single_host: bool, unequal: b
     """
     if slots <= max(sizes, default=0):
         return True
-    if is_single_host:
-        return False
-    if any(size and slots % size == 0 and slots // size <= count for size, count in sizes.items()):
-        return True
-    return unequal and bool(sums(sizes, slots) >> slots & 1)
+    return not is_single_host and any(whole_layouts(slots, sizes, unequal))
 
 
 def sums(sizes: Mapping[int, int], limit: int) -> int:
@@ -91,8 +84,6 @@ def sums(sizes: Mapping[int, int], limit: int) -> int:
 
 #: Cost, hosts, and whether all their slots are needed.
 _Plan = tuple[int, list[str], bool]
-#: Cost, then the host after its tie-break. Sorts in the order of choice.
-_Row = tuple[int, tuple[int, str]]
 
 
 class _Ways:
@@ -110,28 +101,19 @@ class _Ways:
         for name, size in board.size.items():
             self.by_size[size].append(name)
 
-    def one_host(self) -> _Plan | None:
-        names = [name for size, listed in self.by_size.items() if size >= self.slots for name in listed]
-        return self._plan([min(self._rows(names, self.slots))], is_whole=False) if names else None
+    def plans(self, unequal: bool) -> list[_Plan]:
+        """Return the hosts with the fewest slots in the way for each layout, in the order of preference."""
+        sizes = {size: len(names) for size, names in self.by_size.items()}
+        plans = [self._plan(layout) for layout in layouts(self.request, sizes, unequal)]
+        return [plan for plan in plans if plan is not None]
 
-    def equal_hosts(self) -> list[_Plan | None]:
-        if self.request.is_single_host:
-            return []
-        fitting = [(size, self.slots // size) for size in self.by_size if 0 < size < self.slots]
-        return [
-            self._plan(heapq.nsmallest(count, self._rows(self.by_size[size], size)))
-            for size, count in fitting
-            if count * size == self.slots and count <= len(self.by_size[size])
-        ]
-
-    def unequal_hosts(self) -> _Plan | None:
-        sizes = [size for size in self.by_size if 0 < size <= self.slots]
-        groups = [sorted(self._rows(self.by_size[size], size)) for size in sizes]
-        costs = [(size, [cost for cost, _ in rows]) for size, rows in zip(sizes, groups, strict=True)]
-        counts = cheapest_subset(costs, self.slots)
-        if counts is None:
-            return None
-        return self._plan([row for count, rows in zip(counts, groups, strict=True) for row in rows[:count]])
+    def _plan(self, layout: Layout) -> _Plan | None:
+        if layout.is_whole:
+            rows = layout.cheapest(lambda size: self._rows(self.by_size[size], size))
+        else:
+            names = [name for size, listed in self.by_size.items() if size >= self.slots for name in listed]
+            rows = [min(self._rows(names, self.slots))] if names else []
+        return (sum(cost for cost, _ in rows), [name for _, (_, name) in rows], layout.is_whole) if rows else None
 
     def missing(self, cost: int) -> int:
         """Return the number of slots in a cost."""
@@ -146,7 +128,7 @@ class _Ways:
         is_of_use = name in self.board.free and name not in self.request.excluded_hosts
         return max(0, wanted - self.board.free[name]) if is_of_use else wanted
 
-    def _rows(self, names: Sequence[str], wanted: int) -> Iterable[_Row]:
+    def _rows(self, names: Sequence[str], wanted: int) -> Iterable[Row]:
         free, unusable, scale = self.board.free, self.unusable, self.scale
         costs = [
             (scale + wanted) * scale + self._in_use(name, wanted)
@@ -155,7 +137,3 @@ class _Ways:
             for name in names
         ]
         return zip(costs, stable_order(self.request.request_id, names), strict=True)
-
-    @staticmethod
-    def _plan(rows: Sequence[_Row], *, is_whole: bool = True) -> _Plan:
-        return sum(cost for cost, _ in rows), [name for _, (_, name) in rows], is_whole
