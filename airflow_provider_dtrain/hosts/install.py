@@ -1,13 +1,11 @@
-"""Installation of the supervisor on a host: one file, named by its content hash."""
+"""Installation of the supervisor on a host: one folder, named by the content hash of its archive."""
 
 from __future__ import annotations
 
 import base64
-import functools
-import hashlib
-from importlib import resources
 
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError, HostRefusedError
+from airflow_provider_dtrain.hosts.payload import Payload
 from airflow_provider_dtrain.hosts.transport.base import Completed, Transport
 from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
@@ -15,7 +13,8 @@ MINIMUM_PYTHON = (3, 9)
 _MARK = "DTRAIN-INSTALL "
 
 # The interpreter may be of any version, including Python 2. Hosts often share home directories, so two hosts may
-# install at the same time, hence the random name and the rename.
+# install at the same time, hence the random name and the rename. A folder whose files are complete stays, because
+# supervisors may run from it. Its bytecode is removed, in case that was damaged.
 _BOOTSTRAP = """
 import sys
 def say(words):
@@ -23,32 +22,69 @@ def say(words):
     sys.exit(0)
 if sys.version_info < @MINIMUM@:
     say("old %d.%d.%d" % tuple(sys.version_info[:3]))
-import errno, hashlib, os
+import errno, hashlib, io, os, shutil, tarfile
 os.umask(0o077)
 digest = sys.argv[2]
 folder = os.path.join(sys.argv[1], "supervisor")
-target = os.path.join(folder, digest + ".py")
-source = sys.stdin.buffer.read()
-if hashlib.sha256(source).hexdigest() != digest:
+target = os.path.join(folder, digest)
+archive = sys.stdin.buffer.read()
+if hashlib.sha256(archive).hexdigest() != digest:
     say("digest")
+with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    files = {one.name: tar.extractfile(one).read() for one in tar if one.isfile()}
 part = target + "." + hashlib.sha256(os.urandom(16)).hexdigest()[:16]
+damaged = part + ".old"
+def sync(path):
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+def unpack():
+    for name, content in files.items():
+        path = os.path.join(part, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    for here, _, _ in os.walk(part):
+        sync(here)
+def is_complete():
+    for name, content in files.items():
+        try:
+            with open(os.path.join(target, name), "rb") as file:
+                if file.read() != content:
+                    return False
+        except OSError:
+            return False
+    return True
+def replace():
+    try:
+        os.rename(part, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        os.rename(target, damaged)
+        os.rename(part, target)
 try:
     os.makedirs(folder, exist_ok=True)
     try:
-        with open(part, "xb") as file:
-            file.write(source)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(part, target)
-    except OSError:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
-    handle = os.open(folder, os.O_RDONLY)
-    os.fsync(handle)
-    with open(target, "rb") as file:
-        if hashlib.sha256(file.read()).hexdigest() != digest:
-            say("digest")
+        if is_complete():
+            for here, _, _ in os.walk(target):
+                shutil.rmtree(os.path.join(here, "__pycache__"), ignore_errors=True)
+        else:
+            unpack()
+            try:
+                replace()
+            except OSError:
+                # Another installer may have been faster.
+                if not is_complete():
+                    raise
+        sync(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(damaged, ignore_errors=True)
+    if not is_complete():
+        say("digest")
 except OSError as error:
     say("os %s %s" % (errno.errorcode.get(error.errno, "?"), error.strerror))
 say("ok")
@@ -64,25 +100,14 @@ _REFUSALS = {
 }
 
 
-@functools.cache
-def supervisor_source() -> bytes:
-    """Return the source of the supervisor that is sent to hosts."""
-    return resources.files("airflow_provider_dtrain.hosts").joinpath("supervisor.py").read_bytes()
-
-
-def digest_of(source: bytes) -> str:
-    """Return the content hash of a supervisor, which names its file on hosts."""
-    return hashlib.sha256(source).hexdigest()
-
-
-def install(transport: Transport, *, python: str, remote_dir: str, source: bytes, timeout_s: float) -> None:
-    """Write the supervisor into ``remote_dir``. A second call changes nothing.
+def install(transport: Transport, *, python: str, remote_dir: str, archive: Payload, timeout_s: float) -> None:
+    """Unpack the supervisor into ``remote_dir``. A second call changes nothing.
 
     :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
     :raises HostRefusedError: the folder cannot be written
     """
-    argv = [python, "-c", _ONE_LINE, remote_dir, digest_of(source)]
-    done = transport.run(argv, stdin=source, timeout_s=timeout_s)
+    argv = [python, "-c", _ONE_LINE, remote_dir, archive.digest]
+    done = transport.run(argv, stdin=archive.content, timeout_s=timeout_s)
     verdict = _verdict(done)
     if verdict == "ok":
         return

@@ -1,4 +1,4 @@
-"""Archives for hosts, named by their content hash: the user's code and the training library."""
+"""Archives for hosts, named by their content hash: the user's code, the training library and the supervisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path, PurePosixPath
 
 from airflow_provider_dtrain.core.regular_files import read_regular
@@ -29,6 +29,17 @@ _HOOK_METADATA = {
     "METADATA": f"Metadata-Version: 2.1\nName: {_HOOK}\nVersion: 1\n",
     "entry_points.txt": f"[torch.backends]\n{_HOOK} = {_HOOK}:install\n",
 }
+#: Start of the supervisor when its folder is run. The path of modules is absolute, because its reaper leaves the folder
+#: in which it was started.
+_MAIN = """import os
+import sys
+
+sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+
+from airflow_provider_dtrain.supervisor.__main__ import main
+
+sys.exit(main())
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +85,18 @@ def library() -> Payload:
     entries.append((f"{_HOOK}.py", root / "train" / "process" / "rendezvous.py"))
     entries += [(f"{_HOOK}-1.dist-info/{name}", text.encode()) for name, text in _HOOK_METADATA.items()]
     return _archive(iter(entries))
+
+
+@functools.cache
+def supervisor() -> Payload:
+    """Return the archive that hosts unpack and run as a folder: ``supervisor``, and NVIDIA's module ``pynvml``."""
+    root = Path(str(resources.files(_PACKAGE)))
+    files = [root / "__init__.py", *_walk(root / "supervisor", lambda _: False)]
+    entries: list[tuple[str, Path | bytes]] = [
+        (f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files
+    ]
+    pynvml = Path(str(metadata.distribution("nvidia-ml-py").locate_file("pynvml.py")))
+    return _archive(iter([*entries, ("pynvml.py", pynvml), ("__main__.py", _MAIN.encode())]))
 
 
 def _ignored(root: Path) -> Callable[[str], bool]:

@@ -1,4 +1,4 @@
-"""A host for tests: its own folders, and channels to ``supervisor.py follow`` as a real process."""
+"""A host for tests: its own folders, and channels to ``follow`` as a real process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ import pytest
 
 from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
 from tests.support.lock_dirs import new_lock_dir
+from tests.support.supervisors import unpacked_supervisor
 
-SUPERVISOR = Path(__file__).parents[2] / "airflow_provider_dtrain" / "hosts" / "supervisor.py"
+#: The supervisor as hosts have it: its archive, unpacked.
+SUPERVISOR = unpacked_supervisor()
 DEADLINE_S = 20.0
 
 SLEEP = ("sh", "-c", "exec sleep 1000")
@@ -218,7 +220,9 @@ class Host:
 
     def argv(self, role: str, *arguments: str) -> list[str]:
         folders = ["--remote-dir", str(self.remote_dir), "--state-dir", str(self.state_dir)]
-        return [self.python, str(SUPERVISOR), role, *folders, "--lock-dir", self.lock_dir, *arguments]
+        # Hosts start it relative to the home directory too.
+        program = os.path.relpath(SUPERVISOR, self.root)
+        return [self.python, program, role, *folders, "--lock-dir", self.lock_dir, *arguments]
 
     def channel(self) -> Channel:
         found = Channel(self.argv("follow"), self.env, self.root, self.account)

@@ -34,6 +34,7 @@ from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
 from tests.netns.transport import ssh_to
+from tests.support.supervisors import program
 
 pytest_plugins = ["tests.netns.plugin"]
 
@@ -41,7 +42,8 @@ PEER = (Path(__file__).parent.parent / "support" / "peer.py").read_bytes()
 
 
 def connect(transport: Transport, **options: Any) -> HostLink:
-    settings = {"remote_dir": "~/.dtrain", "state_dir": None, "python": sys.executable, "source": PEER, **options}
+    archive = program(options.pop("source", PEER))
+    settings = {"remote_dir": "~/.dtrain", "state_dir": None, "python": sys.executable, "archive": archive, **options}
     return HostLink.connect(transport, **settings)
 
 
@@ -68,22 +70,23 @@ def test_the_peer_is_installed_once_and_greets(link: HostLink) -> None:
     assert abs(link.clock_offset_s) < 5
 
 
-def test_the_installed_file_is_named_by_its_content_and_private(tmp_path: Path) -> None:
+def test_the_installed_folder_is_named_by_its_archive_and_private(tmp_path: Path) -> None:
     for _ in range(2):
         connect(LocalTransport(home=tmp_path)).close()
     installed = list((tmp_path / ".dtrain" / "supervisor").iterdir())
-    assert [one.name for one in installed] == [hashlib.sha256(PEER).hexdigest() + ".py"]
-    assert installed[0].read_bytes() == PEER
+    assert [one.name for one in installed] == [program(PEER).digest]
+    assert (installed[0] / "__main__.py").read_bytes() == PEER
     assert installed[0].stat().st_mode & 0o77 == 0
     assert (tmp_path / ".dtrain").stat().st_mode & 0o77 == 0
 
 
-def test_a_damaged_supervisor_file_is_written_again(tmp_path: Path) -> None:
+def test_a_damaged_supervisor_is_replaced(tmp_path: Path) -> None:
     connect(LocalTransport(home=tmp_path)).close()
     (installed,) = (tmp_path / ".dtrain" / "supervisor").iterdir()
-    installed.write_bytes(PEER[:300])
+    (installed / "__main__.py").write_bytes(PEER[:300])
     connect(LocalTransport(home=tmp_path)).close()
-    assert installed.read_bytes() == PEER
+    assert (installed / "__main__.py").read_bytes() == PEER
+    assert list((tmp_path / ".dtrain" / "supervisor").iterdir()) == [installed]
 
 
 def test_an_absolute_remote_dir_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
 from tests.contract.test_remote import PEER, answer, connect, frame
 from tests.netns.transport import ssh_to
+from tests.support.supervisors import program
 
 pytest_plugins = ["tests.netns.plugin"]
 
@@ -38,7 +39,7 @@ def address(home: Path, made: list[Transport], **changes: Any) -> HostAddress:
 
 @pytest.fixture
 def peer_as_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "supervisor_source", lambda: PEER)
+    monkeypatch.setattr(link_module, "supervisor", lambda: program(PEER))
 
 
 @pytest.mark.usefixtures("peer_as_supervisor")
@@ -90,7 +91,7 @@ def test_a_changed_address_gets_a_new_link(tmp_path: Path) -> None:
 
 
 def test_a_host_that_cannot_be_reached_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "supervisor_source", lambda: PEER)
+    monkeypatch.setattr(link_module, "supervisor", lambda: program(PEER))
     links, hold, entered = Links(), threading.Event(), threading.Event()
 
     def stuck() -> Transport:

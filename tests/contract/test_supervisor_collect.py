@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import probe as probe_module
+from airflow_provider_dtrain.supervisor.host import mount_of
+from airflow_provider_dtrain.supervisor.limits import TOMBSTONE_DAYS
+from airflow_provider_dtrain.supervisor.locks import is_locked
+from airflow_provider_dtrain.supervisor.probe import kills_user_processes
 from tests.contract.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start, until
 
 OLD_S = 30 * 86400
@@ -26,7 +30,7 @@ def ended(host: Host, channel: Channel, run: str, **changes: Any) -> Path:
     start(channel, make_plan(run, "true", **changes))
     channel.wait_event(run, "ended")
     folder = host.run_dir(run)
-    until(lambda: (folder / "ended").exists() and not supervisor.is_locked(str(folder / "lock")), "the end")
+    until(lambda: (folder / "ended").exists() and not is_locked(str(folder / "lock")), "the end")
     age(folder / "ended")
     return folder
 
@@ -86,7 +90,7 @@ def test_a_folder_without_write_access_is_removed_like_any_other(account: Callab
     start(channel, make_plan("t1.1.7", "sh", "-c", script))
     channel.wait_event("t1.1.7", "ended")
     folder = host.run_dir("t1.1.7")
-    until(lambda: (folder / "ended").exists() and not supervisor.is_locked(str(folder / "lock")), "the end")
+    until(lambda: (folder / "ended").exists() and not is_locked(str(folder / "lock")), "the end")
     assert channel.call("collect", older_than_s=0)["removed"] == ["t1.1.7"]
     assert os.listdir(host.state_dir / "runs") == []
 
@@ -96,7 +100,7 @@ def test_tombstones_are_forgotten_when_nobody_can_want_the_run_any_more(one_host
     channel.call("fence", run="t1.1.7", token=7)
     channel.call("fence", run="t2.1.8", token=8)
     stones = Path(one_host.state_dir) / "tombstones"
-    age(stones / "t1.1.7", (supervisor.TOMBSTONE_DAYS + 1) * 86400)
+    age(stones / "t1.1.7", (TOMBSTONE_DAYS + 1) * 86400)
     channel.call("collect", older_than_s=OLD_S)
     assert sorted(os.listdir(stones)) == ["t2.1.8"]
 
@@ -106,7 +110,7 @@ def test_a_probe_tells_what_recovery_and_the_doctor_ask_for(one_host: Host) -> N
     start(channel, make_plan("t1.1.7", *SLEEP))
     facts = channel.call("probe")
     assert facts["stores"] == {"store-1": 7}
-    assert facts["state_dir_fs"] == supervisor.mount_of(str(one_host.state_dir))[1]
+    assert facts["state_dir_fs"] == mount_of(str(one_host.state_dir))[1]
     assert facts["pid1_start_time"] == channel.hello["pid1_start_time"]
     assert 0 <= facts["boottime_s"] - channel.hello["boottime_s"] < 600
     assert {"linger", "kill_user_processes"} <= facts.keys()
@@ -130,8 +134,8 @@ MAIN, DROP_IN = "/etc/systemd/logind.conf", "{}/systemd/logind.conf.d/{}.conf"
 def test_the_files_of_logind_count_in_its_own_order(
     monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: bool | None
 ) -> None:
-    monkeypatch.setattr(supervisor, "read_text", files.get)
+    monkeypatch.setattr(probe_module, "read_text", files.get)
     folders = {os.path.dirname(path) for path in files}
     names = {one: [os.path.basename(path) for path in files if os.path.dirname(path) == one] for one in folders}
-    monkeypatch.setattr(supervisor, "names_in", lambda folder: names.get(folder, []))
-    assert supervisor.kills_user_processes() is expected
+    monkeypatch.setattr(probe_module, "names_in", lambda folder: names.get(folder, []))
+    assert kills_user_processes() is expected

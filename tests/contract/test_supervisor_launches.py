@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.supervisor import Cgroup
+from airflow_provider_dtrain.supervisor import cgroup as cgroup_module
+from airflow_provider_dtrain.supervisor import host as host_module
+from airflow_provider_dtrain.supervisor.cgroup import Cgroup
+from airflow_provider_dtrain.supervisor.files import user_name
+from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor.locks import is_locked, take_lock
 from tests.contract.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
 
 RUN = "0123abcd-t1.1.7"
@@ -66,9 +70,9 @@ def test_a_lock_that_a_stranger_keeps_does_not_look_free(one_host: Host) -> None
     start(channel, make_plan(RUN, "true"))
     channel.wait_event(RUN, "ended")
     path = Path(one_host.state_dir) / "slots" / "0.lock"
-    until(lambda: not supervisor.is_locked(str(path)), "the free lock")
+    until(lambda: not is_locked(str(path)), "the free lock")
     path.unlink()
-    kept = supervisor.take_lock(str(path))
+    kept = take_lock(str(path))
     assert kept is not None
     assert channel.call("status")["slots"]["0"]["held_by"] == "unknown"
 
@@ -86,7 +90,7 @@ def test_a_lock_that_a_stranger_keeps_does_not_look_free(one_host: Host) -> None
 def test_the_cgroup_of_a_run_is_known_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_ours: bool
 ) -> None:
-    monkeypatch.setattr(supervisor, "cgroup_mounts", lambda: [(str(tmp_path), "/")])
+    monkeypatch.setattr(cgroup_module, "cgroup_mounts", lambda: [(str(tmp_path), "/")])
     (tmp_path / name).mkdir()
     assert (Cgroup.known(str(tmp_path / name)) is not None) is is_ours
 
@@ -106,11 +110,11 @@ def test_a_cgroup_of_the_accounts_own_systemd_is_used_only_if_the_account_linger
     parent.mkdir(parents=True)
     linger.mkdir()
     if lingers:
-        (linger / supervisor.user_name(os.getuid())).touch()
+        (linger / user_name(os.getuid())).touch()
     made: list[str] = []
     monkeypatch.delenv("DTRAIN_NO_CGROUP", raising=False)
-    monkeypatch.setattr(supervisor, "LINGER_DIR", str(linger))
-    monkeypatch.setattr(supervisor, "own_cgroup", lambda: str(parent))
+    monkeypatch.setattr(host_module, "LINGER_DIR", str(linger))
+    monkeypatch.setattr(cgroup_module, "own_cgroup", lambda: str(parent))
     monkeypatch.setattr(os, "mkdir", lambda path, mode: made.append(path))
-    Cgroup.create(supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).run(RUN))
+    Cgroup.create(Layout(str(tmp_path / "remote"), str(tmp_path / "state")).run(RUN))
     assert [Path(path).parent for path in made] == [parent] * is_used

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor.ranks import tail_of
+from airflow_provider_dtrain.supervisor.supervisor import punch_hole
 from tests.contract.supervisor_host import Host, make_plan, start, until
 
 RUN, LIMIT = "t1.1.7", 1 << 20
@@ -33,7 +34,7 @@ def test_the_file_system_of_these_tests_frees_no_middle(host: Host) -> None:
         file.write(b"x" * LIMIT)
         file.flush()
         with pytest.raises(OSError, match="not supported"):
-            supervisor.punch_hole(file.fileno(), 4096, 8192)
+            punch_hole(file.fileno(), 4096, 8192)
 
 
 def test_a_log_is_cut_and_keeps_head_and_end(host: Host) -> None:
@@ -43,7 +44,7 @@ def test_a_log_is_cut_and_keeps_head_and_end(host: Host) -> None:
     path = host.run_dir(RUN) / "rank0" / "log"
     until(lambda: path.exists() and path.stat().st_size > 8_000_000, "the log")
     until(lambda: path.stat().st_blocks * 512 <= LIMIT, "the cut")
-    until(lambda: supervisor.tail_of(str(path), 6).endswith(b"last\n"), "the end, written back")
+    until(lambda: tail_of(str(path), 6).endswith(b"last\n"), "the end, written back")
     channel.call("subscribe", run=RUN, offsets={}, logs="all")
     channel.wait(lambda: channel.stream(RUN, "rank0.log").endswith(b"last\n"))
     (gap,) = [frame for frame in channel.frames if frame["t"] == "gap"]
@@ -97,4 +98,4 @@ def test_a_log_that_fills_the_disk_is_cut_and_the_rank_writes_on(small_disk: Hos
     path = small_disk.run_dir(RUN) / "rank0" / "log"
     assert path.stat().st_size > LIMIT
     assert path.stat().st_blocks * 512 <= 2 * LIMIT
-    assert supervisor.tail_of(str(path), 10).endswith(b"last word\n")
+    assert tail_of(str(path), 10).endswith(b"last word\n")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.supervisor import log_lines, without_edges
+from airflow_provider_dtrain.supervisor.limits import CHUNK, MATCH_LINE, MATCH_WALL_S
+from airflow_provider_dtrain.supervisor.log_search import log_lines, without_edges
 from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start
 
 RUN = "t1.1.7"
@@ -61,7 +61,7 @@ def test_a_pattern_that_never_ends_is_given_up_and_holds_up_nothing(tmp_path: Pa
     found = channel.answer(key)
     assert found["unfinished"] == [0]
     assert found["matches"] == {"1": {"rank": 0, "line": "cheese"}}
-    assert time.monotonic() - begun < supervisor.MATCH_WALL_S + 15
+    assert time.monotonic() - begun < MATCH_WALL_S + 15
     host.clean()
 
 
@@ -73,7 +73,7 @@ def test_bad_patterns_are_refused(talked: Channel, bad: Any) -> None:
 
 def test_lines_keep_their_limits_over_chunks_and_holes(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    long = b"y" * (supervisor.CHUNK + 100)
+    long = b"y" * (CHUNK + 100)
     with path.open("wb") as file:
         file.write(b"first\r\n" + long + b"\nshort\n")
         file.seek(64 << 20)
@@ -82,7 +82,7 @@ def test_lines_keep_their_limits_over_chunks_and_holes(tmp_path: Path) -> None:
     found = list(log_lines(str(path), 0))
     assert time.process_time() - begun < 1.0, "64 MiB of nothing were read"
     assert found[0] == "first"
-    assert all(len(line) <= supervisor.MATCH_LINE for line in found)
+    assert all(len(line) <= MATCH_LINE for line in found)
     assert "short" in found
     assert found[-2:] == ["after the hole", "unfinished"]
     assert list(log_lines(str(path), -10)) == ["unfinished"]

@@ -1,4 +1,4 @@
-"""A run on one host, from its plan to its end, over ``supervisor.py follow`` as a real process."""
+"""A run on one host, from its plan to its end, over ``follow`` as a real process."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
 from airflow_provider_dtrain.hosts.wire import Progress
+from airflow_provider_dtrain.supervisor.limits import PAGE_BYTES, STANDS_S
+from airflow_provider_dtrain.supervisor.processes import boottime
+from airflow_provider_dtrain.supervisor.progress import read_page
 from airflow_provider_dtrain.train.process import heartbeat
 from tests.contract.supervisor_host import SLEEP, Channel, Host, make_plan, start
 
@@ -99,7 +101,7 @@ def test_healthy_ranks_are_told_of_with_beats_only(one_host: Host) -> None:
     beats, told = len([f for f in channel.frames if f["t"] == "beat"]), len(reports(channel))
     channel.wait(lambda: len([f for f in channel.frames if f["t"] == "beat"]) >= beats + 2)
     # A loaded machine may make a rank stand for some seconds.
-    news = [one for one in reports(channel)[told:] if one["ranks"][0].get("still_s", 0) >= supervisor.STANDS_S]
+    news = [one for one in reports(channel)[told:] if one["ranks"][0].get("still_s", 0) >= STANDS_S]
     assert len(reports(channel)) - told - len(news) <= 3
 
 
@@ -112,10 +114,10 @@ def test_healthy_ranks_are_told_of_with_beats_only(one_host: Host) -> None:
 )  # fmt: skip
 def test_a_page_that_cannot_be_believed_is_none(tmp_path: Path, page: bytes) -> None:
     (tmp_path / "0").write_bytes(page)
-    assert supervisor.read_page(str(tmp_path / "0"), 100.0) == {}
+    assert read_page(str(tmp_path / "0"), 100.0) == {}
     (tmp_path / "1").symlink_to(tmp_path / "0")
-    assert supervisor.read_page(str(tmp_path / "1"), 100.0) == {}
-    assert supervisor.read_page(str(tmp_path / "none"), 100.0) == {}
+    assert read_page(str(tmp_path / "1"), 100.0) == {}
+    assert read_page(str(tmp_path / "none"), 100.0) == {}
 
 
 def test_the_library_writes_pages_of_one_size_that_the_host_can_read(tmp_path: Path) -> None:
@@ -130,9 +132,9 @@ def test_the_library_writes_pages_of_one_size_that_the_host_can_read(tmp_path: P
             assert here.now == heartbeat.MESSAGE
         assert here.now == heartbeat.CHECKPOINT
     assert here.now == heartbeat.START
-    assert path.stat().st_size == heartbeat.PAGE_BYTES == supervisor.PAGE_BYTES
+    assert path.stat().st_size == heartbeat.PAGE_BYTES == PAGE_BYTES
     here.end()
-    page = supervisor.read_page(str(path), supervisor.boottime())
+    page = read_page(str(path), boottime())
     assert (page["phase"], page["steps"]) == ("ended", 7)
     assert page["silent_s"] < 20
     here.end()

@@ -14,7 +14,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import fencing as fencing_module
+from airflow_provider_dtrain.supervisor import leftovers as leftovers_module
+from airflow_provider_dtrain.supervisor.fencing import fence
+from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.processes import boottime, send_signal
 from tests.contract.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
 
 
@@ -51,7 +55,7 @@ def test_a_run_whose_lock_file_was_removed_is_attached_to_and_can_be_fenced(cont
     assert (again["state"], again["attached"]) == ("running", True)
     reading = channel.call("probe")["boottime_s"]
     channel.call("renew", boottime_s=reading, runs=["t1.1.7"], orphan_timeout_s=900)
-    assert channel.call("status")["runs"]["t1.1.7"]["unrenewed_s"] <= supervisor.boottime() - reading
+    assert channel.call("status")["runs"]["t1.1.7"]["unrenewed_s"] <= boottime() - reading
     (contained.run_dir("t1.1.7") / "lock").unlink(missing_ok=True)
     assert channel.call("fence", run="t1.1.7", token=7)["clear"] is True
     assert contained.processes("t1.1.7") == []
@@ -95,18 +99,21 @@ def test_a_lock_that_a_process_keeps_which_cannot_be_killed_is_named_and_spares_
 def test_a_fence_is_on_the_disk_before_it_ends_anything(one_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = one_host.channel()
     start(channel, make_plan("t1.1.7", *SLEEP))
-    layout = supervisor.Layout(str(one_host.remote_dir), str(one_host.state_dir))
+    layout = Layout(str(one_host.remote_dir), str(one_host.state_dir))
     done: list[str] = []
-    fsync, ring, send = os.fsync, supervisor.RunFolder.ring, supervisor.send_signal
+    fsync, ring, send = os.fsync, RunFolder.ring, send_signal
 
     def noting_fsync(fd: int) -> None:
         fsync(fd)
         done.append(os.readlink(f"/proc/self/fd/{fd}"))
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
-    monkeypatch.setattr(supervisor.RunFolder, "ring", lambda folder: [done.append("act"), ring(folder)][1])
-    monkeypatch.setattr(supervisor, "send_signal", lambda proc, number: [done.append("act"), send(proc, number)][1])
-    assert supervisor.fence(layout, "t1.1.7", 9) == {"clear": True}
+    monkeypatch.setattr(RunFolder, "ring", lambda folder: [done.append("act"), ring(folder)][1])
+    monkeypatch.setattr(fencing_module, "send_signal", lambda proc, number: [done.append("act"), send(proc, number)][1])
+    monkeypatch.setattr(
+        leftovers_module, "send_signal", lambda proc, number: [done.append("act"), send(proc, number)][1]
+    )
+    assert fence(layout, "t1.1.7", 9) == {"clear": True}
     before = done[: done.index("act")]
     state = str(one_host.state_dir)
     for part in (f"{state}/tombstones/t1.1.7", f"{state}/tombstones", f"{state}/slots/0.token", f"{state}/slots",
@@ -321,7 +328,7 @@ def test_a_run_on_a_full_disk_is_renewed(tmp_path: Path, full: Path) -> None:
         channel = host.channel()
         start(channel, make_plan("t1.1.7", *SLEEP, orphan_timeout_s=900))
         fill(full)
-        reading = supervisor.boottime()
+        reading = boottime()
         channel.call("renew", runs=["t1.1.7"], boottime_s=reading, orphan_timeout_s=0.001)
         assert channel.wait_event("t1.1.7", "ended")["reason"] == "orphaned", "the supervisor reads the renewal"
     finally:

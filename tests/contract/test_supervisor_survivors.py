@@ -16,7 +16,6 @@ import pytest
 
 from tests.contract.supervisor_host import (
     SLEEP,
-    SUPERVISOR,
     Channel,
     Host,
     Refusal,
@@ -26,6 +25,7 @@ from tests.contract.supervisor_host import (
     until,
 )
 from tests.netns import NamespaceHosts
+from tests.support.supervisors import unpack_supervisor
 
 pytest_plugins = ["tests.netns.plugin"]
 
@@ -305,9 +305,10 @@ def test_root_on_a_machine_of_its_own_without_cgroups_learns_what_outlives_super
     hosts: NamespaceHosts,
 ) -> None:
     host = hosts.host(0)
+    program = unpack_supervisor(host.home)
 
     def role(*arguments: str, given: str = "") -> Any:
-        command = ["env", "DTRAIN_NO_CGROUP=1", sys.executable, str(SUPERVISOR), *arguments]
+        command = ["env", "DTRAIN_NO_CGROUP=1", sys.executable, str(program), *arguments]
         done = host.exec(command, stdin=given.encode(), timeout_s=60)
         assert done.stdout, done.stderr
         return json.loads(done.stdout)

@@ -9,8 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.hosts.supervisor import RUN_NAME, decode_event
 from airflow_provider_dtrain.store.database.tables import attempts, events, streams
+from airflow_provider_dtrain.supervisor.events import decode_event
+from airflow_provider_dtrain.supervisor.names import RUN_NAME
 from tests.faults.world import World
 from tests.netns import NamespaceHost
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SUPERVISOR = "airflow_provider_dtrain/hosts/supervisor.py"
+SUPERVISOR = "airflow_provider_dtrain/supervisor"
 STORE = "airflow_provider_dtrain/store"
 ENGINE = "airflow_provider_dtrain/engine"
 HOSTS = "airflow_provider_dtrain/hosts"
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- supervisor
     Mutant(
         name="a run of another launch is taken for this one",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/layout.py",
         old="return launch is not None and known is not None and launch != known",
         new="return False",
         test="tests/contract/test_supervisor_launches.py"
@@ -87,14 +87,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a fence that is out of date ends a later run",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/fencing.py",
         old='    if token < int(run.rpartition(".")[2]):\n        raise Refused("stale_token", f"Run {run} was',
         new='    if False:\n        raise Refused("stale_token", f"Run {run} was',
         test="tests/unit/test_supervisor_records.py::test_a_fence_from_before_the_grant_of_its_run_changes_nothing",
     ),
     Mutant(
         name="a fence answers before its tombstone is written",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/fencing.py",
         old="        mark_fenced(layout, folder, token)\n    except",
         new="        pass\n    except",
         test="tests/contract/test_supervisor_fencing.py"
@@ -102,21 +102,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="recorded tokens of a slot fall",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/layout.py",
         old="if number(known.get(store)) < token:\n                    path",
         new="if True:\n                    path",
         test="tests/unit/test_supervisor_records.py::test_recorded_tokens_never_fall",
     ),
     Mutant(
         name="a decision for another grant is believed",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/control.py",
         old='    if token != known:\n        raise Refused("stale_token", f"Run {folder.name} was granted under',
         new='    if False:\n        raise Refused("stale_token", f"Run {folder.name} was granted under',
         test="tests/contract/test_supervisor_decide.py::test_a_decision_for_another_grant_is_refused",
     ),
     Mutant(
         name="a later decision replaces the one that ranks have read",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/control.py",
         old="after = {**decisions, **before}",
         new="after = {**before, **decisions}",
         test="tests/contract/test_supervisor_decide.py"
@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="go starts a run that a stop has forbidden",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/control.py",
         old="    if folder.buried:\n        raise buried(run)\n    if not folder.alive():",
         new="    if not folder.alive():",
         test="tests/unit/test_supervisor_records.py::"
@@ -132,28 +132,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a stop of an unknown run leaves no tombstone",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/fencing.py",
         old="        layout.bury(run, None)\n        folder.ring()",
         new="        folder.ring()",
         test="tests/contract/test_supervisor_fencing.py::test_stop_of_an_unknown_run_refuses_its_late_start",
     ),
     Mutant(
         name="the reading of a boot before counts as a renewal",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/status.py",
         old="boottime() - renewed if of_this_boot and",
         new="boottime() - renewed if",
         test="tests/contract/test_supervisor_protocol.py::test_status_says_what_recovery_asks_for",
     ),
     Mutant(
         name="a damaged line of the supervisor's events is believed",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/events.py",
         old='return parse_object(body) if checksum == b"%08x" % zlib.crc32(body) else None',
         new="return parse_object(body)",
         test="tests/unit/test_supervisor_records.py::test_an_event_that_its_writer_did_not_write_is_none",
     ),
     Mutant(
         name="the first rank that fails is not the one that is named",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/supervisor.py",
         old="if code != 0 and not rank.signalled and self.first_failure is None:",
         new="if code != 0:",
         test="tests/contract/test_supervisor_process.py::test_the_first_failing_rank_stops_the_others_and_is_named",
@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- protocol: renewals and silence
     Mutant(
         name="a renewal counts from its arrival instead of the host's reading",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/control.py",
         old="deadline = reading + orphan_timeout_s",
         new="deadline = boottime() + orphan_timeout_s",
         test="tests/unit/test_renewal.py"
@@ -169,14 +169,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an older reading than the last one renews",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/control.py",
         old='known.get("renewed_boottime_s", -1.0) >= reading',
         new="False",
         test="tests/unit/test_renewal.py::test_an_answer_that_was_overtaken_or_repeated_moves_no_deadline",
     ),
     Mutant(
         name="a reading from the future renews",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/control.py",
         old="    if reading > boottime():",
         new="    if False:",
         test="tests/unit/test_supervisor_records.py::test_a_renewal_can_neither_come_from_the_future_nor_go_back",
@@ -433,14 +433,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- supervisor: marks, locks, survivors
     Mutant(
         name="the mark of the start is not on the disk",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/files.py",
         old='write_all(fd, json.dumps(document, separators=(",", ":")).encode())\n        os.fsync(fd)',
         new='write_all(fd, json.dumps(document, separators=(",", ":")).encode())',
         test="tests/unit/test_supervisor_records.py::test_a_mark_and_its_name_are_on_the_disk_before_it_counts",
     ),
     Mutant(
         name="a lock file is not compared after it was locked",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/locks.py",
         old="return here.st_nlink > 0 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)",
         new="return True",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -448,7 +448,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a folder that is not sticky holds the locks",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/locks.py",
         old="found.st_uid != 0 or not mode & stat.S_ISVTX or",
         new="found.st_uid != 0 or",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -456,7 +456,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a lock file with a second name is used",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/locks.py",
         old="if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_nlink > 1:",
         new="if not stat.S_ISREG(os.fstat(fd).st_mode):",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -464,7 +464,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="only one account reads the lock file",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/locks.py",
         old="flags | os.O_CREAT | os.O_EXCL, 0o444)",
         new="flags | os.O_CREAT | os.O_EXCL, 0o400)",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -472,7 +472,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="orphans of a dead supervisor pass its reaper by",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/launcher.py",
         old='LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n    os.chdir("/")',
         new='os.chdir("/")',
         test="tests/contract/test_supervisor_survivors.py"
@@ -480,7 +480,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a fence is clear although suspects live",
-        path=SUPERVISOR,
+        path=f"{SUPERVISOR}/leftovers.py",
         old="return found, [] if found else suspects(folder)",
         new="return found, []",
         test="tests/contract/test_supervisor_survivors.py"

@@ -17,7 +17,7 @@ EVERY_S = 0.25
 #: Run of a process whose origin no scan has seen: it is detached from all known processes.
 UNKNOWN = "unknown"
 #: Command line of a role of the supervisor. Such a process never runs a user's code.
-_ROLE = re.compile(rb"[^\0]*\0[^\0]*supervisor/[0-9a-f]{64}\.py\0")
+_ROLE = re.compile(rb"[^\0]*\0[^\0]*supervisor/[0-9a-f]{64}\0")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.hosts.supervisor import encode_event
 from airflow_provider_dtrain.store.database.tables import attempts, events, metadata, streams
+from airflow_provider_dtrain.supervisor.events import encode_event
 from tests.faults import memory
 from tests.faults.event_files import lost_tails
 from tests.faults.memory import grown, peak_mib
@@ -155,7 +155,7 @@ time.sleep(600)
 
 
 def test_a_process_without_environment_is_known_by_the_run_that_it_descends_from(tmp_path: Path) -> None:
-    role, rank_file = tmp_path / "supervisor" / f"{'0' * 64}.py", tmp_path / "rank.py"
+    role, rank_file = tmp_path / "supervisor" / ("0" * 64), tmp_path / "rank.py"
     role.parent.mkdir()
     role.write_text(FIRST)
     rank_file.write_text(RANK)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.event_log import LINE_LIMIT_BYTES, METRICS_LIMIT, Source, read_lines, read_samples
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor.limits import WINDOW
 from airflow_provider_dtrain.train.reports import events as written
 
 RANK0 = Source(0, frozenset({0, 1}))
@@ -174,4 +174,4 @@ def test_measurements_are_read_past_damaged_lines() -> None:
 
 
 def test_hosts_ranks_and_the_control_side_agree_on_the_longest_line() -> None:
-    assert LINE_LIMIT_BYTES == supervisor.WINDOW == written.LINE_LIMIT_BYTES
+    assert LINE_LIMIT_BYTES == WINDOW == written.LINE_LIMIT_BYTES

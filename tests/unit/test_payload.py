@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.errors import PayloadError
-from airflow_provider_dtrain.hosts import supervisor
 from airflow_provider_dtrain.hosts.payload import Payload, library, pack
+from airflow_provider_dtrain.supervisor.archives import unpack
 
 
 def members(payload: Payload) -> dict[str, tarfile.TarInfo]:
@@ -159,7 +159,7 @@ def test_the_library_imports_on_its_own(tmp_path: Path) -> None:
     assert "airflow_provider_dtrain/train/__init__.py" in names
     assert not [name for name in names if "__pycache__" in name or "hosts" in name]
     with tarfile.open(fileobj=io.BytesIO(found.content), mode="r:gz") as tar:
-        supervisor.unpack(tar, str(tmp_path))
+        unpack(tar, str(tmp_path))
     program = "import airflow_provider_dtrain.train as t, sys; print(t.__file__); assert 'airflow' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -20,7 +20,11 @@ from airflow_provider_dtrain.engine.session.lease_renewer import PROGRESS_LIMIT_
 from airflow_provider_dtrain.engine.upkeep import recovery
 from airflow_provider_dtrain.engine.upkeep.recovery import Look
 from airflow_provider_dtrain.errors import HostLostError, HostSilentError, HostUnreachableError, StoreUnavailableError
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import files as files_module
+from airflow_provider_dtrain.supervisor.control import renew as renew_
+from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor.limits import IN_PLACE_BYTES
+from airflow_provider_dtrain.supervisor.processes import boottime
 
 READING_S = 4711.5
 
@@ -94,9 +98,9 @@ def test_a_lease_that_a_person_holds_lasts_as_long(calls):
 
 # -- on the host ---------------------------------------------------------------------------------
 @pytest.fixture
-def prepared(tmp_path: Path) -> tuple[supervisor.Layout, Path]:
+def prepared(tmp_path: Path) -> tuple[Layout, Path]:
     """Layout of a host with a prepared run, and the run's file ``renewed``."""
-    layout = supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
+    layout = Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
     folder = tmp_path / "state" / "runs" / "t1.1.7"
     folder.mkdir()
     (folder / "lock").touch()
@@ -109,22 +113,22 @@ def deadline(file: Path) -> float:
 
 def earlier_reading() -> float:
     """Return a time in the past of this machine's boot-time clock."""
-    return 0.5 * supervisor.boottime()
+    return 0.5 * boottime()
 
 
 def test_a_deadline_counts_from_the_hosts_reading_and_not_from_the_answers_arrival(prepared):
     layout, file = prepared
     reading = earlier_reading()
-    supervisor.renew(layout, ["t1.1.7"], reading, 900.0)
+    renew_(layout, ["t1.1.7"], reading, 900.0)
     assert deadline(file) == reading + 900.0
 
 
 def test_an_answer_that_was_overtaken_or_repeated_moves_no_deadline(prepared):
     layout, file = prepared
     reading = earlier_reading()
-    supervisor.renew(layout, ["t1.1.7"], reading, 900.0)
-    supervisor.renew(layout, ["t1.1.7"], 0.9 * reading, 10**6)
-    supervisor.renew(layout, ["t1.1.7"], reading, 10**6)
+    renew_(layout, ["t1.1.7"], reading, 900.0)
+    renew_(layout, ["t1.1.7"], 0.9 * reading, 10**6)
+    renew_(layout, ["t1.1.7"], reading, 10**6)
     assert deadline(file) == reading + 900.0
 
 
@@ -135,18 +139,18 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str, *args: Any, **more: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    monkeypatch.setattr(supervisor, "write_atomic", refuse)
+    monkeypatch.setattr(files_module, "write_atomic", refuse)
 
 
 def test_a_full_disk_keeps_no_run_from_being_renewed(prepared, full_disk):
     layout, file = prepared
-    file.write_bytes(b"{}".ljust(supervisor.IN_PLACE_BYTES))
+    file.write_bytes(b"{}".ljust(IN_PLACE_BYTES))
     reading = earlier_reading()
     for one in (0.5 * reading, reading):
-        supervisor.renew(layout, ["t1.1.7"], one, 900.0)
+        renew_(layout, ["t1.1.7"], one, 900.0)
         assert deadline(file) == one + 900.0
         assert layout.run("t1.1.7").renewal()["renewed_boottime_s"] == one
-    supervisor.renew(layout, ["t1.1.7"], 0.9 * reading, 10**6)
+    renew_(layout, ["t1.1.7"], 0.9 * reading, 10**6)
     assert deadline(file) == reading + 900.0
 
 
@@ -179,7 +183,7 @@ def test_a_run_that_cannot_be_renewed_keeps_no_other_run_from_it(prepared):
     (other / "lock").touch()
     reading = earlier_reading()
     with pytest.raises(OSError, match="Is a directory"):
-        supervisor.renew(layout, ["t1.1.7", "t2.1.8"], reading, 900.0)
+        renew_(layout, ["t1.1.7", "t2.1.8"], reading, 900.0)
     assert deadline(other / "renewed") == reading + 900.0
 
 

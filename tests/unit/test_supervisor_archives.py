@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor.archives import unpack, unpack_archive
+from airflow_provider_dtrain.supervisor.files import below
+from airflow_provider_dtrain.supervisor.refusal import Refused
 
 
 def member(
@@ -42,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 def test_files_folders_and_inner_links_are_unpacked(root: Path) -> None:
     script = member("bin/run.sh", content=b"#!/bin/sh\n")
     script[0].mode = 0o4755
-    supervisor.unpack(
+    unpack(
         tar(
             member("bin", tarfile.DIRTYPE),
             script,
@@ -82,8 +84,8 @@ def test_a_member_that_leads_outside_is_refused(root: Path, members: list[tuple[
     secret = root.parent / "secret"
     secret.write_text("secret")
     before = snapshot(root.parent) - {"inner"}
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.unpack(tar(*members), str(root))
+    with pytest.raises(Refused) as refused:
+        unpack(tar(*members), str(root))
     assert refused.value.code == "bad_archive"
     assert {name for name in snapshot(root.parent) if not name.startswith("inner")} == before
     assert secret.stat().st_nlink == 1
@@ -98,19 +100,19 @@ def test_an_archive_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         info, content = member("x", content=os.urandom(100_000))
         archive.addfile(info, io.BytesIO(content))
     path.write_bytes(whole.getvalue()[:-5000])
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.unpack_archive(str(path), str(target))
+    with pytest.raises(Refused) as refused:
+        unpack_archive(str(path), str(target))
     assert refused.value.code == "bad_archive"
     assert snapshot(tmp_path) == {"a.tar.gz"}
     path.write_bytes(whole.getvalue())
     for _ in range(2):
-        supervisor.unpack_archive(str(path), str(target))
+        unpack_archive(str(path), str(target))
     assert snapshot(tmp_path) == {"a.tar.gz", "a", "a/x"}
 
 
 @pytest.mark.parametrize("path", ["", "/etc", "..", "a/..", "a//b", "./a", "a/./b", "a\0b", "link/x"])
 def test_a_path_from_a_command_stays_below_its_folder(root: Path, path: str) -> None:
     (root / "link").symlink_to("/etc")
-    with pytest.raises(supervisor.Refused):
-        supervisor.below(str(root), path)
-    assert supervisor.below(str(root), "a/b") == str(root / "a" / "b")
+    with pytest.raises(Refused):
+        below(str(root), path)
+    assert below(str(root), "a/b") == str(root / "a" / "b")

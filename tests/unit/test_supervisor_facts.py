@@ -11,26 +11,36 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import host as host_module
+from airflow_provider_dtrain.supervisor import network as network_module
+from airflow_provider_dtrain.supervisor.host import mount_of
+from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor.network import Address, Link, addresses, candidates, interface_of
+from airflow_provider_dtrain.supervisor.plan import check_plan, plan_slots
+from airflow_provider_dtrain.supervisor.refusal import Refused, refuse_os_error
+from airflow_provider_dtrain.supervisor.sockets import bind_everywhere
 from tests.contract.supervisor_host import make_plan
 
+MODULES = sorted(Path(host_module.__file__).parent.glob("*.py"))
 
-def test_the_file_needs_only_the_standard_library_and_python_3_9() -> None:
-    tree = ast.parse(Path(supervisor.__file__).read_text(), feature_version=(3, 9))
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
+def test_a_module_needs_only_the_standard_library_pynvml_and_python_3_9(file: Path) -> None:
     imported = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(file.read_text(), feature_version=(3, 9))):
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add((node.module or "").partition(".")[0])
-    assert imported <= sys.stdlib_module_names | {"__future__"}
+        elif isinstance(node, ast.ImportFrom) and node.level != 1:
+            imported.add((node.module or "..").partition(".")[0])
+    allowed = {"pynvml"} if file.stem == "gpu" else set()
+    assert imported <= sys.stdlib_module_names | {"__future__"} | allowed
 
 
 def test_a_plan_is_filled_with_defaults() -> None:
     plan = make_plan("t1.1.7", "true")
     for name in ("grace_s", "orphan_timeout_s", "timeout_s", "log_limit_bytes", "env", "port_range"):
         del plan[name]
-    found = supervisor.check_plan({**plan, "unknown": 1})
+    found = check_plan({**plan, "unknown": 1})
     assert (found["grace_s"], found["orphan_timeout_s"], found["timeout_s"]) == (30, 900, None)
     assert "unknown" not in found
 
@@ -50,8 +60,8 @@ def test_a_plan_is_filled_with_defaults() -> None:
 def test_a_bad_rank_is_named(field: str, change: dict[str, Any]) -> None:
     plan = make_plan("t1.1.7", "true", ranks=2)
     plan["ranks"][1].update(change)
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.check_plan(plan)
+    with pytest.raises(Refused) as refused:
+        check_plan(plan)
     assert (refused.value.code, refused.value.details["field"]) == ("bad_plan", field)
 
 
@@ -59,12 +69,12 @@ def test_slotless_ranks_take_no_slot() -> None:
     plan = make_plan("t1.1.7", "true", ranks=2)
     for rank in plan["ranks"]:
         rank["slot"] = -1
-    assert supervisor.plan_slots(supervisor.check_plan(plan)) == []
+    assert plan_slots(check_plan(plan)) == []
 
 
-def address(name: str, text: str, *, flags: int = 0x1043, kind: str = "", scope: int = 0) -> supervisor.Address:
+def address(name: str, text: str, *, flags: int = 0x1043, kind: str = "", scope: int = 0) -> Address:
     family = "inet6" if ":" in text else "inet"
-    return supervisor.Address(family, text, 24, scope, 0, supervisor.Link(1, name, flags, 1500, kind))
+    return Address(family, text, 24, scope, 0, Link(1, name, flags, 1500, kind))
 
 
 def test_only_addresses_that_others_may_reach_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,27 +89,27 @@ def test_only_addresses_that_others_may_reach_are_candidates(monkeypatch: pytest
         address("vmbr0", "10.0.3.1", kind="bridge"),
         address("ib0", "fd00::7"),
     ]
-    monkeypatch.setattr(supervisor, "addresses", lambda: given)
-    assert [found["address"] for found in supervisor.candidates()] == ["10.0.0.1", "fd00::7"]
-    monkeypatch.setattr(supervisor, "addresses", lambda: [given[0], given[5], given[7]])
-    assert [found["address"] for found in supervisor.candidates()] == ["10.0.3.1"], "a host bridged for its machines"
+    monkeypatch.setattr(network_module, "addresses", lambda: given)
+    assert [found["address"] for found in candidates()] == ["10.0.0.1", "fd00::7"]
+    monkeypatch.setattr(network_module, "addresses", lambda: [given[0], given[5], given[7]])
+    assert [found["address"] for found in candidates()] == ["10.0.3.1"], "a host bridged for its machines"
 
 
 def test_the_kernel_tells_the_loopback_address() -> None:
-    found = {one.address: one for one in supervisor.addresses()}
+    found = {one.address: one for one in addresses()}
     assert found["127.0.0.1"].link.name == "lo"
     assert found["127.0.0.1"].link.mtu > 0
-    assert supervisor.interface_of("127.0.0.1") == "lo"
+    assert interface_of("127.0.0.1") == "lo"
 
 
 def test_a_bound_port_is_exclusive_until_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    with supervisor.bind_everywhere(0) as held:
+    with bind_everywhere(0) as held:
         port = held.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            supervisor.bind_everywhere(port)
+            bind_everywhere(port)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError, match="in use"):
-            supervisor.bind_everywhere(port)
+            bind_everywhere(port)
         with socket.socket() as rank0:
             rank0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             rank0.bind(("127.0.0.1", port))
@@ -112,17 +122,17 @@ def test_the_mount_of_a_path_is_the_longest_that_fits(monkeypatch: pytest.Monkey
         "2 1 0:5 / /home rw - nfs4 server:/home rw\n"
         "3 1 0:6 / /home\\040office rw - ext4 /dev/b rw"
     )
-    monkeypatch.setattr(supervisor, "read_text", lambda path: mounts)
-    assert supervisor.mount_of("/home/a/.dtrain") == ("/home", "nfs4")
-    assert supervisor.mount_of("/home office/a") == ("/home office", "ext4")
-    assert supervisor.mount_of("/homework") == ("/", "ext4")
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.Layout("r", "/home/a/state").ensure()
+    monkeypatch.setattr(host_module, "read_text", lambda path: mounts)
+    assert mount_of("/home/a/.dtrain") == ("/home", "nfs4")
+    assert mount_of("/home office/a") == ("/home office", "ext4")
+    assert mount_of("/homework") == ("/", "ext4")
+    with pytest.raises(Refused) as refused:
+        Layout("r", "/home/a/state").ensure()
     assert refused.value.code == "state_dir"
     assert "nfs4" in refused.value.message
     assert not os.path.exists("/home/a/state")
 
 
 def test_system_errors_have_codes_of_their_own() -> None:
-    codes = [supervisor.refuse_os_error(OSError(number, "words", "/x")).code for number in (28, 122, 30, 13, 5)]
+    codes = [refuse_os_error(OSError(number, "words", "/x")).code for number in (28, 122, 30, 13, 5)]
     assert codes == ["disk_full", "disk_full", "read_only", "read_only", "os_error"]

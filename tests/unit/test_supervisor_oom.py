@@ -7,24 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import ranks as ranks_module
+from airflow_provider_dtrain.supervisor.ranks import oom_kills, who_killed
 
 
 def test_the_kernels_own_count_is_read() -> None:
     lines = Path("/proc/vmstat").read_text().splitlines()
     known = [int(line.split()[1]) for line in lines if line.split()[0] == "oom_kill"]
-    assert supervisor.oom_kills() == (known[0] if known else 0)
+    assert oom_kills() == (known[0] if known else 0)
 
 
 def test_a_count_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "read_text", lambda path: None)
-    assert supervisor.oom_kills() == 0
-    monkeypatch.setattr(supervisor, "read_text", lambda path: "pgfault 1\noom_kill 17\nnot_oom_kill 3")
-    assert supervisor.oom_kills() == 17
+    monkeypatch.setattr(ranks_module, "read_text", lambda path: None)
+    assert oom_kills() == 0
+    monkeypatch.setattr(ranks_module, "read_text", lambda path: "pgfault 1\noom_kill 17\nnot_oom_kill 3")
+    assert oom_kills() == 17
 
 
 def test_a_kernel_without_memory_is_told_apart_from_somebody_else() -> None:
-    assert re.fullmatch(
-        r"the kernel was out of memory and ended 2 .* this host has \d+\.\d GiB", supervisor.who_killed(2)
-    )
-    assert supervisor.who_killed(0).startswith("not sent by dtrain")
+    assert re.fullmatch(r"the kernel was out of memory and ended 2 .* this host has \d+\.\d GiB", who_killed(2))
+    assert who_killed(0).startswith("not sent by dtrain")

@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.supervisor import Layout, Outputs, RunFolder
+from airflow_provider_dtrain.supervisor import outputs as outputs_module
+from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.limits import OUTPUT_DEPTH
+from airflow_provider_dtrain.supervisor.outputs import OutputFile, Outputs, Padded, note_baseline, take_carried
+from airflow_provider_dtrain.supervisor.processes import identity
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def folder(tmp_path: Path) -> RunFolder:
     for name, text in (("work/code.py", "code"), ("work/data/x", "x")):
         write(made, name, text)
     os.makedirs(made.file("checkpoints"))
-    supervisor.note_baseline(made)
+    note_baseline(made)
     return made
 
 
@@ -91,7 +94,7 @@ def test_checkpoints_come_first_then_what_changed_last(folder: RunFolder) -> Non
 @pytest.fixture
 def writer(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
     """A child of this process, which acts as the supervisor. The child has ``work/half`` open for writing."""
-    Path(folder.file("supervisor.json")).write_text(json.dumps(supervisor.identity()))
+    Path(folder.file("supervisor.json")).write_text(json.dumps(identity()))
     code = "import sys; file = open(sys.argv[1], 'w'); file.write('half'); file.flush(); print(flush=True); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", code, folder.file("work/half")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -106,7 +109,7 @@ def writer(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_file_that_is_open_for_writing_is_waited_for_and_then_not_sent(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, writer: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(supervisor, "SETTLE_WAIT_S", 0.1)
+    monkeypatch.setattr(outputs_module, "SETTLE_WAIT_S", 0.1)
     write(folder, "work/whole", "1")
     os.utime(folder.file("work/half"))
     members, end = sent(folder)
@@ -131,13 +134,13 @@ def test_a_file_with_an_impossible_time_is_sent_like_any_other(folder: RunFolder
 
 def test_a_file_that_changes_while_it_is_sent_is_unsettled(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, "work/a", "x" * 100)
-    read = supervisor.Padded.read
+    read = Padded.read
 
-    def shorten(padded: supervisor.Padded, count: int = -1, /) -> bytes:
+    def shorten(padded: Padded, count: int = -1, /) -> bytes:
         os.truncate(folder.file("work/a"), 10)
         return read(padded, count)
 
-    monkeypatch.setattr(supervisor.Padded, "read", shorten)
+    monkeypatch.setattr(Padded, "read", shorten)
     members, end = sent(folder)
     # The archive stays valid; its end marks the file as incomplete.
     assert (len(members["work/a"]), end["unsettled"], end["files"]) == (100, ["work/a"], {})
@@ -179,7 +182,7 @@ def test_a_read_error_inside_a_file_leaves_the_archive_whole(
     os.utime(folder.file("work/a"), (2e9, 2e9))
     open_ = Outputs._open
 
-    def open_bad(outputs: Outputs, file: supervisor.OutputFile) -> Any:
+    def open_bad(outputs: Outputs, file: OutputFile) -> Any:
         return BadDisk(folder.file(file.path)) if file.path == "work/a" else open_(outputs, file)
 
     monkeypatch.setattr(Outputs, "_open", open_bad)
@@ -210,13 +213,13 @@ def very_deep(folder: RunFolder) -> Iterator[None]:
 def test_unreadable_and_very_deep_folders_are_counted(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, "work/ro/x", "1")
     write(folder, "work/a", "1")
-    write(folder, "work/" + "d/" * (supervisor.OUTPUT_DEPTH - 1) + "last", "1")
+    write(folder, "work/" + "d/" * (OUTPUT_DEPTH - 1) + "last", "1")
     for name in ("x", "y", "z"):
-        write(folder, "work/" + "d/" * supervisor.OUTPUT_DEPTH + name, "1")
+        write(folder, "work/" + "d/" * OUTPUT_DEPTH + name, "1")
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/ro") and access(path, mode))
     members, end = sent(folder)
-    assert set(members) == {"work/a", "work/" + "d/" * (supervisor.OUTPUT_DEPTH - 1) + "last"}
+    assert set(members) == {"work/a", "work/" + "d/" * (OUTPUT_DEPTH - 1) + "last"}
     assert end["others"] == 3
 
 
@@ -234,7 +237,7 @@ def test_files_of_the_attempt_before_come_over_the_code_and_are_outputs(folder: 
     write(folder, "carried-ffffffff/work/half", "of another process")
     os.symlink("/tmp", folder.file("work", "link"))  # noqa: S108 - nothing is written there
     write(folder, "carried-ab12ab12/work/link2", "fine")
-    supervisor.take_carried(folder, "ab12ab12")
+    take_carried(folder, "ab12ab12")
     assert Path(folder.file("work/data/x")).read_text() == "changed"
     assert set(sent(folder)[0]) == {"work/snapshot.pt", "work/data/x", "work/link2", "checkpoints/c"}
     assert not os.path.exists(folder.file("rank0"))
@@ -245,11 +248,11 @@ def test_carried_files_are_not_written_through_links_of_the_code(folder: RunFold
     (tmp_path / "outside").mkdir()
     os.symlink(tmp_path / "outside", folder.file("work", "linked"))
     write(folder, "carried-ab12ab12/work/linked/x", "1")
-    supervisor.take_carried(folder, "ab12ab12")
+    take_carried(folder, "ab12ab12")
     assert list((tmp_path / "outside").iterdir()) == []
 
 
 def test_the_baseline_is_taken_once(folder: RunFolder) -> None:
     write(folder, "work/carried", "1")
-    supervisor.note_baseline(folder)
+    note_baseline(folder)
     assert set(sent(folder)[0]) == {"work/carried"}

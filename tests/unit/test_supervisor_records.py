@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.core.event_log import Source, read_lines
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import status as status_module
+from airflow_provider_dtrain.supervisor.control import go, renew
+from airflow_provider_dtrain.supervisor.events import EventWriter, decode_event, encode_event
+from airflow_provider_dtrain.supervisor.fencing import fence
+from airflow_provider_dtrain.supervisor.files import read_json, write_mark
+from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor.limits import LOG_TAIL, WINDOW
+from airflow_provider_dtrain.supervisor.locks import is_locked, take_lock
+from airflow_provider_dtrain.supervisor.processes import boottime, find_process, identity
+from airflow_provider_dtrain.supervisor.ranks import error_of
+from airflow_provider_dtrain.supervisor.refusal import Refused
+from airflow_provider_dtrain.supervisor.status import status
+from airflow_provider_dtrain.supervisor.streams import Stream
 
 
 def events_of(path):
@@ -19,12 +31,12 @@ def events_of(path):
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> supervisor.Layout:
-    return supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
+def layout(tmp_path: Path) -> Layout:
+    return Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
 
 
 def test_events_are_read_by_the_control_side_as_they_were_written(tmp_path: Path) -> None:
-    writer = supervisor.EventWriter(str(tmp_path / "events"))
+    writer = EventWriter(str(tmp_path / "events"))
     writer.write({"at": 1.5, "kind": "prepared", "port": 4711})
     writer.write({"at": 2.5, "kind": "exit", "rank": 1, "exit_code": 3, "sent_signal": False, "log_tail": "\x1b[1mä\n"})
     found = events_of(tmp_path / "events")
@@ -34,12 +46,12 @@ def test_events_are_read_by_the_control_side_as_they_were_written(tmp_path: Path
 
 def test_a_writer_that_takes_over_drops_a_torn_line_and_counts_on(tmp_path: Path) -> None:
     path = tmp_path / "events"
-    writer = supervisor.EventWriter(str(path))
+    writer = EventWriter(str(path))
     writer.write({"at": 1.0, "kind": "exit", "rank": 4, "exit_code": 1, "sent_signal": False})
     writer.close()
     with path.open("ab") as file:
         file.write(b'deadbeef {"seq":2,"ki')
-    again = supervisor.EventWriter(str(path))
+    again = EventWriter(str(path))
     assert again.first_failure == 4
     again.write({"at": 2.0, "kind": "ended", "reason": "lost"})
     assert [event["seq"] for event in events_of(path)] == [1, 2]
@@ -47,14 +59,14 @@ def test_a_writer_that_takes_over_drops_a_torn_line_and_counts_on(tmp_path: Path
 
 def test_an_event_that_its_writer_did_not_write_is_none() -> None:
     record = {"seq": 1, "kind": "ended"}
-    line = supervisor.encode_event(record)
-    assert supervisor.decode_event(line) == record
+    line = encode_event(record)
+    assert decode_event(line) == record
     for damaged in (line.replace(b"ended", b"exits"), line[9:], line[:-5], b"\n"):
-        assert supervisor.decode_event(damaged) is None
+        assert decode_event(damaged) is None
 
 
 def test_an_event_that_does_not_fit_on_the_disk_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = supervisor.EventWriter(str(tmp_path / "events"))
+    writer = EventWriter(str(tmp_path / "events"))
     writer.write({"at": 1.0, "kind": "prepared"})
     write = os.write
 
@@ -96,21 +108,21 @@ RuntimeError: loss is nan
 def test_the_error_file_says_why_a_rank_failed(tmp_path: Path, content: object, message: str, traceback: str) -> None:
     (tmp_path / "error.json").write_text(json.dumps(content))
     (tmp_path / "log").write_text(LOG)
-    assert supervisor.error_of(str(tmp_path), 1) == {"message": message, "traceback": traceback}
-    assert supervisor.error_of(str(tmp_path), 0) is None
+    assert error_of(str(tmp_path), 1) == {"message": message, "traceback": traceback}
+    assert error_of(str(tmp_path), 0) is None
 
 
 def test_without_an_error_file_the_log_says_it(tmp_path: Path) -> None:
     (tmp_path / "error.json").write_text("torn {")
     (tmp_path / "log").write_text(LOG)
-    found = supervisor.error_of(str(tmp_path), 1)
+    found = error_of(str(tmp_path), 1)
     assert found is not None
     assert found["message"] == "RuntimeError: loss is nan"
     assert found["traceback"].startswith("Traceback")
     assert "KeyError" in found["traceback"], "the cause belongs to it"
     (tmp_path / "log").write_text("one\ntwo\n")
-    assert supervisor.error_of(str(tmp_path), 3) == {"message": "exit code 3: two", "traceback": "one\ntwo"}
-    killed = supervisor.error_of(str(tmp_path), -9)
+    assert error_of(str(tmp_path), 3) == {"message": "exit code 3: two", "traceback": "one\ntwo"}
+    killed = error_of(str(tmp_path), -9)
     assert killed is not None
     assert killed["message"] == "killed by signal 9 (SIGKILL)"
 
@@ -126,13 +138,13 @@ def test_a_lock_is_not_taken_on_a_file_that_was_replaced(tmp_path: Path, monkeyp
         flock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", replace_first)
-    fd = supervisor.take_lock(str(path))
+    fd = take_lock(str(path))
     assert fd is not None
     assert len(calls) == 2
     assert os.fstat(fd).st_ino == path.stat().st_ino
-    assert supervisor.take_lock(str(path)) is None
+    assert take_lock(str(path)) is None
     os.close(fd)
-    assert not supervisor.is_locked(str(path))
+    assert not is_locked(str(path))
 
 
 def test_a_mark_and_its_name_are_on_the_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +156,11 @@ def test_a_mark_and_its_name_are_on_the_disk_before_it_counts(tmp_path: Path, mo
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", noting)
-    supervisor.write_mark(str(path), {"at": 1})
+    write_mark(str(path), {"at": 1})
     assert synced == [(str(path), b'{"at":1}'), (str(tmp_path), b'{"at":1}')]
 
 
-def test_recorded_tokens_never_fall(layout: supervisor.Layout) -> None:
+def test_recorded_tokens_never_fall(layout: Layout) -> None:
     layout.record_tokens("a", 7, [0, 1])
     layout.record_tokens("a", 5, [0])
     layout.record_tokens("b", 2, [1])
@@ -157,53 +169,53 @@ def test_recorded_tokens_never_fall(layout: supervisor.Layout) -> None:
     assert layout.stores() == {"a": 7, "b": 2}
 
 
-def test_a_fence_from_before_the_grant_of_its_run_changes_nothing(layout: supervisor.Layout) -> None:
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.fence(layout, "t1.1.7", 6)
+def test_a_fence_from_before_the_grant_of_its_run_changes_nothing(layout: Layout) -> None:
+    with pytest.raises(Refused) as refused:
+        fence(layout, "t1.1.7", 6)
     assert refused.value.code == "stale_token"
     assert not layout.run("t1.1.7").buried
 
 
 def test_a_run_that_a_fence_or_a_stop_has_forbidden_is_refused_as_such_when_it_shall_go(
-    layout: supervisor.Layout,
+    layout: Layout,
 ) -> None:
     layout.bury("t1.1.7", 7)
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.go(layout, "t1.1.7", {})
+    with pytest.raises(Refused) as refused:
+        go(layout, "t1.1.7", {})
     assert refused.value.code == "tombstone"
 
 
-def test_a_state_dir_is_private(layout: supervisor.Layout, tmp_path: Path) -> None:
+def test_a_state_dir_is_private(layout: Layout, tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(supervisor.Refused) as refused:
-        supervisor.Layout("r", str(tmp_path / "link")).ensure()
+    with pytest.raises(Refused) as refused:
+        Layout("r", str(tmp_path / "link")).ensure()
     assert refused.value.code == "state_dir"
 
 
-def test_a_renewal_can_neither_come_from_the_future_nor_go_back(layout: supervisor.Layout) -> None:
+def test_a_renewal_can_neither_come_from_the_future_nor_go_back(layout: Layout) -> None:
     folder = layout.run("t1.1.7")
     os.makedirs(folder.path)
     (Path(folder.path) / "lock").touch()
-    now = supervisor.boottime()
-    supervisor.renew(layout, ["t1.1.7"], now, 100.0)
-    supervisor.renew(layout, ["t1.1.7"], now - 50, 900.0)
-    assert supervisor.read_json(folder.file("renewed")) == {"renewed_boottime_s": now, "deadline_boottime_s": now + 100}
-    with pytest.raises(supervisor.Refused):
-        supervisor.renew(layout, ["t1.1.7"], now + 1000, 100.0)
-    later = supervisor.boottime()
-    supervisor.renew(layout, ["t1.1.7"], later, 0)
-    assert (supervisor.read_json(folder.file("renewed")) or {})["deadline_boottime_s"] == 0
+    now = boottime()
+    renew(layout, ["t1.1.7"], now, 100.0)
+    renew(layout, ["t1.1.7"], now - 50, 900.0)
+    assert read_json(folder.file("renewed")) == {"renewed_boottime_s": now, "deadline_boottime_s": now + 100}
+    with pytest.raises(Refused):
+        renew(layout, ["t1.1.7"], now + 1000, 100.0)
+    later = boottime()
+    renew(layout, ["t1.1.7"], later, 0)
+    assert (read_json(folder.file("renewed")) or {})["deadline_boottime_s"] == 0
 
 
 def test_a_process_is_known_by_pid_and_start_time() -> None:
-    own = supervisor.identity()
-    found = supervisor.find_process(own)
+    own = identity()
+    found = find_process(own)
     assert found is not None
     assert found.pid == os.getpid()
     for key, value in (("start_time", 1), ("boot_id", "another"), ("pid_ns", 1), ("pid", 0), ("pid", "1")):
-        assert supervisor.find_process({**own, key: value}) is None
+        assert find_process({**own, key: value}) is None
 
 
 def test_a_gap_costs_no_room_in_the_window(tmp_path: Path) -> None:
@@ -212,30 +224,30 @@ def test_a_gap_costs_no_room_in_the_window(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(4 << 20)
     (tmp_path / "gaps.json").write_text(json.dumps({"gaps": [[50, (4 << 20) - 5]]}))
-    stream = supervisor.Stream("rank0.log", str(path), 0, whole=False)
+    stream = Stream("rank0.log", str(path), 0, whole=False)
     frames = []
     while (frame := stream.next(False)) is not None:
         frames.append(frame)
     assert [(f["t"], f["offset"], len(data)) for f, data in frames] == [
         ("data", 0, 50), ("gap", 50, 0), ("data", (4 << 20) - 5, 5),
     ]  # fmt: skip
-    assert stream.room() == supervisor.WINDOW - 55
+    assert stream.room() == WINDOW - 55
     stream.acknowledge(4 << 20)
-    assert stream.room() == supervisor.WINDOW
+    assert stream.room() == WINDOW
 
 
 def test_the_longest_record_of_an_exit_fits_a_line_of_events(tmp_path):
     # Each of these characters takes 12 bytes as JSON.
     document = {"message": "\U0001f600" * 100_000, "traceback": "\U0001f600" * 100_000}
     (tmp_path / "error.json").write_text(json.dumps(document))
-    error = supervisor.error_of(str(tmp_path), 1)
-    tail = (b"\xff" * supervisor.LOG_TAIL).decode("utf-8", "replace")
+    error = error_of(str(tmp_path), 1)
+    tail = (b"\xff" * LOG_TAIL).decode("utf-8", "replace")
     record = {"seq": 2**62, "kind": "exit", "rank": 10**6, "exit_code": 1, "error": error, "log_tail": tail}
-    assert 0.8 * supervisor.WINDOW < len(supervisor.encode_event(record)) < supervisor.WINDOW
+    assert 0.8 * WINDOW < len(encode_event(record)) < WINDOW
 
 
 def test_status_is_bounded_and_leaves_out_the_runs_that_ended_longest_ago(
-    layout: supervisor.Layout, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 21):
         folder = Path(layout.run(f"t{number}.1.{number}").path)
@@ -245,13 +257,13 @@ def test_status_is_bounded_and_leaves_out_the_runs_that_ended_longest_ago(
             (folder / "ended").write_text('{"reason": "completed"}')
         # The higher its number, the longer ago the run ended.
         os.utime(folder, (10_000 - number, 10_000 - number))
-    every = supervisor.status(layout)
+    every = status(layout)
     assert (len(every["runs"]), every["left_out"]) == (20, 0)
-    monkeypatch.setattr(supervisor, "STATUS_BYTES", len(json.dumps(every["runs"])) // 4)
-    found = supervisor.status(layout)
+    monkeypatch.setattr(status_module, "STATUS_BYTES", len(json.dumps(every["runs"])) // 4)
+    found = status(layout)
     kept = [f"t{number}.1.{number}" for number in range(1, 1 + len(found["runs"]))]
     assert list(found["runs"]) == kept, "runs that have not ended come first, then the newest"
     assert len(kept) + found["left_out"] == 20
     assert 3 <= len(kept) <= 5
-    asked = supervisor.status(layout, names=["t20.1.20", "t77.1.77"])
+    asked = status(layout, names=["t20.1.20", "t77.1.77"])
     assert (asked["runs"], asked["left_out"]) == ({"t20.1.20": every["runs"]["t20.1.20"]}, 0)

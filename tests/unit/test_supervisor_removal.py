@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.supervisor import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.garbage import collect
+from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.locks import take_lock
 
 HOUR_S = 3600.0
 
@@ -30,7 +31,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = time.time
 
     def move(seconds: float) -> None:
-        monkeypatch.setattr(supervisor.time, "time", lambda: now() + seconds)
+        monkeypatch.setattr(time, "time", lambda: now() + seconds)
 
     return move
 
@@ -73,29 +74,29 @@ def test_files_of_a_start_that_was_refused_are_removed_and_it_never_starts_later
 ) -> None:
     folder = make_run(layout, "t1.1.1", "supervisor.json", "carried-ab12ab12/work/big")
     later(2 * HOUR_S)
-    assert supervisor.collect(layout, 3 * HOUR_S)["removed"] == []
-    assert list(supervisor.collect(layout, HOUR_S, dry_run=True)["sizes"]) == ["t1.1.1"]
-    assert supervisor.collect(layout, HOUR_S)["sizes"]["t1.1.1"] >= 100_000
+    assert collect(layout, 3 * HOUR_S)["removed"] == []
+    assert list(collect(layout, HOUR_S, dry_run=True)["sizes"]) == ["t1.1.1"]
+    assert collect(layout, HOUR_S)["sizes"]["t1.1.1"] >= 100_000
     assert (os.listdir(os.path.dirname(folder.path)), folder.buried) == ([], True)
 
 
 def test_a_start_that_still_sends_files_keeps_them(layout: Layout, later: Callable[[float], None]) -> None:
     folder = make_run(layout, "t1.1.1", "carried-ab12ab12/work/big")
     later(HOUR_S - 60)
-    assert supervisor.collect(layout, 0)["removed"] == []
+    assert collect(layout, 0)["removed"] == []
     later(2 * HOUR_S)
-    lock = supervisor.take_lock(folder.file("lock"))
+    lock = take_lock(folder.file("lock"))
     assert lock is not None
     for dry_run in (True, False):
-        assert supervisor.collect(layout, 0, dry_run=dry_run)["removed"] == []
+        assert collect(layout, 0, dry_run=dry_run)["removed"] == []
     os.close(lock)
-    assert supervisor.collect(layout, 0)["removed"] == ["t1.1.1"]
+    assert collect(layout, 0)["removed"] == ["t1.1.1"]
 
 
 def test_files_of_a_fenced_start_are_removed_without_a_delay(layout: Layout) -> None:
     make_run(layout, "t1.1.1", "carried-ab12ab12/work/big")
     layout.bury("t1.1.1", 1)
-    assert supervisor.collect(layout, 0)["removed"] == ["t1.1.1"]
+    assert collect(layout, 0)["removed"] == ["t1.1.1"]
 
 
 def test_a_run_that_was_started_and_has_not_ended_is_never_removed(
@@ -104,7 +105,7 @@ def test_a_run_that_was_started_and_has_not_ended_is_never_removed(
     make_run(layout, "t1.1.1", "started", "work/x")
     layout.bury("t1.1.1", 1)
     later(1000 * HOUR_S)
-    assert supervisor.collect(layout, 0)["removed"] == []
+    assert collect(layout, 0)["removed"] == []
 
 
 def test_a_dry_run_does_not_make_a_folder_young(layout: Layout, later: Callable[[float], None]) -> None:
@@ -112,14 +113,14 @@ def test_a_dry_run_does_not_make_a_folder_young(layout: Layout, later: Callable[
     os.unlink(folder.file("lock"))
     changed = os.stat(folder.path).st_ctime_ns
     later(2 * HOUR_S)
-    assert supervisor.collect(layout, 0, dry_run=True)["removed"] == ["t1.1.1"]
+    assert collect(layout, 0, dry_run=True)["removed"] == ["t1.1.1"]
     assert os.stat(folder.path).st_ctime_ns == changed
 
 
 def test_a_folder_that_is_nested_very_deeply_is_measured_and_removed_with_the_rest(layout: Layout) -> None:
     make_deep(make_run(layout, "t1.1.1", "ended").file("work"), 1_200)
     make_run(layout, "t2.1.2", "ended")
-    found = supervisor.collect(layout, 0)
+    found = collect(layout, 0)
     assert found["removed"] == ["t1.1.1", "t2.1.2"]
     assert found["sizes"]["t1.1.1"] >= found["sizes"]["t2.1.2"]
     assert os.listdir(os.path.join(layout.state_dir, "runs")) == []
@@ -128,9 +129,9 @@ def test_a_folder_that_is_nested_very_deeply_is_measured_and_removed_with_the_re
 def test_the_rest_of_an_earlier_removal_is_removed(layout: Layout) -> None:
     rest = os.path.join(layout.state_dir, "runs", ".t1.1.1.0123456789ab.deleted")
     os.makedirs(os.path.join(rest, "work", "inner"))
-    supervisor.collect(layout, 0, dry_run=True)
+    collect(layout, 0, dry_run=True)
     assert os.path.exists(rest)
-    supervisor.collect(layout, 0, runs=[])
+    collect(layout, 0, runs=[])
     assert not os.path.exists(rest)
 
 
@@ -139,7 +140,7 @@ def test_a_link_in_place_of_a_run_is_removed_and_its_target_stays(layout: Layout
     for name in ("ended", "precious"):
         (tmp_path / "own" / name).write_text("{}")
     os.symlink(tmp_path / "own", layout.run("t1.1.1").path)
-    supervisor.collect(layout, 0)
+    collect(layout, 0)
     assert (tmp_path / "own" / "precious").exists()
 
 
@@ -148,7 +149,7 @@ def test_on_a_full_disk_the_folders_of_an_ended_run_make_room_for_its_tombstone(
 ) -> None:
     folder = make_run(layout, "t1.1.1", "ended", "started", "work/big")
     full_while(monkeypatch, lambda run: folder.has("work"))
-    assert supervisor.collect(layout, 0)["removed"] == ["t1.1.1"]
+    assert collect(layout, 0)["removed"] == ["t1.1.1"]
     assert (folder.buried, os.path.exists(folder.path)) == (True, False)
 
 
@@ -160,7 +161,7 @@ def test_on_a_full_disk_a_run_without_a_tombstone_keeps_the_record_of_its_end(
     later(2 * HOUR_S)
     full_while(monkeypatch, lambda run: True)
     with pytest.raises(OSError, match="No space left"):
-        supervisor.collect(layout, 0)
+        collect(layout, 0)
     assert (folder.has("ended"), folder.has("started"), folder.has("work")) == (True, True, False)
     # Its only file that a late start needs is the one that would be missing.
     assert refused.has("carried-ab12ab12/work/big")
@@ -170,4 +171,4 @@ def test_a_run_that_cannot_be_removed_does_not_keep_the_rest(layout: Layout, mon
     for name in ("t1.1.1", "t2.1.2"):
         make_run(layout, name, "ended")
     full_while(monkeypatch, lambda run: run == "t1.1.1")
-    assert supervisor.collect(layout, 0)["removed"] == ["t2.1.2"]
+    assert collect(layout, 0)["removed"] == ["t2.1.2"]

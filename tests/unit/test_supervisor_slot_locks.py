@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor import layout as layout_module
+from airflow_provider_dtrain.supervisor.files import make_private, user_name
+from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor.locks import machine_holder, take_lock, take_machine_lock, why_no_lock_dir
+from airflow_provider_dtrain.supervisor.probe import probe
+from airflow_provider_dtrain.supervisor.refusal import Refused
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")
 STRANGER = 54_321
@@ -25,12 +30,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def take(path: Path) -> int | None:
-    return supervisor.take_machine_lock(str(path), create=True)
+    return take_machine_lock(str(path), create=True)
 
 
-@pytest.mark.parametrize(
-    "take_it", [supervisor.take_lock, lambda path: supervisor.take_machine_lock(path, create=True)]
-)
+@pytest.mark.parametrize("take_it", [take_lock, lambda path: take_machine_lock(path, create=True)])
 def test_a_lock_file_that_was_replaced_before_it_was_locked_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take_it: Callable[[str], int | None]
 ) -> None:
@@ -116,47 +119,47 @@ def test_what_is_no_lock_file_is_refused_at_once_with_its_owner_and_the_command_
 ) -> None:
     path = folder / "dtrain-cpu-0.lock"
     make(path)
-    with pytest.raises(supervisor.Refused) as refused:
+    with pytest.raises(Refused) as refused:
         take(path)
     assert refused.value.code == "slot_busy"
     assert found in refused.value.message
-    assert f"of user {supervisor.user_name(os.getuid())}" in refused.value.message
+    assert f"of user {user_name(os.getuid())}" in refused.value.message
     assert refused.value.message.endswith(f"As root on the host: rm {path}")
-    assert refused.value.message == supervisor.machine_holder(str(path))
+    assert refused.value.message == machine_holder(str(path))
 
 
 def test_the_holder_of_a_lock_is_named_by_the_kernels_list(folder: Path) -> None:
     path = folder / "dtrain-cpu-0.lock"
-    assert supervisor.machine_holder(str(path)) is None
+    assert machine_holder(str(path)) is None
     assert not path.exists(), "a look makes no file"
     fd = take(path)
-    user = supervisor.user_name(os.getuid())
-    words = supervisor.machine_holder(str(path))
+    user = user_name(os.getuid())
+    words = machine_holder(str(path))
     assert words is not None
     assert words.startswith(f"process {os.getpid()} (")
     assert words.endswith(f") of user {user}")
     assert fd is not None
     os.close(fd)
-    assert supervisor.machine_holder(str(path)) is None
+    assert machine_holder(str(path)) is None
 
 
 @needs_root
 def test_only_a_sticky_folder_of_root_holds_the_locks_of_all_accounts(tmp_path: Path, folder: Path) -> None:
-    assert supervisor.why_no_lock_dir(str(folder)) is None
+    assert why_no_lock_dir(str(folder)) is None
     link = tmp_path / "link"
     link.symlink_to(folder)
-    assert "it is a symbolic link" in str(supervisor.why_no_lock_dir(str(link)))
-    assert "No such file" in str(supervisor.why_no_lock_dir(str(tmp_path / "none")))
+    assert "it is a symbolic link" in str(why_no_lock_dir(str(link)))
+    assert "No such file" in str(why_no_lock_dir(str(tmp_path / "none")))
     folder.chmod(0o755)
-    problem = supervisor.why_no_lock_dir(str(folder))
+    problem = why_no_lock_dir(str(folder))
     assert problem is not None
     assert "it has mode 0755 and belongs to user root" in problem
     assert problem.endswith(f"As root on the host: install -d -o root -g root -m 1777 {folder}")
     folder.chmod(0o777)
-    assert "mode 0777" in str(supervisor.why_no_lock_dir(str(folder)))
+    assert "mode 0777" in str(why_no_lock_dir(str(folder)))
     folder.chmod(0o1777)
     os.chown(folder, STRANGER, STRANGER)
-    assert f"belongs to user {STRANGER}" in str(supervisor.why_no_lock_dir(str(folder)))
+    assert f"belongs to user {STRANGER}" in str(why_no_lock_dir(str(folder)))
 
 
 @needs_root
@@ -164,14 +167,14 @@ def test_a_lock_dir_that_was_set_must_be_usable_and_the_default_need_not(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.chmod(0o755)
-    monkeypatch.setattr(supervisor, "LOCK_DIR", str(folder))
-    layout = supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
+    monkeypatch.setattr(layout_module, "LOCK_DIR", str(folder))
+    layout = Layout(str(tmp_path / "remote"), str(tmp_path / "state")).ensure()
     assert layout.lock_dir is None
     assert layout.machine_lock(0, None) is None
-    assert supervisor.probe(layout)["lock_problem"] == supervisor.why_no_lock_dir(str(folder))
-    with pytest.raises(supervisor.Refused, match="must be a folder of root"):
-        supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state"), str(folder)).ensure()
-    without = supervisor.Layout(str(tmp_path / "remote"), str(tmp_path / "state"), "none").ensure()
+    assert probe(layout)["lock_problem"] == why_no_lock_dir(str(folder))
+    with pytest.raises(Refused, match="must be a folder of root"):
+        Layout(str(tmp_path / "remote"), str(tmp_path / "state"), str(folder)).ensure()
+    without = Layout(str(tmp_path / "remote"), str(tmp_path / "state"), "none").ensure()
     assert (without.lock_dir, without.lock_problem) == (None, "lock_dir is 'none'")
 
 
@@ -188,7 +191,7 @@ def test_a_lock_dir_that_was_set_must_be_usable_and_the_default_need_not(
 def test_a_lock_file_is_named_by_the_device_or_the_number_of_the_cpu_slot(
     tmp_path: Path, folder: Path, device: str | None, name: str
 ) -> None:
-    layout = supervisor.Layout(str(tmp_path), str(tmp_path / "state"), str(folder))
+    layout = Layout(str(tmp_path), str(tmp_path / "state"), str(folder))
     assert layout.machine_lock(3, device) == f"{folder}/{name}"
 
 
@@ -198,8 +201,8 @@ def test_a_state_folder_that_another_user_made_first_is_refused_by_name(tmp_path
         path = tmp_path / f"dtrain-0 {kind}"
         make(path)
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
-        with pytest.raises(supervisor.Refused) as refused:
-            supervisor.make_private(str(path))
+        with pytest.raises(Refused) as refused:
+            make_private(str(path))
         assert refused.value.code == "state_dir"
         assert refused.value.message == (
             f"{path} must be a folder of user root, found {kind} of user {STRANGER}. "

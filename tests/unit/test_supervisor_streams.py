@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts.supervisor import SKIP, WINDOW, Stream, hole_of
+from airflow_provider_dtrain.supervisor.limits import SKIP, WINDOW
+from airflow_provider_dtrain.supervisor.streams import Stream, hole_of
 
 SHORT = b"00000000 {}\n"
 

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.hosts.supervisor import (
-    ROLES,
-    Proc,
-    is_ours,
-    is_suspect,
-    orphans_parents,
-    parser,
-    place_of,
-    read_proc,
-)
+from airflow_provider_dtrain.supervisor.__main__ import parser
+from airflow_provider_dtrain.supervisor.leftovers import is_suspect, orphans_parents, place_of
+from airflow_provider_dtrain.supervisor.names import ROLES
+from airflow_provider_dtrain.supervisor.processes import Proc, is_ours, read_proc
 
 
 @pytest.mark.parametrize(
@@ -75,16 +69,15 @@ def test_every_role_of_the_command_line_is_recognized_as_one() -> None:
 @pytest.mark.parametrize(
     ("path", "role", "is_role"),
     [
-        (f"supervisor/{'0' * 64}.py", "follow", True),
-        ("airflow_provider_dtrain/hosts/supervisor.py", "start", True),
-        (f"supervisor/{'0' * 64}.py", "train", False),
+        (f"supervisor/{'0' * 64}", "follow", True),
+        (f"supervisor/{'0' * 64}.py", "start", True),
+        (f"supervisor/{'0' * 64}", "train", False),
+        (f"supervisor/{'0' * 64}/train.py", "start", False),
         ("supervisor.py", "follow", False),
         ("train/supervisor.py", "start", False),
     ],
 )
-def test_only_roles_of_the_supervisor_file_are_taken_for_such(
-    tmp_path: Path, path: str, role: str, is_role: bool
-) -> None:
+def test_only_roles_of_the_supervisor_are_taken_for_such(tmp_path: Path, path: str, role: str, is_role: bool) -> None:
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("print(flush=True)\nimport time\ntime.sleep(100)\n")

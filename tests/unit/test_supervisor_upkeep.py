@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_dtrain.hosts import supervisor
-from airflow_provider_dtrain.hosts.supervisor import Follow, Layout, RunFolder, Zygote
+from airflow_provider_dtrain.supervisor import follow as follow_module
+from airflow_provider_dtrain.supervisor.follow import Follow
+from airflow_provider_dtrain.supervisor.launcher import Zygote
+from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def lost_run(follow: Follow) -> RunFolder:
 
 def test_a_recovery_that_ends_at_once_can_be_repeated(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
-    monkeypatch.setattr(supervisor, "recover", begun.append)
+    monkeypatch.setattr(follow_module, "recover", begun.append)
     # The thread has ended before its starter continues.
     monkeypatch.setattr(Follow, "_start_thread", lambda self, key, work: work())
     folder = lost_run(follow)
@@ -49,6 +51,6 @@ def test_a_recovery_without_a_thread_is_tried_again(follow: Follow, monkeypatch:
         patch.setattr(threading.Thread, "start", start)
         follow._recover(folder)
     assert (follow.threads, follow.recovering) == (0, set())
-    monkeypatch.setattr(supervisor, "MAX_THREADS", 0)
+    monkeypatch.setattr(follow_module, "MAX_THREADS", 0)
     follow._recover(folder)
     assert follow.recovering == set()

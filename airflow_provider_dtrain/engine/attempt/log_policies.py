@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
-#: Longer than a host may search; see MATCH_WALL_S in hosts/supervisor.py.
+#: Longer than a host may search; see MATCH_WALL_S in supervisor/limits.py.
 MATCH_TIMEOUT_S = 60.0
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from airflow_provider_dtrain.hosts import supervisor
+from airflow_provider_dtrain.supervisor.archives import bad_archive, member_parts, real_parent, unpack_file
+from airflow_provider_dtrain.supervisor.refusal import Refused
 
 #: Maximum size of an extended header: enough for a path of 4,096 characters and the fields that pax adds.
 HEADER_LIMIT = 64 * 1024
@@ -165,7 +166,7 @@ def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files:
                 if max(files, folders) > limit_files:
                     raise ArchiveLimitError(f"more than {limit_files} files")
                 _unpack_member(archive, member, str(folder))
-    except (supervisor.Refused, ValueError, OverflowError, EOFError) as error:
+    except (Refused, ValueError, OverflowError, EOFError) as error:
         # tarfile itself raises the last three for some damaged headers.
         raise tarfile.TarError(f"the archive is damaged or not plain: {error}") from error
     sync_tree(folder)
@@ -173,20 +174,20 @@ def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files:
 
 
 def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
-    parts = supervisor.member_parts(member.name)
+    parts = member_parts(member.name)
     if not member.isdir() and (member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse()):
-        raise supervisor.bad_archive(member.name, "is neither a file nor a folder")
+        raise bad_archive(member.name, "is neither a file nor a folder")
     if not parts:
         return
     if len(parts) > DEPTH_LIMIT or member.size < 0:
-        raise supervisor.bad_archive(member.name, f"is below more than {DEPTH_LIMIT} folders, or has a negative size")
-    path = os.path.join(supervisor.real_parent(root, parts, member.name), parts[-1])
+        raise bad_archive(member.name, f"is below more than {DEPTH_LIMIT} folders, or has a negative size")
+    path = os.path.join(real_parent(root, parts, member.name), parts[-1])
     if member.isdir():
         os.makedirs(path, mode=0o700, exist_ok=True)
         return
     if os.path.lexists(path):
-        raise supervisor.bad_archive(member.name, "occurs twice")
-    supervisor.unpack_file(archive, member, path)
+        raise bad_archive(member.name, "occurs twice")
+    unpack_file(archive, member, path)
 
 
 def sync_tree(folder: Path) -> None:

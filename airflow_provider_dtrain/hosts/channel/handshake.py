@@ -8,6 +8,7 @@ from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnr
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands
 from airflow_provider_dtrain.hosts.install import install, missing_python
+from airflow_provider_dtrain.hosts.payload import Payload
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
 from airflow_provider_dtrain.hosts.wire import GreetingRefusedError, Hello, WireError, find_hello, shown
 
@@ -15,7 +16,7 @@ from airflow_provider_dtrain.hosts.wire import GreetingRefusedError, Hello, Wire
 _EXIT_WAIT_S = 2.0
 
 
-def follow(files: FileCommands, source: bytes, *, deadline: float) -> tuple[Channel, Hello, bytes]:
+def follow(files: FileCommands, archive: Payload, *, deadline: float) -> tuple[Channel, Hello, bytes]:
     """Return an open channel, the greeting and the bytes received after it.
 
     The first try assumes that the supervisor is installed. If it is not, this function installs it and tries once more.
@@ -34,7 +35,7 @@ def follow(files: FileCommands, source: bytes, *, deadline: float) -> tuple[Chan
             transport,
             python=files.python,
             remote_dir=files.remote_dir,
-            source=source,
+            archive=archive,
             timeout_s=max(1.0, deadline - time.monotonic()),
         )
         begun = _begin(files, deadline)

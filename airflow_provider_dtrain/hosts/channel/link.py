@@ -26,7 +26,7 @@ from airflow_provider_dtrain.hosts.channel.answers import check_answer
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands, Incoming, Outgoing
 from airflow_provider_dtrain.hosts.channel.window import Window
-from airflow_provider_dtrain.hosts.install import digest_of, supervisor_source
+from airflow_provider_dtrain.hosts.payload import Payload, supervisor
 from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
 from airflow_provider_dtrain.hosts.wire import (
     RUNS_LIMIT,
@@ -102,7 +102,7 @@ class HostLink:
         python: str,
         lock_dir: str | None = None,
         timeout_s: float = 30.0,
-        source: bytes | None = None,
+        archive: Payload | None = None,
     ) -> HostLink:
         """Return a link to a host, and install the supervisor there if it is missing. Blocks.
 
@@ -113,21 +113,21 @@ class HostLink:
         :param python: interpreter, a program name or a path
         :param lock_dir: folder for the locks of all accounts, None for the supervisor's default
         :param timeout_s: seconds for connecting and installing together
-        :param source: source of the supervisor; default: the source in this package
+        :param archive: archive of the supervisor; default: the supervisor of this package
         :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
         :raises HostError: the host cannot be reached, or breaks the protocol
         """
-        source = supervisor_source() if source is None else source
+        archive = supervisor() if archive is None else archive
         files = FileCommands(
             transport=transport,
             python=from_home(python),
             remote_dir=from_home(remote_dir),
             state_dir=state_dir,
             lock_dir=lock_dir,
-            digest=digest_of(source),
+            digest=archive.digest,
         )
         try:
-            channel, hello, rest = handshake.follow(files, source, deadline=time.monotonic() + timeout_s)
+            channel, hello, rest = handshake.follow(files, archive, deadline=time.monotonic() + timeout_s)
         except BaseException:
             transport.close()
             raise

@@ -38,7 +38,7 @@ class FileCommands:
 
     :param python: interpreter on the host
     :param remote_dir: folder on the host, absolute or relative to the home directory, in which commands start
-    :param digest: content hash and name of the supervisor file
+    :param digest: content hash of the supervisor's archive and name of its folder
     """
 
     transport: Transport
@@ -50,11 +50,11 @@ class FileCommands:
     lock_dir: str | None = None
 
     def argv(self, role: str, *args: str, state: bool = True) -> list[str]:
-        """Return the command for a role of the supervisor file."""
-        script = f"{self.remote_dir.rstrip('/')}/supervisor/{self.digest}.py"
+        """Return the command for a role of the supervisor."""
+        program = f"{self.remote_dir.rstrip('/')}/supervisor/{self.digest}"
         where = ["--state-dir", self.state_dir] if state and self.state_dir else []
         where += ["--lock-dir", self.lock_dir] if state and self.lock_dir else []
-        return [self.python, script, role, "--remote-dir", self.remote_dir, *where, *args]
+        return [self.python, program, role, "--remote-dir", self.remote_dir, *where, *args]
 
     def send_archive(self, kind: str, digest: str, content: bytes) -> None:
         """Upload an archive into ``payloads`` or ``libraries``. The host checks its digest.

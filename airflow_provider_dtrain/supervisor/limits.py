@@ -1,0 +1,72 @@
+"""Sizes, periods and bounds of the supervisor, each with its reason."""
+
+from __future__ import annotations
+
+PROTOCOL = 1
+#: Longest line in either direction.
+MAX_LINE = 8 << 20
+#: Most bytes of one stream that the control side has not acknowledged.
+WINDOW = 1 << 20
+CHUNK = 256 << 10
+#: A follower that lags further behind in a log gets a gap, and then the last eighth of this.
+LOG_LAG = 8 << 20
+#: Bytes of an overlong line that are searched for its end at once.
+SKIP = 16 << 20
+#: New frames are created only while fewer bytes than this are queued for the control side.
+HIGH_WATER = 4 << 20
+BEAT_S = 5.0
+#: Period at which the progress of ranks is polled.
+LOOK_S = 1.0
+#: A rank stalled for STANDS_S to STOOD_S is reported at every poll. After that the heartbeat reports it.
+STANDS_S, STOOD_S = 3.0, 20.0
+#: A process that uses less of one CPU than this is idle.
+IDLE_RATIO = 0.05
+PAGE_BYTES = 256
+LOG_TAIL = 4096
+#: Bytes at the end of a failed rank's log that are searched for a traceback.
+LOG_SEARCH = 64 << 10
+#: Time that a fenced supervisor has to notice the fence, and to kill its ranks. After that it is killed.
+OBEY_S, KILLING_S = 1.0, 5.0
+FENCE_WAIT_S = 10.0
+#: Time that a start waits for a slot whose last run has ended.
+SLOT_WAIT_S = 2.0
+#: A lock must be taken for longer than this before its slot counts as busy. A probe holds it for microseconds.
+PROBE_S = 0.1
+ATTACH_WAIT_S = 20.0
+GO_WAIT_S = 30.0
+#: Period of the checks of log sizes: the longest one, and the one at the start and after a log was cut.
+LOG_CHECK_S, FLOOD_CHECK_S = 2.0, 0.25
+#: For file systems without hole punching: bytes at the end that a cut keeps, and bytes that may be written meanwhile.
+CUT_TAIL, CUT_SLACK = 4 << 20, 1 << 20
+#: Time that a program has to join the training library before a requested stop is sent to it as SIGTERM.
+JOIN_S = 10.0
+TOMBSTONE_DAYS = 90
+#: Least age of a folder that is collected although its run may still start. A start that sends files holds no lock.
+UNSTARTED_S = 3600.0
+#: A folder with a longer path is moved up before it is emptied: the system limits paths to 4,096 bytes.
+LONG_PATH = 2048
+#: Most runs that one command names or removes.
+COLLECT_LIMIT = 20_000
+#: Most bytes of the runs in one answer to ``status``. Far below MAX_LINE, which would end the channel.
+STATUS_BYTES = 2 << 20
+MAX_THREADS = 64
+UNPACKED_LIMIT = 16 << 30
+MEMBER_LIMIT = 500_000
+#: Most output files that are sent, most that are examined, longest path of one, most folders above one.
+OUTPUT_FILES, OUTPUT_LOOKS, OUTPUT_PATH, OUTPUT_DEPTH = 10_000, 500_000, 1024, 31
+#: A file that changed within SETTLED_S and is open for writing is not sent yet. SETTLE_WAIT_S limits the wait.
+SETTLED_S, SETTLE_WAIT_S = 5.0, 10.0
+#: Bytes reserved so that the end of a run can be recorded on a full disk.
+RESERVE = 64 << 10
+#: A record that must change on a full disk is padded to this size when it is overwritten in place.
+IN_PLACE_BYTES = 128
+#: Limits of a search in the logs of one run: CPU seconds of each pattern, wall-clock seconds of the whole search.
+MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
+#: Most decisions of the searcher about one run. No search has more rungs.
+DECISIONS_LIMIT = 256
+#: Bytes of a line that are searched, and characters of a matching line that are reported.
+MATCH_LINE, MATCH_SHOWN = 16 << 10, 500
+#: Upper bound of the file of system metrics. The sampling rate falls as the file grows, so it is never reached.
+SAMPLES_LIMIT = 64 << 20
+#: Time that a killed sampler stuck in a driver may delay the end of a run.
+SAMPLER_PATIENCE_S = 2.0

@@ -1,0 +1,158 @@
+"""Facts of this host, and checks before a run is placed on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from .device_users import device_problems
+from .fields import Fields, parse_object
+from .files import names_in, read_text, write_atomic
+from .gpu import gpus
+from .host import distribution_version, lingers, machine_id, memory_bytes, mount_of
+from .layout import Layout
+from .names import DEVICE, MODULE, WORD, Json
+from .network import candidates
+from .processes import boot_id, boottime, pid_namespace, read_proc
+
+
+def probe(layout: Layout) -> Json:
+    """Return the facts of this host."""
+    disk = os.statvfs(layout.state_dir)
+    return {
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "executable": sys.executable,
+        "torch": distribution_version("torch"),
+        "gpus": gpus(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_bytes(),
+        "interfaces": [
+            {
+                "name": found["interface"],
+                **{key: found[key] for key in ("address", "prefix", "mtu", "speed_mbps", "family")},
+            }
+            for found in candidates()
+        ],
+        "container_runtime": next((name for name in ("podman", "docker") if shutil.which(name)), None),
+        "wall_s": time.time(),
+        "boottime_s": boottime(),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "machine_id": machine_id(),
+        "boot_id": boot_id(),
+        "pid_ns": pid_namespace(),
+        "pid1_start_time": getattr(read_proc(1), "start_time", 0),
+        "stores": layout.stores(),
+        "state_dir_fs": mount_of(layout.state_dir)[1],
+        "lock_dir": layout.lock_dir,
+        "lock_problem": layout.lock_problem,
+        **logout_facts(),
+    }
+
+
+def logout_facts() -> Json:
+    """Return whether logind ends an account's processes when its last session ends, None without logind."""
+    if not os.path.isdir("/run/systemd/system"):
+        return {"linger": None, "kill_user_processes": None}
+    return {
+        "linger": lingers(),
+        "kill_user_processes": kills_user_processes(),
+    }
+
+
+def kills_user_processes() -> bool | None:
+    """Return logind's setting ``KillUserProcesses``, None if it is not set and the built-in default applies."""
+    name, found = "systemd/logind.conf", None
+    drop_ins: dict[str, str] = {}
+    for folder in ("/usr/lib", "/run", "/etc"):
+        parts = os.path.join(folder, f"{name}.d")
+        # A file in a later folder replaces one of the same name in an earlier folder.
+        drop_ins.update({entry: os.path.join(parts, entry) for entry in names_in(parts) if entry.endswith(".conf")})
+    for path in [os.path.join("/etc", name), *(drop_ins[entry] for entry in sorted(drop_ins))]:
+        for line in (read_text(path) or "").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "KillUserProcesses":
+                found = value.strip().lower() in ("yes", "true", "on", "1")
+    return found
+
+
+LOOK_FOR_MODULES = """
+import importlib.util, json, sys
+try:
+    import importlib.metadata as metadata
+except ImportError:
+    metadata = None
+def version(name):
+    try:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            return None
+    except (ImportError, ValueError):
+        return None
+    for distribution in (name, name.replace("_", "-")):
+        try:
+            return metadata.version(distribution)
+        except Exception:
+            pass
+    try:
+        found = metadata.packages_distributions().get(name.partition(".")[0])
+        return metadata.version(found[0])
+    except Exception:
+        return "unknown"
+names = json.load(sys.stdin)
+sys.stdout.write("\\nDTRAIN " + json.dumps({
+    "python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
+    "modules": dict((name, version(name)) for name in names)}) + "\\n")
+"""
+
+
+def look_for_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
+    """Return the versions of some modules of an interpreter, without importing them, and the problems."""
+    if python is None and not modules:
+        return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
+    argv = [os.path.expanduser(python) if python else sys.executable, "-c", LOOK_FOR_MODULES]
+    nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
+    try:
+        done = subprocess.run(
+            argv, input=json.dumps(modules).encode(), capture_output=True, timeout=30, check=False, cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
+    for line in reversed(done.stdout.splitlines()):
+        found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
+        if found is not None:
+            return found, []
+    words = done.stderr.decode("utf-8", "replace").strip()[-300:]
+    return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {words}"]
+
+
+def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
+    """Write this host's mark below a shared path and return the marks of all hosts found there."""
+    folder = os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}")
+    own = f"{machine_id()}-{pid_namespace()}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        write_atomic(os.path.join(folder, own), nonce.encode(), durable=False)
+        seen = sorted(name for name in os.listdir(folder) if WORD.fullmatch(name) and not name.endswith(".tmp"))
+    except OSError as error:
+        return {"writable": False, "self": own, "seen": []}, [f"{path} cannot be written: {error.strerror}"]
+    return {"writable": True, "self": own, "seen": seen}, []
+
+
+def preflight(layout: Layout, fields: Fields) -> Json:
+    """Return the facts needed to run a plan here: interpreter, modules, processes on devices, shared folders."""
+    python = fields.text("python", default=None)
+    modules = fields.texts("modules", MODULE, limit=256, default=[])
+    slots = [Fields(slot, "slots") for slot in fields.items("slots", default=[])]
+    devices = [device for device in (slot.text("device", DEVICE, default=None) for slot in slots) if device]
+    paths = fields.texts("shared_paths", limit=64, default=[])
+    nonce = fields.text("nonce", WORD) if paths else ""
+    answer, problems = look_for_modules(python, modules, layout.state_dir)
+    shared = {}
+    for path in paths:
+        shared[path], words = look_at_shared(path, nonce)
+        problems += words
+    foreign, unusable = device_problems(layout, devices)
+    return {**answer, "foreign": foreign, "problems": problems + unusable, "shared": shared}
