@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="raw bytes of any length are waited for",
-        path=f"{HOSTS}/channel/wire.py",
+        path=f"{HOSTS}/wire.py",
         old="length > RAW_LIMIT_BYTES",
         new="False",
         test="tests/contract/test_remote.py::test_a_breach_of_the_protocol_ends_the_link_and_is_quoted",
