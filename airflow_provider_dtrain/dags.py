@@ -1,4 +1,4 @@
-"""The DAG behind ``airflow dtrain experiment create``: it runs the experiment in its parameters."""
+"""The DAG behind ``airflow dtrain experiments create``: it runs the experiment in its parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
     """
     with DAG(
         dag_id,
-        description="Runs an experiment: airflow dtrain experiment create CONFIG",
+        description="Runs an experiment: airflow dtrain experiments create CONFIG",
         schedule=None,
         tags=list(tags),
         is_paused_upon_creation=False,
@@ -36,7 +36,7 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
         params={
             "config": Param(
                 "", type=["string", "object"], format="multiline", title="Configuration",
-                description="YAML of an experiment, or a configuration that 'experiment create' has stored",
+                description="YAML of an experiment, or a configuration that 'experiments create' has stored",
             ),
             "template": Param(None, type=["null", "string"], title="Template", description="Name of a stored template"),
             "payload": Param(

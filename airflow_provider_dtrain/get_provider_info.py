@@ -75,7 +75,7 @@ def _attempt_options() -> dict[str, Any]:
             "integer",
             "500000",
             "Maximum number of events that the ranks of one attempt may store, with 1 KiB of events files for each. "
-            "Later events are dropped, except those that end a trial; 'trial describe' shows it. 0 = no limit.",
+            "Later events are dropped, except those that end a trial; 'trials describe' shows it. 0 = no limit.",
         ),
         "attempt_checkpoints_limit": _option(
             "integer",
@@ -183,12 +183,24 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_dtrain.sensors.gang"]}],
+        "sensors": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "airflow_provider_dtrain.sensors.experiment",
+                    "airflow_provider_dtrain.sensors.gang",
+                ],
+            }
+        ],
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_dtrain.hooks.dtrain"]}],
         "triggers": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_provider_dtrain.triggers.gang", "airflow_provider_dtrain.triggers.trial"],
+                "python-modules": [
+                    "airflow_provider_dtrain.triggers.experiment",
+                    "airflow_provider_dtrain.triggers.gang",
+                    "airflow_provider_dtrain.triggers.trial",
+                ],
             }
         ],
         "task-decorators": [{"name": "dtrain", "class-name": "airflow_provider_dtrain.decorators.dtrain.dtrain_task"}],

@@ -26,7 +26,7 @@ with DAG(
     gang = GangSensor(
         task_id="gang",
         slots="{{ params.slots_per_trial }}",
-        pool="{{ params.pool or '' }}",
+        host_pool="{{ params.pool or '' }}",
         hold_for="{{ params.hold_for }}",
         deferrable=True,
     )

@@ -16,7 +16,7 @@ with DAG(
     },
 ):
 
-    @task.dtrain(slots="{{ params.slots_per_trial }}", pool="{{ params.pool or '' }}", deferrable=True)
+    @task.dtrain(slots="{{ params.slots_per_trial }}", host_pool="{{ params.pool or '' }}", deferrable=True)
     def estimate_pi(samples: int | str, seed: int = 7) -> dict:
         # Only these lines are sent to the hosts, so imports belong inside the function.
         import random
@@ -24,12 +24,12 @@ with DAG(
         import airflow_provider_dtrain.train as dtrain
 
         with dtrain.init() as ctx:
-            rank = ctx.distributed.get_rank()
+            rank = ctx.rank
             points = random.Random(seed + rank)  # noqa: S311
             inside = sum(points.random() ** 2 + points.random() ** 2 <= 1 for _ in range(int(samples)))
             print(f"rank {rank}: {inside} of {samples} points are inside")
             mean = ctx.reduce({"inside": inside / int(samples)})["inside"]
-            return {"pi": 4 * mean, "ranks": ctx.distributed.get_size()}
+            return {"pi": 4 * mean, "ranks": ctx.world_size}
 
     @task
     def show(result: dict) -> float:

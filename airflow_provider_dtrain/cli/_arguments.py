@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import Any
 
-from airflow.cli.cli_config import ActionCommand, Arg, lazy_load_command
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
@@ -68,7 +69,7 @@ def gang(text: str) -> int:
     number = text.removeprefix(GANG_PREFIX)
     if number == text or not number.isascii() or not number.isdigit() or len(number) > 16 or int(number) > MAX_ID:
         raise argparse.ArgumentTypeError(
-            f"a gang must be {GANG_PREFIX}ID, as 'airflow dtrain task list' shows it, got {text[:40]!r}"
+            f"a gang must be {GANG_PREFIX}ID, as 'airflow dtrain queue list' shows it, got {text[:40]!r}"
         )
     return int(number)
 
@@ -169,14 +170,14 @@ VERBOSE = Arg(("-v", "--verbose"), help="Show log messages on stderr", action="s
 HOST = Arg(("host",), help="Name of the host", type=name)
 POOL = Arg(("pool",), help="Name of the pool", type=name)
 TEMPLATE = Arg(("name",), help="Name of the template", type=name)
-GANG = Arg(("gang",), help="Gang, as 'task list' shows it: gang:ID", type=gang)
+GANG = Arg(("gang",), help="Gang, as 'queue list' shows it: gang:ID", type=gang)
 TRIAL = Arg(("trial_id",), help="Id of the trial", type=count)
 CONFIG = Arg(("config",), help="Configuration file (YAML), - for standard input")
 WITH_TEMPLATE = Arg(
     ("--template",),
     help="Template to merge under the configuration: a stored one, or a .yaml file",
 )
-EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, as 'experiment list' shows it", type=count)
+EXPERIMENT = Arg(("experiment_id",), help="Id of the experiment, as 'experiments list' shows it", type=count)
 PRIORITY = Arg(("--priority",), help="Priority from 1 (most urgent) to 99", type=priority, metavar="N")
 ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
 COMMON = (OUTPUT, VERBOSE)
@@ -186,3 +187,21 @@ def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = N
     """Return a command. Its function is imported from a module of this package when it runs."""
     target = f"airflow_provider_dtrain.cli.{noun}.{function or verb}"
     return ActionCommand(name=verb, help=help, func=lazy_load_command(target), args=(*args, *COMMON))
+
+
+def former(command: ActionCommand, old: str, new: str) -> ActionCommand:
+    """Return a command under its former name. Each call names the new one on stderr."""
+
+    def run(args: argparse.Namespace) -> Any:
+        text = f"'airflow dtrain {old}' is now 'airflow dtrain {new}'. The next release removes the former name."
+        print(text, file=sys.stderr)
+        return command.func(args)
+
+    return command._replace(func=run)
+
+
+def former_group(group: GroupCommand, old: str) -> GroupCommand:
+    """Return a group under its former name. Airflow can hide only commands, so the help names the new group."""
+    commands = [one for one in group.subcommands if isinstance(one, ActionCommand)]
+    renamed = [former(one, f"{old} {one.name}", f"{group.name} {one.name}") for one in commands]
+    return GroupCommand(name=old, help=f"Former name of: {group.name}", subcommands=renamed)

@@ -14,6 +14,15 @@ from airflow_provider_dtrain.cli._arguments import action as _command
 from airflow_provider_dtrain.cli._definition_trials import experiment, init, trial
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
+#: Noun -> its former name.
+_FORMER = {
+    "configs": "config",
+    "experiments": "experiment",
+    "queue": "task",
+    "searches": "search",
+    "templates": "template",
+    "trials": "trial",
+}
 _SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
 
 
@@ -136,7 +145,7 @@ def _templates(group: str) -> GroupCommand:
     details = Arg(("-d", "--details"), help="Also show the text of each template", action="store_true")
     return GroupCommand(
         name=group,
-        help="Stored templates" + (" (short for: template)" if group == "tpl" else ""),
+        help="Stored templates" + (" (short for: templates)" if group == "tpl" else ""),
         subcommands=(
             _command("templates", "list", "List the templates", details, function="list_templates"),
             _command("templates", "describe", "Show a template", a.TEMPLATE, version),
@@ -161,7 +170,7 @@ def _config() -> GroupCommand:
         default=False,
     )
     return GroupCommand(
-        name="config",
+        name="configs",
         help="Configurations of experiments",
         subcommands=(
             _command("config", "render", "Print the effective configuration", a.CONFIG, a.WITH_TEMPLATE, origins),
@@ -174,7 +183,7 @@ def _search() -> GroupCommand:
     first = Arg(("--trials",), help="Show the first N trials (default 10)", type=a.count, default=10, metavar="N")
     seed = Arg(("--seed",), help="Experiment seed (default: the configuration's, else 0)", type=a.count, metavar="N")
     return GroupCommand(
-        name="search",
+        name="searches",
         help="Hyperparameter searches",
         subcommands=(
             _command(
@@ -190,6 +199,17 @@ def _search() -> GroupCommand:
     )
 
 
+def _queue() -> GroupCommand:
+    return GroupCommand(
+        name="queue",
+        help="Waiting and running gangs",
+        subcommands=(
+            _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, function="list_tasks"),
+            _command("queue", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
+        ),
+    )
+
+
 def _others() -> tuple[GroupCommand | ActionCommand, ...]:
     request = Arg(("request",), help="Configuration file, id of a trial, or gang:ID")
     return (
@@ -197,14 +217,6 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
             name="slots",
             help="Accelerators and CPU slots",
             subcommands=(_command("slots", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
-        ),
-        GroupCommand(
-            name="task",
-            help="Waiting and running gangs",
-            subcommands=(
-                _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, function="list_tasks"),
-                _command("queue", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
-            ),
         ),
         GroupCommand(
             name="db",
@@ -218,6 +230,7 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
             "explain", "explain", "Show whether a request fits now or ever, or why it waits", request, a.WITH_TEMPLATE
         ),
         _simulate(),
+        _maintenance(),
         _hold(),
         _gc(),
         _command("doctor", "doctor", "Check the installation and say how to fix each problem"),
@@ -246,16 +259,39 @@ def _gc() -> ActionCommand:
     )
 
 
+_LENGTH = {"help": "New length of the leases, e.g. 1h", "type": a.seconds, "dest": "hold_for", "metavar": "TIME"}
+_REASON = Arg(("--reason",), help="Reason, shown to other users")
+
+
+def _maintenance() -> GroupCommand:
+    begin = "Extend all leases before a maintenance, so that runs survive it"
+    return GroupCommand(
+        name="maintenance",
+        help="Maintenance of the control side, which runs survive",
+        subcommands=(
+            _command("maintenance", "start", begin, Arg(("--for",), required=True, **_LENGTH), _REASON),
+            _command("maintenance", "end", "End the maintenance: leases get their usual length again"),
+            _command(
+                "maintenance",
+                "show",
+                "Show the maintenance: until when, by which user, and why",
+                function="show_maintenance",
+            ),
+        ),
+    )
+
+
 def _hold() -> ActionCommand:
-    return _command(
+    command = _command(
         "maintenance",
         "hold",
-        "Extend all leases before a maintenance, so that runs survive it",
-        Arg(("--for",), help="New length of the leases, e.g. 1h", type=a.seconds, dest="hold_for", metavar="TIME"),
-        Arg(("--reason",), help="Reason, shown to other users"),
-        Arg(("--show",), help="Show the current hold: until when, by which user, and why", action="store_true"),
-        Arg(("--end",), help="End the hold: leases get their usual length again", action="store_true"),
+        "Former name of: maintenance",
+        Arg(("--for",), **_LENGTH),
+        _REASON,
+        Arg(("--show",), help="Former name of: maintenance show", action="store_true"),
+        Arg(("--end",), help="Former name of: maintenance end", action="store_true"),
     )
+    return a.former(command, "hold", "maintenance start|end|show")._replace(hide=True)
 
 
 def _simulate() -> ActionCommand:
@@ -278,7 +314,9 @@ def _simulate() -> ActionCommand:
     )
     order, (heading, rules), (places, choice) = _rules("job", "jobs")
     costs = (
-        Arg(("--cost-s",), help="Work lost per interruption (default 60s)", default=60.0, **time),
+        Arg(
+            ("--cost", "--cost-s"), help="Work lost per interruption (default 60s)", default=60.0, dest="cost_s", **time
+        ),
         Arg(("--not-preemptible",), help="Share of jobs that cannot be interrupted (default 0)", default=0.0, **share),
         Arg(("--seed",), help="Seed that selects these jobs (default 0)", default=0, **count),
     )
@@ -293,13 +331,15 @@ def _simulate() -> ActionCommand:
 
 def get_dtrain_commands() -> list[GroupCommand]:
     """Return the command group ``dtrain`` for Airflow's CLI."""
-    documents = (_templates("template"), _templates("tpl"), _config(), _search())
-    trials = (trial("trial"), trial("trials"), trial("t"))
-    groups = (_hosts(), _pools(), *documents, experiment("experiment"), experiment("e"), *trials)
+    documents = (_templates("templates"), _templates("tpl"), _config(), _search())
+    runs = (experiment("experiments"), experiment("e"), trial("trials"), trial("t"))
+    groups = (_hosts(), _pools(), _queue(), *documents, *runs)
+    known = {group.name: group for group in groups}
+    former = (a.former_group(known[name], before) for name, before in _FORMER.items())
     return [
         GroupCommand(
             name="dtrain",
             help="Distributed PyTorch training: hosts, pools, queue, experiments, trials",
-            subcommands=(init(), *groups, *_others()),
+            subcommands=(init(), *groups, *former, *_others()),
         )
     ]

@@ -13,7 +13,7 @@ _LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.c
 def init() -> ActionCommand:
     """Return the command ``init``."""
     folder = Arg(("folder",), help="Target folder (default: Airflow's DAGs folder)", nargs="?")
-    return action("experiments_create", "init", "Write the DAG file that 'experiment create' triggers", folder)
+    return action("experiments_create", "init", "Write the DAG file that 'experiments create' triggers", folder)
 
 
 def experiment(group: str) -> GroupCommand:
@@ -25,7 +25,7 @@ def experiment(group: str) -> GroupCommand:
     most = Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count, metavar="N")
     return GroupCommand(
         name=group,
-        help="Experiments" + (" (short for: experiment)" if group == "e" else ": start and control them"),
+        help="Experiments" + (" (short for: experiments)" if group == "e" else ": start and control them"),
         subcommands=(
             _create(),
             action("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
@@ -65,9 +65,9 @@ def trial(group: str) -> GroupCommand:
     every = Arg(("--all",), help="Print all ranks, each line with its rank", action="store_true")
     tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
     start = Arg(
-        ("--from",), help="First byte to print, as a task log names it", type=a.count, metavar="OFFSET", dest="start"
+        ("--from",), help="First byte to print, as a task log names it", type=a.count, metavar="BYTE", dest="start"
     )
-    end = Arg(("--to",), help="Stop before this byte", type=a.count, metavar="OFFSET", dest="end")
+    end = Arg(("--to",), help="Stop before this byte", type=a.count, metavar="BYTE", dest="end")
     attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
     csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
     removed = Arg(("--removed",), help="Also list removed checkpoints", action="store_true")
@@ -82,7 +82,7 @@ def trial(group: str) -> GroupCommand:
     )  # fmt: skip
     return GroupCommand(
         name=group,
-        help="Trials" + {"t": " (short for: trial)", "trials": " (the same as: trial)"}.get(group, ""),
+        help="Trials" + (" (short for: trials)" if group == "t" else ""),
         subcommands=(
             action("trials", "list", "List trials", of, state, _LIMIT, function="list_trials"),
             action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),

@@ -36,5 +36,5 @@ def reason_words(
         return f"{reason}. {fact}"
     if waits:
         return f"{fact} It keeps its place, but is skipped until its task asks again."
-    end = "" if trial_id is None else f" To end it now: airflow dtrain trial kill {trial_id}"
+    end = "" if trial_id is None else f" To end it now: airflow dtrain trials kill {trial_id}"
     return f"{fact} Its ranks continue until the hosts end them.{end}"

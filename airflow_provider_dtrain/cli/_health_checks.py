@@ -65,7 +65,7 @@ def store_lines(hook: DtrainHook) -> Iterator[Line]:
     """Yield checks of the hold and of Airflow's own database. The store has been checked before."""
     if (hold := hook.store.hold()) is not None:
         words = f"held until {hold.until:%Y-%m-%d %H:%MZ} by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
-        yield line("hold", True, words + ". To end it, run: airflow dtrain hold --end")
+        yield line("hold", True, words + ". To end it, run: airflow dtrain maintenance end")
     for check, look in (("store: machines", _machines), ("airflow pools", _pools)):
         try:
             yield from look(hook)

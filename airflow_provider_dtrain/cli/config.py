@@ -1,4 +1,4 @@
-"""``airflow dtrain config``."""
+"""``airflow dtrain configs``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def validate(args: Namespace) -> None:
     """Validate a configuration or template and list all problems."""
     if args.config is None and not args.template:
         raise UsageError(
-            "No file was given. Run: airflow dtrain config validate FILE, with --template if it is a template."
+            "No file was given. Run: airflow dtrain configs validate FILE, with --template if it is a template."
         )
     if args.config is None or args.template is None:
         _validate_template(args, args.config or args.template)
@@ -53,7 +53,7 @@ def _validate_template(args: Namespace, path: str) -> None:
     source = read(path, what="template")
     check_template(source)
     show_one(args, {"document": source.name, "kind": "template", "valid": True})
-    hint(f"airflow dtrain template set NAME {path}")
+    hint(f"airflow dtrain templates set NAME {path}")
 
 
 def _validate_config(args: Namespace, path: str, template: str | None) -> None:

@@ -1,4 +1,4 @@
-"""``airflow dtrain experiment``: results of an experiment's trials, and its share of the queue."""
+"""``airflow dtrain experiments``: results of an experiment's trials, and its share of the queue."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def list_experiments(args: Namespace) -> None:
     show(
         args,
         rows,
-        empty="No experiments. A task with TrialOperator creates one, or: airflow dtrain experiment create",
+        empty="No experiments. A task with TrialOperator creates one, or: airflow dtrain experiments create",
     )
     if found:
-        hint(f"airflow dtrain experiment describe {found[0].experiment_id}")
+        hint(f"airflow dtrain experiments describe {found[0].experiment_id}")
 
 
 @command
@@ -47,9 +47,9 @@ def describe(args: Namespace) -> None:
     }
     show_one(args, {**_row(view), "best_hyperparameters": best, **share}, with_empty=False)
     if view.best_trial is not None:
-        hint(f"airflow dtrain trial describe {view.best_trial}")
+        hint(f"airflow dtrain trials describe {view.best_trial}")
     else:
-        hint("airflow dtrain trial list")
+        hint("airflow dtrain trials list")
 
 
 @command
@@ -66,7 +66,7 @@ def config(args: Namespace) -> None:
         )
     found = store.search(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
     dump("yaml" if args.output == "table" else args.output, mask(store.get_config(found).document))
-    hint(f"airflow dtrain experiment describe {view.experiment_id}")
+    hint(f"airflow dtrain experiments describe {view.experiment_id}")
 
 
 @command
@@ -84,7 +84,7 @@ def set_experiment(args: Namespace) -> None:
             note(f"Warning: trials that request more than {args.max_slots} slots can never start: {', '.join(wider)}")
     given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
     show_one(args, {"experiment": args.experiment_id, **{k: v for k, v in given.items() if v is not None}})
-    hint("airflow dtrain task list")
+    hint("airflow dtrain queue list")
 
 
 def _store() -> Store:

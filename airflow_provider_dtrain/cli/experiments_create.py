@@ -1,4 +1,4 @@
-"""``airflow dtrain init`` and ``experiment create``: an experiment without writing a DAG."""
+"""``airflow dtrain init`` and ``experiments create``: an experiment without writing a DAG."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def init(args: Namespace) -> None:
         note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
     else:
         note(f"Wrote {path}. Move it to a folder from which Airflow reads DAGs.")
-    hint("airflow dtrain experiment create CONFIG")
+    hint("airflow dtrain experiments create CONFIG")
 
 
 @command
@@ -70,7 +70,7 @@ def create(args: Namespace) -> int:
     }  # fmt: skip
     if not args.follow:
         show_one(args, row)
-        hint("airflow dtrain experiment list")
+        hint("airflow dtrain experiments list")
         return 0
     if args.output == "table":
         show_one(args, row)
@@ -172,10 +172,10 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
         note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
     elif state == "success":
         note(f"Experiment {view.experiment_id} succeeded.")
-        hint(f"airflow dtrain trial describe {view.best_trial or ''}".rstrip())
+        hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
     else:
         note(f"Experiment {view.experiment_id} failed. {_cause(store, view)}")
-        hint(f"airflow dtrain trial list --experiment {view.experiment_id}")
+        hint(f"airflow dtrain trials list --experiment {view.experiment_id}")
     return 0 if state == "success" else FAILURE
 
 

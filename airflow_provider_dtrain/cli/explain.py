@@ -55,7 +55,7 @@ def explain(args: Namespace) -> int:
         row, code = _config(hook, args.request, args.template)
     show_one(args, row, with_empty=False)
     if code == NOT_NOW:
-        hint("airflow dtrain task list")
+        hint("airflow dtrain queue list")
     return code
 
 
@@ -172,7 +172,7 @@ def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
     """Explain a gang by its own id, because a gang of a sensor has no trial yet."""
     task = next((one for one in store.tasks() if one.allocation_id == allocation_id), None)
     if task is None:
-        raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain task list")
+        raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
     facts, silent = store.queue_facts(allocation_id), store.silent_since(task.heard_at)
     is_followed, waits = silent is None, task.position is not None
     reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)

@@ -176,7 +176,7 @@ def drain(args: Namespace) -> None:
     hook.store.set_host_state(args.host, "draining", f"drained by {user()}", by=user())
     record = hook.store.get_host(args.host)
     show(args, [_row(record, _held(hook.store, args.host))])
-    hint("airflow dtrain task list" if record.state == "draining" else f"airflow dtrain hosts enable {args.host}")
+    hint("airflow dtrain queue list" if record.state == "draining" else f"airflow dtrain hosts enable {args.host}")
 
 
 @command

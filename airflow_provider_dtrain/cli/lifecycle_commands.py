@@ -33,7 +33,7 @@ def pause(args: Namespace) -> None:
         "are asked for a checkpoint first."
     )
     _instead_of_the_dead(hook, number, pause_unfollowed)
-    hint(f"airflow dtrain experiment activate {number}")
+    hint(f"airflow dtrain experiments activate {number}")
 
 
 @command
@@ -42,7 +42,7 @@ def activate(args: Namespace) -> None:
     number = args.experiment_id
     found = _hook().store.activate_experiment(number, user())
     note(f"Experiment {number} is resumed: {_trials(found)} back in the queue.")
-    hint(f"airflow dtrain experiment describe {number}")
+    hint(f"airflow dtrain experiments describe {number}")
 
 
 @command
@@ -57,7 +57,7 @@ def stop(args: Namespace) -> None:
     asked = hook.store.request_stop(user(), experiment_id=view.experiment_id)
     note(f"Experiment {view.experiment_id}: {_trials(asked)} asked to end. Running trials write a checkpoint first.")
     _instead_of_the_dead(hook, view.experiment_id, stop_unfollowed)
-    hint(f"airflow dtrain experiment describe {view.experiment_id}")
+    hint(f"airflow dtrain experiments describe {view.experiment_id}")
 
 
 @command
@@ -74,7 +74,7 @@ def kill(args: Namespace) -> None:
     asked = hook.store.request_kill_experiment(view.experiment_id, user())
     note(f"Experiment {view.experiment_id}: {_trials(asked)} killed within seconds.")
     _instead_of_the_dead(hook, view.experiment_id, kill_unfollowed)
-    hint(f"airflow dtrain experiment describe {view.experiment_id}")
+    hint(f"airflow dtrain experiments describe {view.experiment_id}")
 
 
 @command
@@ -93,7 +93,7 @@ def stop_trial(args: Namespace) -> None:
     note(f"Trial {trial.trial_id} was asked to end with its result so far. If it runs, it writes a checkpoint first.")
     if stop_unfollowed(hook, trial.trial_id):
         note("It was ended by this command, because the process that followed it is gone.")
-    hint(f"airflow dtrain trial describe {trial.trial_id}")
+    hint(f"airflow dtrain trials describe {trial.trial_id}")
 
 
 def _without_checkpoint(hook: DtrainHook, experiment_id: int) -> list[int]:

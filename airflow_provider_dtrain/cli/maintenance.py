@@ -1,4 +1,4 @@
-"""``airflow dtrain hold``: extends leases, so that runs survive a maintenance of the control side."""
+"""``airflow dtrain maintenance``: extends leases, so that runs survive a maintenance of the control side."""
 
 from __future__ import annotations
 
@@ -21,16 +21,37 @@ BEAT_S = 6.0
 
 
 @command
+def start(args: Namespace) -> int:
+    """Extend all leases. Exit 1 if a host could not be notified."""
+    return _begin(args, _hook(), args.hold_for)
+
+
+@command
+def end(args: Namespace) -> int:
+    """Give leases their usual length again. Exit 1 if a host could not be notified."""
+    return _end(args, _hook())
+
+
+@command
+def show_maintenance(args: Namespace) -> int:
+    """Show until when leases are extended, by which user, and why."""
+    return _show(args, _hook())
+
+
+@command
 def hold(args: Namespace) -> int:
-    """Extend all leases, show the hold, or end it. Exit 1 if a host could not be notified."""
+    """Start, show or end a maintenance: the former form of the three commands."""
     if sum((args.hold_for is not None, args.show, args.end)) != 1:
-        raise UsageError("hold needs exactly one of --for TIME (airflow dtrain hold --for 1h), --show and --end.")
+        raise UsageError("hold needs exactly one of --for TIME, --show and --end. Use: airflow dtrain maintenance")
+    if args.show:
+        return _show(args, _hook())
+    return _end(args, _hook()) if args.end else _begin(args, _hook(), args.hold_for)
+
+
+def _hook() -> DtrainHook:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    hook = DtrainHook()
-    if args.show:
-        return _show(args, hook)
-    return _end(args, hook) if args.end else _begin(args, hook, args.hold_for)
+    return DtrainHook()
 
 
 def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
@@ -49,7 +70,7 @@ def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
         told = tell_hosts(hook, live_runs(hook), _lease_s(hook, store.hold_left_s()))
     note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
     code = _report(args, told, until)
-    hint("airflow dtrain hold --end, once the maintenance is over")
+    hint("airflow dtrain maintenance end, once the maintenance is over")
     return code
 
 
@@ -57,7 +78,7 @@ def _end(args: Namespace, hook: DtrainHook) -> int:
     from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
 
     if not hook.store.end_hold(by=user()):
-        note("There is no hold.")
+        note("There is no maintenance.")
         return 0
     told = tell_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
     if all(one.problem is None for one in told):
@@ -90,7 +111,7 @@ def _show(args: Namespace, hook: DtrainHook) -> int:
     found: Hold | None = hook.store.hold()
     if found is None:
         if args.output == "table":
-            note(f"There is no hold: leases last {hook.settings.orphan_timeout_s:g} s.")
+            note(f"There is no maintenance: leases last {hook.settings.orphan_timeout_s:g} s.")
         else:
             show_one(args, {"until": None, "by": None, "reason": None})
         return 0

@@ -1,4 +1,4 @@
-"""``airflow dtrain task``: waiting and running gangs."""
+"""``airflow dtrain queue``: waiting and running gangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``airflow dtrain search``: trials and cost of a search, before it runs."""
+"""``airflow dtrain searches``: trials and cost of a search, before it runs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def list_slots(args: Namespace) -> None:
     rows = [_row(slot) for slot in DtrainHook().store.slots(args.pool)]
     show(args, rows, empty="No slots. Register a host: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
     if any(row["trial"] is not None for row in rows):
-        hint("airflow dtrain task list")
+        hint("airflow dtrain queue list")
 
 
 def _row(slot: SlotView) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``airflow dtrain template``."""
+"""``airflow dtrain templates``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def list_templates(args: Namespace) -> None:
     """List the templates."""
     rows = [_row(template, details=args.details) for template in _store().list_templates()]
-    show(args, rows, empty="No templates. Add one: airflow dtrain template set NAME FILE")
+    show(args, rows, empty="No templates. Add one: airflow dtrain templates set NAME FILE")
 
 
 @command
@@ -42,7 +42,7 @@ def versions(args: Namespace) -> None:
     """List every version of a template, the latest first."""
     found = sorted(_store().template_versions(args.name), key=lambda template: -template.version)
     show(args, [{**_row(template, details=False), "removed": template.removed} for template in found])
-    hint(f"airflow dtrain template describe {args.name} --version {found[-1].version}")
+    hint(f"airflow dtrain templates describe {args.name} --version {found[-1].version}")
 
 
 @command
@@ -57,7 +57,7 @@ def set_template(args: Namespace) -> None:
         return
     version = _store().set_template(args.name, source.text, by=user())
     show_one(args, {"name": args.name, "version": version})
-    hint(f"airflow dtrain config render CONFIG --template {args.name}")
+    hint(f"airflow dtrain configs render CONFIG --template {args.name}")
 
 
 @command
@@ -70,8 +70,8 @@ def remove(args: Namespace) -> None:
         return
     store.remove_template(template.name, by=user())
     note(
-        f"Template '{template.name}' is removed. To bring it back: airflow dtrain template describe {template.name} "
-        f"--version {template.version} > FILE, then airflow dtrain template set {template.name} FILE"
+        f"Template '{template.name}' is removed. To bring it back: airflow dtrain templates describe {template.name} "
+        f"--version {template.version} > FILE, then airflow dtrain templates set {template.name} FILE"
     )
 
 

@@ -1,4 +1,4 @@
-"""``airflow dtrain trial``: list, describe, metrics, checkpoints, kill, pause, activate and set."""
+"""``airflow dtrain trials``: list, describe, metrics, checkpoints, kill, pause, activate and set."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def list_trials(args: Namespace) -> None:
     rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
     show(args, rows, empty="No trials. A task with TrialOperator creates one.")
     if trials:
-        hint(f"airflow dtrain trial describe {trials[0].trial_id}")
+        hint(f"airflow dtrain trials describe {trials[0].trial_id}")
 
 
 @command
@@ -110,7 +110,7 @@ def describe(args: Namespace) -> None:
         print()
         note(f"{len(gaps)} part(s) of the hosts' data are not in the store:")
         show(args, gap_table(gaps))
-    hint(f"airflow dtrain trial logs {trial.trial_id}")
+    hint(f"airflow dtrain trials logs {trial.trial_id}")
 
 
 @command
@@ -186,7 +186,7 @@ def pause(args: Namespace) -> None:
         note(f"Trial {trial.trial_id} was asked to release its slots. It {words}.")
         if pause_unfollowed(DtrainHook(), trial.trial_id):
             note("It has released them. This command waited for it, because the process that followed it is gone.")
-    hint(f"airflow dtrain trial activate {trial.trial_id}")
+    hint(f"airflow dtrain trials activate {trial.trial_id}")
 
 
 def at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:

@@ -1,4 +1,4 @@
-"""``airflow dtrain trial logs``: logs of ranks, read from their hosts, or the tail that the store has."""
+"""``airflow dtrain trials logs``: logs of ranks, read from their hosts, or the tail that the store has."""
 
 from __future__ import annotations
 

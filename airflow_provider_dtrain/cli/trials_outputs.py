@@ -1,4 +1,4 @@
-"""``airflow dtrain trial outputs`` and ``download``: the files that a plain script wrote."""
+"""``airflow dtrain trials outputs`` and ``download``: the files that a plain script wrote."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def chosen_paths(found: Generation, wanted: Sequence[str]) -> list[str]:
         fitting = {path for path in found.manifest.files if path == name or path.startswith(f"{name.rstrip('/')}/")}
         if not fitting:
             raise UsageError(
-                f"There is no output '{plain(name)}'. To list them, run: airflow dtrain trial outputs TRIAL"
+                f"There is no output '{plain(name)}'. To list them, run: airflow dtrain trials outputs TRIAL"
             )
         chosen |= fitting
     return sorted(chosen)

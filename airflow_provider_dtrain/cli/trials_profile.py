@@ -1,4 +1,4 @@
-"""``airflow dtrain trial profile``: timings of the parts of a batch, and system metrics of the hosts."""
+"""``airflow dtrain trials profile``: timings of the parts of a batch, and system metrics of the hosts."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
 from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
 from airflow_provider_dtrain.errors import FunctionError
+from airflow_provider_dtrain.hooks.tasks import host_pool_of, log_mistaken_pool
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
     :param op_kwargs: keyword arguments, as JSON (templated)
     :param config: experiment configuration without an entrypoint: a path, YAML text or a dict (templated)
     :param slots: number of slots of the gang; overrides ``config`` (templated)
-    :param gang_pool: pool of hosts; overrides ``config`` (templated)
+    :param host_pool: pool of hosts; overrides ``config`` (templated)
     :param environment: ``python`` and ``variables`` of the ranks; overrides ``config`` (templated)
     """
 
     custom_operator_name = "@task.dtrain"
     template_fields: Sequence[str] = (
-        *DecoratedOperator.template_fields, *TrialOperator.template_fields, "slots", "gang_pool", "environment",
+        *DecoratedOperator.template_fields, *TrialOperator.template_fields, "slots", "host_pool", "environment",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **DecoratedOperator.template_fields_renderers, **TrialOperator.template_fields_renderers,
@@ -59,7 +60,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         config: str | Mapping[str, Any] | None = None,
         slots: int | str | None = None,
-        gang_pool: str | None = None,
+        host_pool: str | None = None,
         environment: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -72,7 +73,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             **kwargs,
         )
         self.slots = slots
-        self.gang_pool = gang_pool
+        self.host_pool = host_pool
         self.environment = environment
         self._context: Context | None = None
 
@@ -89,6 +90,8 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         held = hook.store.gang(gang.allocation_id) if gang is not None else None
         document = self._document(folder, source.file_name, slots=held.slots if held is not None else None)
         stored = render(hook, document, self.template, folder, pool=held.pool if held is not None else None)
+        if held is None:
+            log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
         with tempfile.TemporaryDirectory(prefix="dtrain-") as root:
             model_dir = stored.document.get("model_dir")
             code = Path(root) / (model_dir or "")
@@ -133,8 +136,8 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             resources["slots_per_trial"] = _whole(self.slots)
         elif slots is not None:
             resources.setdefault("slots_per_trial", slots)
-        if self.gang_pool:
-            resources["pool"] = self.gang_pool
+        if self.host_pool:
+            resources["pool"] = self.host_pool
         environment = {**(document.get("environment") or {}), **(self.environment or {})}
         return {**document, "resources": resources, **({"environment": environment} if environment else {})}
 
@@ -181,7 +184,7 @@ def dtrain_task(
     python_callable: Callable[..., Any] | None = None,
     multiple_outputs: bool | None = None,
     *,
-    pool: str | None = None,
+    gang_pool: str | None = None,
     airflow_pool: str | None = None,
     **kwargs: Any,
 ) -> TaskDecorator:
@@ -190,14 +193,14 @@ def dtrain_task(
     Only the function's own lines are sent to the hosts, so put imports inside it. Its arguments and the value that it
     returns on rank 0 must be JSON.
 
-    :param pool: pool of hosts
-    :param airflow_pool: Airflow's pool of the task
-    :param kwargs: ``config``, ``template``, ``slots``, ``environment``, ``allocation``, and the arguments of every task
+    :param gang_pool: former name of ``host_pool``
+    :param airflow_pool: former name of ``pool``; beside it, ``pool`` is read as ``host_pool``
+    :param kwargs: ``config``, ``template``, ``slots``, ``host_pool``, ``environment``, ``allocation``, and the
+        arguments of every task; ``pool`` is Airflow's
     """
-    if pool is not None:
-        kwargs["gang_pool"] = pool
-    if airflow_pool is not None:
-        kwargs["pool"] = airflow_pool
+    host_pool = host_pool_of(kwargs, kwargs.pop("host_pool", None), gang_pool, airflow_pool, stacklevel=3)
+    if host_pool is not None:
+        kwargs["host_pool"] = host_pool
     if python_callable is not None and not callable(python_callable):
         raise TypeError("@task.dtrain accepts keyword arguments only, e.g. @task.dtrain(slots=2).")
 

@@ -36,7 +36,7 @@ class PlanTrialsOperator(BaseOperator):
         text is parsed as a YAML scalar, so that ``"{{ params.lr }}"`` becomes a number (templated)
     :param template: name of a stored template, a path, or a dict (templated)
     :param name: name of the experiment; None = the configuration's name, else the DAG's (templated)
-    :param payload: digest of code that ``airflow dtrain experiment create`` stored; None = each trial packs
+    :param payload: digest of code that ``airflow dtrain experiments create`` stored; None = each trial packs
         ``model_dir`` when it starts (templated)
     :param retries: retries of failures of the store (3)
     """

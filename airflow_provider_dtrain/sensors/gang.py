@@ -15,7 +15,14 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_dtrain.errors import DtrainError, UserError
-from airflow_provider_dtrain.hooks.tasks import as_airflow, dag_folder, failing_at_once, trial_key
+from airflow_provider_dtrain.hooks.tasks import (
+    as_airflow,
+    dag_folder,
+    failing_at_once,
+    host_pool_of,
+    log_mistaken_pool,
+    trial_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,9 +47,8 @@ class GangSensor(BaseSensorOperator):
         (templated); None: ``slots`` describes it
     :param template: name of a stored template, a path, or a dict, for ``config`` (templated)
     :param slots: number of slots, if there is no ``config`` (templated)
-    :param pool: pool of hosts to wait in; None: the pool that the configuration names, else the only pool (templated).
-        In ``partial()``, write ``gang_pool``: there, Airflow interprets ``pool`` as its own.
-    :param airflow_pool: Airflow's pool of the task
+    :param host_pool: pool of hosts to wait in; None: the pool that the configuration names, else the only pool
+        (templated). ``pool`` is Airflow's pool of the task, as everywhere
     :param hold_for: how long the gang is held after the last task that used it, a timedelta or seconds (templated)
     :param priority: 1 to 99, smaller first; None: the configuration's, else 42 (templated)
     :param is_single_host: all slots on one host; None: the configuration's, else no
@@ -50,9 +56,11 @@ class GangSensor(BaseSensorOperator):
         whose slots are free at once.
     :param timeout: seconds or timedelta after which the task times out; as for every sensor, with ``soft_fail``
     :param retries: retries of infra and platform failures (3); a retry gets the gang that an earlier try was granted
+    :param gang_pool: former name of ``host_pool``
+    :param airflow_pool: former name of ``pool``; beside it, ``pool`` is read as ``host_pool``
     """
 
-    template_fields: Sequence[str] = ("config", "template", "slots", "gang_pool", "hold_for", "priority")
+    template_fields: Sequence[str] = ("config", "template", "slots", "host_pool", "hold_for", "priority")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     ui_color = "#fef7e0"
 
@@ -62,19 +70,19 @@ class GangSensor(BaseSensorOperator):
         config: str | Mapping[str, Any] | None = None,
         template: str | Mapping[str, Any] | None = None,
         slots: int | str | None = None,
-        pool: str | None = None,
+        host_pool: str | None = None,
         hold_for: timedelta | float | str = timedelta(minutes=15),
         priority: int | str | None = None,
         is_single_host: bool | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
-        airflow_pool: str | None = None,
         gang_pool: str | None = None,
+        airflow_pool: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if airflow_pool is not None:
-            kwargs["pool"] = airflow_pool
+        # Airflow wraps this method, hence 4.
+        host_pool = host_pool_of(kwargs, host_pool, gang_pool, airflow_pool, stacklevel=4)
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         if (config is None) == (slots is None):
             raise ValueError("GangSensor expects exactly one of config and slots, got both or neither.")
@@ -86,7 +94,7 @@ class GangSensor(BaseSensorOperator):
         self.config = config
         self.template = template
         self.slots = slots
-        self.gang_pool = gang_pool if gang_pool is not None else pool
+        self.host_pool = host_pool
         self.hold_for = hold_for
         self.priority = priority
         self.is_single_host = is_single_host
@@ -145,13 +153,14 @@ class GangSensor(BaseSensorOperator):
         if self.config is None:
             document: dict[str, Any] = {"resources": {"slots_per_trial": _number(self.slots, "slots")}}
         else:
-            document = dict(render(hook, self.config, self.template, folder, pool=self.gang_pool).document)
+            document = dict(render(hook, self.config, self.template, folder, pool=self.host_pool).document)
         config = ExperimentConfig.model_validate(document)
         wanted, single = config.resources, self.is_single_host
         hook.ensure_local()
+        log_mistaken_pool(self, self.host_pool or wanted.pool, hook.store)
         return GangSubmission(
             key=key,
-            pool=choose_pool(hook.store, self.gang_pool or wanted.pool),
+            pool=choose_pool(hook.store, self.host_pool or wanted.pool),
             slots=wanted.slots_per_trial,
             priority=wanted.priority if self.priority is None else _number(self.priority, "priority"),
             is_single_host=wanted.is_single_host if single is None else single,

@@ -173,5 +173,5 @@ def _config(row: Row[Any]) -> Config:
 def _no_template(name: str, known: list[str]) -> NotFoundError:
     return NotFoundError(
         f"There is no template '{name}'. "
-        + (f"Templates: {', '.join(known)}." if known else "Add one: airflow dtrain template set NAME FILE")
+        + (f"Templates: {', '.join(known)}." if known else "Add one: airflow dtrain templates set NAME FILE")
     )

@@ -86,7 +86,7 @@ class Experiments(Wishing):
         if experiment_id is not None:
             return self._wish(conn, experiment_id, "stop", by)
         if conn.scalar(sa.select(trials.c.id).where(trials.c.id == trial_id)) is None:
-            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
+            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
         self._note(conn, by, "stop requested", f"trial {trial_id}")
         return self._ask(conn, trials.c.id == trial_id, "stop", by)
 
@@ -179,7 +179,7 @@ class Experiments(Wishing):
 
 
 def _no_experiment(experiment_id: int) -> NotFoundError:
-    return NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiment list")
+    return NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
 
 
 def _views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[ExperimentView]:

@@ -277,7 +277,7 @@ def _require(found: SearchView | None, search_id: int) -> SearchView:
 
 
 def _no_search(search_id: int) -> NotFoundError:
-    return NotFoundError(f"There is no search {search_id}. See: airflow dtrain experiment list")
+    return NotFoundError(f"There is no search {search_id}. See: airflow dtrain experiments list")
 
 
 _ENTRIES: sa.Select[Any] = (

@@ -151,7 +151,7 @@ class Trials(Ending):
         """
         found = trial_view(conn, trial_id)
         if found is None:
-            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
+            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
         return found
 
     @reads

@@ -8,7 +8,7 @@ It does not import Airflow, and it imports torch only inside functions and in su
 
     with dtrain.init(hparams={"lr": 0.1, "global_batch_size": 64}) as ctx:
         model, optimizer = ctx.prepare(model, optimizer)
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         for epoch in ctx.epochs(10):
             for batch in ctx.loader(dataset):
                 ctx.backward(loss_fn(model, batch))
@@ -35,10 +35,12 @@ from airflow_provider_dtrain.train.errors import (
     HparamError,
     InvalidHP,
     LeaderFailedError,
+    LimitError,
     MetricError,
     MissingMetricError,
     NonFiniteLossError,
     OptimizerError,
+    ResultError,
     SetupError,
     TrainError,
     TrialClassError,
@@ -56,10 +58,12 @@ __all__ = [
     "HparamError",
     "InvalidHP",
     "LeaderFailedError",
+    "LimitError",
     "MetricError",
     "MissingMetricError",
     "NonFiniteLossError",
     "OptimizerError",
+    "ResultError",
     "SetupError",
     "TrainError",
     "TrialClassError",

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
 from airflow_provider_dtrain.train.data.device import mover
 from airflow_provider_dtrain.train.data.loader import Loader, Progress, validation_loader
+from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
@@ -49,11 +50,11 @@ class Context(Ending):
         self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
         self._prepared, self._progress = prepared, progress
         self._gradients, self._timings, self._clock = gradients, timings, timings.clock
-        self._rungs, self._decided = rungs, False
+        self._rungs, self._decided, self._has_reached = rungs, False, False
         self._timed, self._move = timings.enabled, mover(device)
         self._time_to_device, self._time_backward = timings.adder("to_device"), timings.adder("backward")
         self._time_step, self._time_schedulers = timings.adder("step_optimizer"), timings.adder("step_lr_schedulers")
-        #: Rank numbers, and small messages between the ranks.
+        #: Small messages between the ranks.
         self.distributed = distributed
         #: The trial's hyperparameters and its seed, the same on all ranks.
         self.hparams, self.seed = hparams, seed
@@ -95,15 +96,41 @@ class Context(Ending):
         return self.config.get("data") or {}
 
     @property
-    def stop_requested(self) -> bool:
-        """True once the trial must stop or pause.
+    def rank(self) -> int:
+        """The global rank, 0 .. world_size-1."""
+        return self._env.rank
 
-        A loop of the script's own then saves a checkpoint and ends. The value is the same on all ranks. It is updated
-        every ``scheduling_unit`` calls of :meth:`step`, and in each :meth:`report_validation` with ``average``,
-        :meth:`save_checkpoint` and epoch of :meth:`epochs`.
+    @property
+    def local_rank(self) -> int:
+        """The rank among the ranks of this host."""
+        return self._env.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks of the gang."""
+        return self._env.world_size
+
+    @property
+    def is_chief(self) -> bool:
+        """True on rank 0."""
+        return self._env.rank == 0
+
+    @property
+    def should_stop(self) -> bool:
+        """True once the trial must stop or pause, or has trained long enough.
+
+        A loop of the script's own then saves a checkpoint and ends. Reading it never communicates, so a single rank may
+        read it. The value is the same on all ranks: they agree on it every ``scheduling_unit`` calls of :meth:`step`,
+        and in each :meth:`sync`, :meth:`report_validation` with ``average``, :meth:`save_checkpoint` and epoch of
+        :meth:`epochs`.
         """
-        self._left_early = self._left_early or self._stop
-        return self._stop
+        return self._has_reached or self._sees_stop()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Former name of :attr:`should_stop`, which is also True once the trial has trained long enough."""
+        warn_renamed("ctx.stop_requested", "ctx.should_stop")
+        return self._sees_stop()
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -172,7 +199,7 @@ class Context(Ending):
             dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
             size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,
             drop_last=drop_last, max_batches=max_batches, options=options, timings=self._timings,
-            on_last=self._gradients.announce_last, leaves=lambda: self.stop_requested,
+            on_last=self._gradients.announce_last, leaves=self._sees_stop,
         )  # fmt: skip
         self._datasets.refuse_part(dataset, "ctx.loader", "training")
         return loader
@@ -204,7 +231,7 @@ class Context(Ending):
         console.say_done(self._env, self._progress.epoch, count)
         for epoch in range(self._progress.epoch, count):
             self._meet()
-            if self.stop_requested:
+            if self._sees_stop():
                 break
             self._progress.begin_epoch(epoch)
             self._progress.last_epoch = epoch == count - 1
@@ -272,7 +299,7 @@ class Context(Ending):
         """Record training metrics. Takes microseconds and never waits for the device or another rank.
 
         With more than one rank, the mean over the ranks is recorded when the ranks next synchronize, see
-        :attr:`stop_requested`. With ``optimizations.average_training_metrics: false``, rank 0 records its own values.
+        :attr:`should_stop`. With ``optimizations.average_training_metrics: false``, rank 0 records its own values.
 
         :param step: number of batches, counted by the script
         :param metrics: name -> number, or tensor of one element
@@ -291,8 +318,8 @@ class Context(Ending):
 
         It has when ``step`` has reached ``searcher.max_length``, when ``time_metric`` has reached ``max_time``, or when
         the searcher has ended the trial. At a length at which the searcher decides, the ranks wait here for its answer,
-        at most ``decision_timeout``. Without ``average``, they wait when they next synchronize, see
-        :attr:`stop_requested`.
+        at most ``decision_timeout``. With ``average``, :attr:`should_stop` is then True as well. Without it, they wait
+        when they next synchronize, see :attr:`should_stop`.
 
         :param metrics: this rank's metrics
         :param average: record the mean over the ranks (called by all ranks). False: record rank 0's own values, which
@@ -323,7 +350,19 @@ class Context(Ending):
             self._rungs.settle()
         if average and self._rungs.units:
             self._take(self.distributed.largest(self._wish()))
+        if average:
+            self._has_reached = reached
         return "stop" if reached or self._decided else "continue"
+
+    def sync(self, step: int) -> None:
+        """Agree with the other ranks on :attr:`should_stop`, and record reports. Called by all ranks.
+
+        A loop that does not call :meth:`step` calls it every few batches.
+
+        :param step: number of batches, counted by the script
+        """
+        self._last_step = step
+        self._meet()
 
     def reduce(self, metrics: Mapping[str, Any], *, weight: float = 1, reducer: str = "avg") -> dict[str, float]:
         """Return metrics over all ranks, the same on each rank. Called by all ranks.
@@ -365,7 +404,7 @@ class Context(Ending):
             )
         return str(path) if path else None
 
-    def restore(self) -> int:
+    def restore_checkpoint(self) -> int:
         """Load the latest intact checkpoint into all prepared objects. Return its step, or 0 without one.
 
         Without a checkpoint, the models get the weights of ``searcher.source_checkpoint``, if the configuration names
@@ -384,10 +423,20 @@ class Context(Ending):
             batch_size.suggest_weak_scaling(metadata, self.distributed.get_size(), batch)
         return self._last_step
 
+    def restore(self) -> int:
+        """Former name of :meth:`restore_checkpoint`."""
+        warn_renamed("ctx.restore", "ctx.restore_checkpoint")
+        return self.restore_checkpoint()
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Context:
         return self
+
+    def _sees_stop(self) -> bool:
+        """Return whether the trial must stop or pause. If so, the end of the program is not the end of training."""
+        self._left_early = self._left_early or self._stop
+        return self._stop
 
     def _meet(self) -> None:
         """Synchronize with the other ranks: agree on stopping, and write the reports."""

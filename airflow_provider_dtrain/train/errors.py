@@ -14,8 +14,9 @@
     │   └── MissingMetricError   validation does not report a metric that the searcher needs
     ├── LimitError               a value exceeds a limit of the control side (also a ValueError)
     ├── CheckpointError          a checkpoint cannot be written, or does not fit the prepared objects
-        │   └── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
-        ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
+    │   └── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
+    ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
+    ├── ResultError              the result of a decorated function cannot become an XCom
     └── LeaderFailedError        rank 0 or local rank 0 failed while other ranks waited for it
 """
 
@@ -98,6 +99,10 @@ class DamagedCheckpointError(CheckpointError):
 
 class OptimizerError(TrainError, ValueError):
     """Raised when an optimizer does not exist, or rejects its options."""
+
+
+class ResultError(TrainError):
+    """Raised when the result of a decorated function cannot become an XCom."""
 
 
 class LeaderFailedError(TrainError):

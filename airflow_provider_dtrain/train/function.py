@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.errors import TrainError
+from airflow_provider_dtrain.train.errors import ResultError
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 
@@ -29,10 +29,6 @@ MODULE = "dtrain_function"
 RETURNED = "returned"
 #: Characters of a piece. An event stays below its limit even when each of them is escaped.
 PIECE = 1 << 18
-
-
-class ResultError(TrainError):
-    """Raised when a function's result cannot become an XCom."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -97,7 +97,7 @@ class Prepared:
             if len(saved) != len(items):
                 raise CheckpointError(
                     f"The checkpoint holds {len(saved)} {kind}, but ctx.prepare was given {len(items)}. Prepare the "
-                    "same objects in the same order before ctx.restore()."
+                    "same objects in the same order before ctx.restore_checkpoint()."
                 )
             for index, (item, values) in enumerate(zip(items, saved)):
                 self._load_one(kind, index, unwrap(item), values)

@@ -53,13 +53,13 @@ def main():
     from torch.nn.functional import cross_entropy
 
     with dtrain.init(hparams=DEFAULTS) as ctx:
-        rank = ctx.distributed.get_rank()
+        rank = ctx.rank
         training, validation = digits()
         model = network(ctx.hparams["dropout"])
         optimizer = torch.optim.Adam(model.parameters(), lr=ctx.hparams["lr"])
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.99)
         model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         for epoch in ctx.epochs(ctx.hparams["epochs"]):
             for batch in ctx.loader(training):
                 images, labels = ctx.to_device(batch)
@@ -69,11 +69,11 @@ def main():
                 step += 1
                 ctx.report(step, {"loss": loss})
             metrics, count = validate(ctx, model, validation)
-            decision = ctx.report_validation(step, metrics, weight=count)
+            ctx.report_validation(step, metrics, weight=count)
             right = round(metrics["accuracy"] * count)
             print(f"rank {rank} epoch {epoch} step {step} loss {loss.item():.4f} right {right} of {count}")
             ctx.save_checkpoint(step)
-            if decision == "stop" or ctx.stop_requested:
+            if ctx.should_stop:
                 break
         print(f"rank {rank} parameters sha256 {dtrain.parameters_sha256(model)}")
 

@@ -63,7 +63,7 @@ def main():
             after=CosineAnnealingLR(optimizer, T_max=steps),
         )  # fmt: skip
         model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         for epoch in ctx.epochs(hparams["epochs"]):
             for batch in ctx.loader(training):
                 images, labels = ctx.to_device(batch)
@@ -75,8 +75,8 @@ def main():
             share, count = accuracy(ctx, model, validation)
             ctx.report_validation(step, {"accuracy": share}, weight=count)
             ctx.save_checkpoint(step)
-            print(f"rank {ctx.distributed.get_rank()} epoch {epoch} step {step} accuracy {share:.4f}")
-            if ctx.stop_requested:
+            print(f"rank {ctx.rank} epoch {epoch} step {step} accuracy {share:.4f}")
+            if ctx.should_stop:
                 break
 
 

@@ -118,7 +118,7 @@ def test_a_paused_experiment_starts_nothing_until_it_is_activated(search):
     assert states(search) == ["running", "paused", "paused"]
     assert store.schedule("gpus").granted == ()
     for ticket in (waits, late):
-        reason = f"it is paused by ann; resume with: airflow dtrain experiment activate {experiment}"
+        reason = f"it is paused by ann; resume with: airflow dtrain experiments activate {experiment}"
         assert store.attempt(ticket.attempt_id).reason == reason
     assert store.request_pause_experiment(experiment, "bob") == 0
     assert store.activate_experiment(experiment, "ann") == 3

@@ -33,7 +33,7 @@ def _ask(call: Callable[[], object]) -> None:
 
 
 def kill_trial(world: World, dice: random.Random) -> Undo:
-    """Kill a trial, as ``airflow dtrain trial kill`` does. It may complete before the kill."""
+    """Kill a trial, as ``airflow dtrain trials kill`` does. It may complete before the kill."""
     trial = _live_trial(world, dice)
     if trial is not None:
         world.may_end(trial, "killed")

@@ -28,25 +28,36 @@ hyperparameters: {lr: 0.5}
 data: {secrets: {token: hunter2}}
 """
 
+FORMER = {
+    "config": "configs",
+    "experiment": "experiments",
+    "search": "searches",
+    "task": "queue",
+    "template": "templates",
+    "trial": "trials",
+}
+
 
 def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: World) -> None:
     done = subprocess.run([*AIRFLOW, "dtrain", "--help"], env=world.environment, capture_output=True, timeout=120)
     nouns = [
-        "config",
+        "configs",
         "db",
         "doctor",
-        "experiment",
+        "experiments",
         "explain",
         "gc",
-        "hold",
         "hosts",
+        "maintenance",
         "pools",
+        "queue",
+        "searches",
         "slots",
         "t",
-        "task",
-        "template",
+        "templates",
         "tpl",
-        "trial",
+        "trials",
+        *FORMER,
     ]
     assert [noun for noun in nouns if not re.search(rf"^\s+{noun}\s", done.stdout.decode(), re.MULTILINE)] == []
     assert done.returncode == 0
@@ -78,7 +89,7 @@ def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
 
     known = dict(commands(get_dtrain_commands()[0]))
     assert [
-        path for path in known if path.split()[0] not in ("e", "t", "trials", "tpl") and f"`{path}" not in page
+        path for path in known if path.split()[0] not in ("e", "t", "tpl", "hold", *FORMER) and f"`{path}" not in page
     ] == []
     options = {
         flag for command in known.values() for arg in command.args for flag in arg.flags if flag.startswith("--")
@@ -88,11 +99,26 @@ def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
     ] == []
 
 
+def test_a_former_noun_has_the_commands_of_the_new_one() -> None:
+    nouns = {one.name: one for one in get_dtrain_commands()[0].subcommands if isinstance(one, GroupCommand)}
+    verbs = {name: [verb.name for verb in noun.subcommands] for name, noun in nouns.items()}
+    assert {old: verbs[old] for old in FORMER} == {old: verbs[new] for old, new in FORMER.items()}
+    assert {old: nouns[old].help for old in FORMER} == {old: f"Former name of: {new}" for old, new in FORMER.items()}
+
+
+@pytest.mark.parametrize("old", ["trial", "task", "experiment", "template"])
+def test_a_former_noun_works_and_names_the_new_one_on_stderr(world: World, old: str) -> None:
+    done, new = world(old, "list", "-o", "json"), world(FORMER[old], "list", "-o", "json")
+    assert (done.code, done.out) == (0, new.out)
+    assert done.err.startswith(f"'airflow dtrain {old} list' is now 'airflow dtrain {FORMER[old]} list'. ")
+    assert "is now" not in new.err
+
+
 def test_an_empty_store_says_the_next_command_and_prints_no_rows(world: World) -> None:
-    done = world("trial", "list")
+    done = world("trials", "list")
     assert (done.code, done.out) == (0, "")
     assert "TrialOperator" in done.err
-    assert world.rows("trial", "list") == []
+    assert world.rows("trials", "list") == []
 
 
 @pytest.mark.parametrize("name", ["a;rm -rf x", "$(id)", "../up", "a..b", "", "-x", "x" * 64, "new\nline", "ä"])
@@ -114,9 +140,9 @@ def test_a_name_that_no_host_can_have_is_a_usage_error(world: World, name: str) 
         ("hosts", "add", "x", "--conn", "c", "--accept-host-key", "md5:aa"),
         ("hosts", "add", "local", "--conn", "c"),
         ("pools", "set", "p"),
-        ("trial", "logs", "-1"),
-        ("trial", "describe", "9" * 30),
-        ("config", "validate"),
+        ("trials", "logs", "-1"),
+        ("trials", "describe", "9" * 30),
+        ("configs", "validate"),
         ("hosts", "juggle"),
     ],
 )
@@ -129,12 +155,12 @@ def test_arguments_that_make_no_sense_are_usage_errors(world: World, arguments: 
     [
         (("hosts", "drain", "absent"), "There is no host 'absent'"),
         (("pools", "describe", "nothing"), "There is no pool 'nothing'"),
-        (("trial", "describe", "77"), "There is no trial 77"),
-        (("trial", "logs", "77"), "There is no trial 77"),
-        (("template", "describe", "nothing"), "There is no template 'nothing'"),
+        (("trials", "describe", "77"), "There is no trial 77"),
+        (("trials", "logs", "77"), "There is no trial 77"),
+        (("templates", "describe", "nothing"), "There is no template 'nothing'"),
         (("hosts", "add", "x", "--conn", "no_such"), "There is no Airflow connection 'no_such'"),
-        (("config", "validate", "/no/such.yaml"), "cannot be read: No such file"),
-        (("config", "validate", "/"), "cannot be read: it is a folder"),
+        (("configs", "validate", "/no/such.yaml"), "cannot be read: No such file"),
+        (("configs", "validate", "/"), "cannot be read: it is a folder"),
     ],
 )
 def test_what_does_not_exist_is_named(world: World, arguments: tuple[str, ...], words: str) -> None:
@@ -148,7 +174,7 @@ def test_what_does_not_exist_is_named(world: World, arguments: tuple[str, ...], 
 
 def test_all_problems_of_a_document_come_at_once_with_their_paths(world: World) -> None:
     text = "entrypoint: 7\nresources: {slots_per_trial: -1, pol: x}\nmax_restarts: many\nnaem: x\n"
-    done = world("config", "validate", world.file("bad.yaml", text))
+    done = world("configs", "validate", world.file("bad.yaml", text))
     assert done.code == 1
     paths = ("entrypoint", "resources.slots_per_trial", "resources.pol", "max_restarts", "naem")
     assert [path for path in paths if f"  {path}: " not in done.err] == []
@@ -174,49 +200,49 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 def test_yaml_that_a_stranger_wrote_is_refused_in_words(world: World, text: str | bytes, words: str) -> None:
     path = world.file("strange.yaml", text)
-    for arguments in (("config", "validate", path), ("template", "set", "strange", path)):
+    for arguments in (("configs", "validate", path), ("templates", "set", "strange", path)):
         done = world(*arguments)
         assert done.code == 1
         assert words in done.err
     assert not Path("/tmp/dtrain-pwned").exists()
-    assert [row for row in world.rows("template", "list") if row["name"] == "strange"] == []
+    assert [row for row in world.rows("templates", "list") if row["name"] == "strange"] == []
 
 
 def test_an_endless_file_is_refused_without_being_read_whole(world: World) -> None:
-    done = world("config", "validate", "/dev/zero")
+    done = world("configs", "validate", "/dev/zero")
     assert done.code == 1
     assert "it is a device" in done.err
 
 
 def test_a_template_lives_from_its_first_version_to_its_removal(world: World) -> None:
     first = world.file("one.yaml", "resources: {slots_per_trial: 2}\n")
-    assert world("template", "set", "life", first, "--dry-run").code == 0
-    assert world.rows("template", "list") == []
-    assert world.rows("template", "set", "life", first) == {"name": "life", "version": 1}
+    assert world("templates", "set", "life", first, "--dry-run").code == 0
+    assert world.rows("templates", "list") == []
+    assert world.rows("templates", "set", "life", first) == {"name": "life", "version": 1}
     assert world("tpl", "set", "life", "-", given=b"resources: {slots_per_trial: 4}\n").code == 0
     rows = world.rows("tpl", "list", "-d")
     assert [(row["name"], row["version"]) for row in rows] == [("life", 2)]
     assert rows[0]["text"] == "resources: {slots_per_trial: 4}\n"
-    assert world("template", "describe", "life", "--version", "1").out == Path(first).read_text()
-    assert [row["version"] for row in world.rows("template", "versions", "life")] == [2, 1]
-    refused = world("template", "remove", "life")
+    assert world("templates", "describe", "life", "--version", "1").out == Path(first).read_text()
+    assert [row["version"] for row in world.rows("templates", "versions", "life")] == [2, 1]
+    refused = world("templates", "remove", "life")
     assert (refused.code, "--yes" in refused.err) == (2, True)
-    assert world("template", "remove", "life", "-y").code == 0
-    assert world.rows("template", "list") == []
+    assert world("templates", "remove", "life", "-y").code == 0
+    assert world.rows("templates", "list") == []
 
 
 def test_a_template_with_a_literal_secret_a_tag_or_a_template_is_refused(world: World) -> None:
     text = "template: other\nresources: {slots_per_trial: !override 2}\n"
-    done = world("template", "set", "bad", world.file("tags.yaml", text))
+    done = world("templates", "set", "bad", world.file("tags.yaml", text))
     assert done.code == 1
     assert "a template cannot use a template" in done.err
     assert "resources.slots_per_trial" in done.err
-    done = world("template", "set", "bad", world.file("secret.yaml", "data: {secrets: {token: hunter2}}\n"))
+    done = world("templates", "set", "bad", world.file("secret.yaml", "data: {secrets: {token: hunter2}}\n"))
     assert done.code == 1
     assert "data.secrets.token: a literal secret" in done.err
     assert "hunter2" not in done.err
     variables = world.file("variable.yaml", "environment: {variables: [DB_PASSWORD=hunter2, A=b]}\n")
-    for words in (("template", "set", "bad", variables), ("config", "validate", "--template", variables)):
+    for words in (("templates", "set", "bad", variables), ("configs", "validate", "--template", variables)):
         done = world(*words)
         assert done.code == 1
         assert "environment.variables.0: a literal secret" in done.err
@@ -226,7 +252,7 @@ def test_a_template_with_a_literal_secret_a_tag_or_a_template_is_refused(world: 
 def test_no_command_repeats_a_secret_of_a_configuration_that_it_refuses(world: World) -> None:
     text = CONFIG + "environment: [DB_PASSWORD=hunter2]\nresources: {pool: 'mysql://u:hunter2@h'}\nslots: 4\n"
     path = world.file("leaks.yaml", text)
-    for words in (("config", "validate", path, "--template"), ("search", "preview", path), ("explain", path)):
+    for words in (("configs", "validate", path, "--template"), ("searches", "preview", path), ("explain", path)):
         done = world(*words)
         assert done.code == 1
         assert "hunter2" not in done.out + done.err
@@ -237,19 +263,19 @@ def test_a_pipe_in_place_of_a_file_and_a_file_with_jinja_are_refused_with_the_re
     world: World, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    done = world("config", "validate", str(tmp_path / "pipe.yaml"))
+    done = world("configs", "validate", str(tmp_path / "pipe.yaml"))
     assert (done.code, "named pipe (FIFO)" in done.err) == (1, True)
-    done = world("config", "validate", world.file("jinja.yaml", "hyperparameters:\n  lr: {{ params.lr }}\n"))
+    done = world("configs", "validate", world.file("jinja.yaml", "hyperparameters:\n  lr: {{ params.lr }}\n"))
     assert (done.code, "contains Jinja, which Airflow renders" in done.err) == (1, True)
 
 
 def test_the_effective_configuration_shows_origins_and_no_secret(world: World) -> None:
     template = world.file("base.yaml", "resources: {slots_per_trial: 2}\nhyperparameters: {lr: 0.1, layers: 3}\n")
     path = world.file("config.yaml", CONFIG)
-    document = world.rows("config", "render", path, "--template", template)
+    document = world.rows("configs", "render", path, "--template", template)
     assert document["hyperparameters"] == {"lr": 0.5, "layers": 3}
     assert document["resources"]["slots_per_trial"] == 2
-    done = world("config", "render", path, "--template", template, "--origins", "-o", "json")
+    done = world("configs", "render", path, "--template", template, "--origins", "-o", "json")
     origins = {row["path"]: row["origin"] for row in done.json}
     assert origins["hyperparameters.lr"] == "config"
     assert origins["hyperparameters.layers"] == "template"
@@ -261,7 +287,7 @@ def test_values_with_their_origins_can_be_copied_back(world: World) -> None:
     path = world.file(
         "copy.yaml", "entrypoint: python train.py\nhyperparameters: {a: true, b: 0.123456789, c: 'yes'}\n"
     )
-    done = world("config", "render", path, "--origins")
+    done = world("configs", "render", path, "--origins")
     shown = {parts[0]: parts[1] for line in done.out.splitlines() if len(parts := line.split()) > 2}
     assert [shown[f"hyperparameters.{name}"] for name in "abc"] == ["true", "0.123456789", "yes"]
     assert shown["reproducibility.deterministic"] == "false"
@@ -270,16 +296,16 @@ def test_values_with_their_origins_can_be_copied_back(world: World) -> None:
 
 def test_validating_tells_a_template_from_a_configuration(world: World) -> None:
     part = world.file("part.yaml", "resources: {slots_per_trial: 2}\n")
-    assert world("config", "validate", part).code == 1
-    assert world.rows("config", "validate", part, "--template")["kind"] == "template"
-    assert world.rows("config", "validate", "--template", part)["kind"] == "template"
+    assert world("configs", "validate", part).code == 1
+    assert world.rows("configs", "validate", part, "--template")["kind"] == "template"
+    assert world.rows("configs", "validate", "--template", part)["kind"] == "template"
     whole = world.file("whole.yaml", "entrypoint: python train.py\n")
-    assert world.rows("config", "validate", whole, "--template", part)["kind"] == "configuration"
+    assert world.rows("configs", "validate", whole, "--template", part)["kind"] == "configuration"
 
 
 def test_a_field_whose_feature_is_missing_fails_the_validation_by_name(world: World) -> None:
     path = world.file("later.yaml", "entrypoint: python train.py\nlaunch: per_host\n")
-    done = world("config", "validate", path)
+    done = world("configs", "validate", path)
     is_built = not any(field == "launch" for field, _, _ in UNSUPPORTED)
     assert (done.code == 0) is is_built
     assert ("launch: not supported in this version" in done.err) is not is_built

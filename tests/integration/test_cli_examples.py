@@ -16,7 +16,7 @@ EXAMPLES = sorted(path for path in DAGS.glob("*/*.yaml") if path.name != "templa
 
 @pytest.fixture(scope="module")
 def ready(world: World) -> World:
-    """A store with the host ``local``, and an Airflow that knows the DAG of ``experiment create``."""
+    """A store with the host ``local``, and an Airflow that knows the DAG of ``experiments create``."""
     assert world("init").code == 0
     assert world("hosts", "add", "local", "--slots", "cpu:2").code == 0
     for arguments in (("dags", "reserialize"), ("dags", "unpause", "dtrain_experiment", "-y")):
@@ -32,6 +32,6 @@ def test_there_are_six_examples() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_an_example_is_validated_previewed_and_created(ready: World, path: Path) -> None:
     given = [str(path), "--template", str(path.with_name("template.yaml"))]
-    for command in (("config", "validate"), ("search", "preview"), ("experiment", "create")):
+    for command in (("configs", "validate"), ("searches", "preview"), ("experiments", "create")):
         done = ready(*command, *given)
         assert done.code == 0, f"{' '.join(command)}: {done.out}{done.err}"

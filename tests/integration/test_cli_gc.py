@@ -82,7 +82,7 @@ def test_what_an_old_trial_left_goes_and_what_runs_stays(world: World, gangs: Ga
         assert gangs.hook.store.trial(old.trial_id).state == "completed"
         assert {row["count"] for row in world.rows("gc")} == {0}
         assert gangs.hook.store.attempt(live.attempt_id).state == "running"
-        assert world("trial", "describe", str(old.trial_id)).code == 0
+        assert world("trials", "describe", str(old.trial_id)).code == 0
     finally:
         gangs.hook.store.request_kill(live.trial_id, "test")
         thread.join(120)

@@ -1,4 +1,4 @@
-"""``airflow dtrain hold``: runs outlive a control side that is away."""
+"""``airflow dtrain maintenance``: runs outlive a control side that is away."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def left_alone(gangs: Gangs, what: str) -> tuple[Ticket, str]:
 
 def test_a_run_outlives_its_usual_lease_while_leases_are_held(world: World, gangs: Gangs) -> None:
     _, run = left_alone(gangs, "sleep 311")
-    done = world("hold", "--for", "1h", "--reason", "new database", "-o", "json")
+    done = world("maintenance", "start", "--for", "1h", "--reason", "new database", "-o", "json")
     assert done.code == 0, done.err
     assert [(row["host"], row["runs"], row["told"]) for row in done.json] == [("local", [run], True)]
-    shown = world.rows("hold", "--show")
+    shown = world.rows("maintenance", "show")
     assert shown["reason"] == "new database"
     until(lambda: on_host(gangs, run)["unrenewed_s"] > 3 * ORPHAN_TIMEOUT_S)
     assert on_host(gangs, run)["state"] == "running"
     # Without the hold the same silence ends it.
-    assert world("hold", "--end").code == 0
+    assert world("maintenance", "end").code == 0
     assert [one.problem for one in tell_hosts(gangs.hook, live_runs(gangs.hook), 1.0)] == [None]
     until(lambda: on_host(gangs, run)["state"] == "ended")
 
@@ -78,7 +78,7 @@ def test_a_follower_keeps_the_long_lease(world: World, gangs: Gangs) -> None:
     thread = gangs.carry(ticket)
     try:
         until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
-        assert world("hold", "--for", "2h").code == 0
+        assert world("maintenance", "start", "--for", "2h").code == 0
         run = str(gangs.hook.store.attempt(ticket.attempt_id).run)
         # It renews with every beat, and its lease is still the long one afterwards.
         until(lambda: on_host(gangs, run)["unrenewed_s"] < 3)
@@ -87,7 +87,7 @@ def test_a_follower_keeps_the_long_lease(world: World, gangs: Gangs) -> None:
         until(lambda: on_host(gangs, run)["unrenewed_s"] > 2 * ORPHAN_TIMEOUT_S)
         assert on_host(gangs, run)["state"] == "running"
     finally:
-        world("hold", "--end")
+        world("maintenance", "end")
         tell_hosts(gangs.hook, live_runs(gangs.hook), 0.5)
         thread.join(60)
 
@@ -96,16 +96,16 @@ def test_a_host_that_cannot_be_told_is_named(world: World, gangs: Gangs) -> None
     left_alone(gangs, "sleep 313")
     python = world.folder / "python-gone"
     gangs.hook.store.update_host_facts("local", {}, python=str(python))
-    done = world("hold", "--for", "5m")
+    done = world("maintenance", "start", "--for", "5m")
     assert done.code == 1
     assert "Not notified: local" in done.err
-    assert world.rows("hold", "--show")["until"]
-    world("hold", "--end")
+    assert world.rows("maintenance", "show")["until"]
+    world("maintenance", "end")
 
 
 def test_without_a_hold_there_is_nothing_to_show_or_to_end(world: World) -> None:
-    assert world.rows("hold", "--show") == {"until": None, "by": None, "reason": None}
-    assert "There is no hold" in world("hold", "--end").err
+    assert world.rows("maintenance", "show") == {"until": None, "by": None, "reason": None}
+    assert "There is no maintenance" in world("maintenance", "end").err
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,16 @@ def test_without_a_hold_there_is_nothing_to_show_or_to_end(world: World) -> None
 )
 def test_a_hold_that_makes_no_sense_is_a_usage_error(world: World, arguments: tuple[str, ...]) -> None:
     assert world("hold", *arguments).code == 2
+
+
+@pytest.mark.parametrize("arguments", [("start",), ("start", "--for", "1s"), ("start", "--for", "900d"), ("end", "x")])
+def test_a_maintenance_that_makes_no_sense_is_a_usage_error(world: World, arguments: tuple[str, ...]) -> None:
+    assert world("maintenance", *arguments).code == 2
+
+
+def test_the_former_command_starts_shows_and_ends_a_maintenance(world: World) -> None:
+    words = "'airflow dtrain hold' is now 'airflow dtrain maintenance start|end|show'."
+    assert words in world("hold", "--for", "1h", "--reason", "moved").err
+    assert world.rows("hold", "--show")["reason"] == world.rows("maintenance", "show")["reason"] == "moved"
+    assert world("hold", "--end").code == 0
+    assert world.rows("maintenance", "show")["until"] is None

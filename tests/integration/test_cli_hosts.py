@@ -189,7 +189,7 @@ def test_a_pool_has_options_and_is_removed_last(world: World, machines: tuple[Na
     assert (pool["fit"], pool["heterogeneous"], pool["defaults"]) == ("worst", True, {"max_restarts": 1})
     assert pool["hosts"] == ["gpu-01", "gpu-02"]
     path = world.file("pooled.yaml", "entrypoint: python train.py\nresources: {pool: lab}\n")
-    assert world.rows("config", "render", path)["max_restarts"] == 1
+    assert world.rows("configs", "render", path)["max_restarts"] == 1
     bad = world.file("bad_defaults.yaml", "resources: {slots_per_trial: -1}\n")
     assert world("pools", "set", "lab", "--defaults", bad).code == 1
     refused = world("pools", "remove", "lab", "-y")

@@ -1,4 +1,4 @@
-"""``airflow dtrain trial logs`` with the ranges that marks of a task log name: a real rank, the real parser."""
+"""``airflow dtrain trials logs`` with the ranges that marks of a task log name: a real rank, the real parser."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_what_log_limit_has_freed_within_the_range_of_a_mark_is_a_line_and_no_ze
     trials = make(LOG_LIMIT)
     trial_id = trials.run(40_000, task_log_rate=20_000)
     log = trials.host_log()
-    whole = cli(f"dtrain trial logs {trial_id}")
+    whole = cli(f"dtrain trials logs {trial_id}")
     ((start, end),) = [(int(one), int(other)) for one, other in FREED.findall(whole)]
     assert FREED.sub(b"", whole) == log[:start] + log[end:]
     assert b"\0" not in whole
@@ -160,6 +160,6 @@ def test_what_log_limit_has_freed_within_the_range_of_a_mark_is_a_line_and_no_ze
         ] * covers
 
     middle = (start + end) // 2
-    printed = cli(f"dtrain trial logs {trial_id} --from {middle - 10} --to {middle}")
+    printed = cli(f"dtrain trials logs {trial_id} --from {middle - 10} --to {middle}")
     assert [(int(one), int(other)) for one, other in FREED.findall(printed)] == [(middle - 10, middle)]
     assert FREED.sub(b"", printed) == b""

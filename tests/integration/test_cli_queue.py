@@ -1,4 +1,4 @@
-"""Commands for the queue: ``trial pause|activate|set``, ``experiment set``, ``explain``."""
+"""Commands for the queue: ``trials pause|activate|set``, ``experiments set``, ``explain``."""
 
 from __future__ import annotations
 
@@ -92,24 +92,24 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     first, second = submitted(store, "p1", 4), submitted(store, "p2", 4)
     store.schedule("lab")
     paused = str(second.trial_id)
-    assert "is paused. It keeps its place" in world("trial", "pause", paused).err
-    found = {row["trial"]: row for row in world.rows("task", "list")}
+    assert "is paused. It keeps its place" in world("trials", "pause", paused).err
+    found = {row["trial"]: row for row in world.rows("queue", "list")}
     assert (found[first.trial_id]["paused"], found[second.trial_id]["paused"]) == (False, True)
     assert found[first.trial_id]["position"] is None, "it has its slots"
     why = world("explain", paused, "-o", "json")
     assert (why.code, why.json["paused"], why.json["state"]) == (3, True, "paused")
-    assert "trial activate" in why.json["reason"]
+    assert "trials activate" in why.json["reason"]
     heard(store, second, ago=SILENT)
     reason = world("explain", paused, "-o", "json").json["reason"]
-    assert "trial activate" in reason
+    assert "trials activate" in reason
     assert "Not followed since" in reason
     heard(store, second)
-    assert world.rows("trial", "describe", paused)["paused"] is True
-    assert "is resumed" in world("trial", "activate", paused).err
-    assert "is not paused" in world("trial", "activate", paused).err
+    assert world.rows("trials", "describe", paused)["paused"] is True
+    assert "is resumed" in world("trials", "activate", paused).err
+    assert "is not paused" in world("trials", "activate", paused).err
     assert ("pause requested", f"trial {paused}") in audit(store)
     ended(store, first, second)
-    refused = world("trial", "pause", paused)
+    refused = world("trials", "pause", paused)
     assert (refused.code, "is killed" in refused.err) == (1, True)
 
 
@@ -117,33 +117,33 @@ def test_a_better_priority_moves_a_gang_and_the_place_of_the_last_pass_is_shown(
     tickets = [submitted(store, f"q{number}", 4) for number in range(3)]
     store.schedule("lab")
     last = str(tickets[2].trial_id)
-    assert world.rows("trial", "set", last, "--priority", "7") == {"trial": tickets[2].trial_id, "priority": 7}
+    assert world.rows("trials", "set", last, "--priority", "7") == {"trial": tickets[2].trial_id, "priority": 7}
     store.schedule("lab")
-    rows = {row["trial"]: row for row in world.rows("trial", "list")}
+    rows = {row["trial"]: row for row in world.rows("trials", "list")}
     assert [rows[ticket.trial_id]["position"] for ticket in tickets] == [None, 2, 1]
     why = world("explain", last, "-o", "json").json
     assert (why["priority"], why["position"], why["class"]) == (7, 1, "fresh")
     assert why["expected"]
     assert ("priority set", f"trial {last}") in audit(store)
     ended(store, *tickets)
-    refused = world("trial", "set", last, "--priority", "9")
+    refused = world("trials", "set", last, "--priority", "9")
     assert (refused.code, "has ended" in refused.err) == (1, True)
 
 
 def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store: Store) -> None:
     ticket = submitted(store, "x1", 4)
-    experiment = str(world.rows("trial", "describe", str(ticket.trial_id))["experiment_id"])
-    done = world.rows("experiment", "set", experiment, "--priority", "3", "--weight", "2.5", "--max-slots", "8")
+    experiment = str(world.rows("trials", "describe", str(ticket.trial_id))["experiment_id"])
+    done = world.rows("experiments", "set", experiment, "--priority", "3", "--weight", "2.5", "--max-slots", "8")
     assert done == {"experiment": int(experiment), "priority": 3, "weight": 2.5, "max_slots": 8}
     why = world("explain", str(ticket.trial_id), "-o", "json").json
     assert (why["priority"], why["weight"], why["max_slots"]) == (3, 2.5, 8)
-    narrow = world("experiment", "set", experiment, "--max-slots", "2")
+    narrow = world("experiments", "set", experiment, "--max-slots", "2")
     assert f"trials that request more than 2 slots can never start: {ticket.trial_id}" in narrow.err
-    assert world.rows("experiment", "set", experiment, "--max-slots", "0")["max_slots"] == 0
+    assert world.rows("experiments", "set", experiment, "--max-slots", "0")["max_slots"] == 0
     assert world("explain", str(ticket.trial_id), "-o", "json").json["max_slots"] is None
     ended(store, ticket)
-    missing = world("experiment", "set", "9999", "--weight", "1")
-    assert (missing.code, "no experiment 9999" in missing.err, "experiment list" in missing.err) == (1, True, True)
+    missing = world("experiments", "set", "9999", "--weight", "1")
+    assert (missing.code, "no experiment 9999" in missing.err, "experiments list" in missing.err) == (1, True, True)
 
 
 def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: World, store: Store) -> None:
@@ -154,18 +154,18 @@ def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: 
     for ticket, metric in ((first, 0.5), (second, "nan")):
         watch = store.watch(ticket.attempt_id, watcher="test")
         store.end_attempt(ticket.attempt_id, watch, state="completed", result={"metric": metric})
-    row = next(row for row in world.rows("experiment", "list") if row["experiment"] == first.experiment_id)
+    row = next(row for row in world.rows("experiments", "list") if row["experiment"] == first.experiment_id)
     known = {name: row[name] for name in ("name", "method", "metric", "best", "best_trial", "trials")}
     assert known == {
         "name": "best", "method": "single", "metric": "loss", "best": 0.5, "best_trial": first.trial_id,
         "trials": {"completed": 2, "queued": 1},
     }  # fmt: skip
-    assert world.rows("experiment", "describe", str(first.experiment_id))["weight"] == 1.0
-    table = world("experiment", "list").out
+    assert world.rows("experiments", "describe", str(first.experiment_id))["weight"] == 1.0
+    table = world("experiments", "list").out
     assert f"loss 0.5 (trial {first.trial_id})" in table
     assert "2 completed, 1 queued" in table
-    missing = world("experiment", "describe", "9999")
-    assert (missing.code, "airflow dtrain experiment list" in missing.err) == (1, True)
+    missing = world("experiments", "describe", "9999")
+    assert (missing.code, "airflow dtrain experiments list" in missing.err) == (1, True)
     ended(store, third)
 
 
@@ -188,10 +188,10 @@ def test_a_trial_that_the_searcher_stopped_is_listed_with_its_rung(
     assert (search.ask(second, 1, 0.3), search.ask(third, 0, 0.4)) == ("stop", "stop")
     for ticket, state in ((first, "completed"), (second, "stopped"), (third, "stopped")):
         search.end(ticket, state)
-    rungs = {row["trial"]: row["rung"] for row in world.rows("trial", "list")}
+    rungs = {row["trial"]: row["rung"] for row in world.rows("trials", "list")}
     assert [rungs[ticket.trial_id] for ticket in (first, second, third)] == [1, 1, 0]
     experiment = str(first.experiment_id)
-    for table in (world("trial", "list").out, world("trial", "list", "--experiment", experiment).out):
+    for table in (world("trials", "list").out, world("trials", "list", "--experiment", experiment).out):
         assert f"stopped by the searcher {words}" in table
 
 
@@ -206,11 +206,11 @@ def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, st
             row = rows[ticket.trial_id]
             assert row["unfollowed_since"] is not None
             assert "Not followed since" in row["reason"]
-        assert f"trial kill {runs.trial_id}" in rows[runs.trial_id]["reason"]
+        assert f"trials kill {runs.trial_id}" in rows[runs.trial_id]["reason"]
         assert "skipped until" in rows[waits.trial_id]["reason"]
     assert rows[waits.trial_id]["position"] is None
-    assert "not followed" in world("task", "list").out
-    for command in (("explain",), ("trial", "describe")):
+    assert "not followed" in world("queue", "list").out
+    for command in (("explain",), ("trials", "describe")):
         found = world(*command, str(waits.trial_id), "-o", "json").json
         assert found["unfollowed_since"] is not None
         assert (found["position"], found["expected"]) == (None, None)
@@ -229,7 +229,7 @@ def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, s
     assert why in reason
     assert "no follower" not in reason
     heard(store, low, ago=SILENT)
-    rows = {row["trial"]: row for row in world.rows("task", "list")}
+    rows = {row["trial"]: row for row in world.rows("queue", "list")}
     for reason in (world("explain", str(high.trial_id), "-o", "json").json["reason"], rows[high.trial_id]["reason"]):
         assert why in reason
         assert f"Trial {low.trial_id} has had no follower since" in reason
@@ -240,7 +240,7 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
     ticket = submitted(store, "l1", 2)
     watch = run(store, ticket)
     number = str(ticket.trial_id)
-    refused = world("trial", "pause", number)
+    refused = world("trials", "pause", number)
     assert (refused.code, "it resumes with the files that it has written" in refused.err, "--yes" in refused.err) == (
         2,
         True,
@@ -249,28 +249,28 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
     assert store.wishes(ticket.attempt_id).pause_by is None
     event = {"kind": "checkpoint", "step": 7, "path": "checkpoints/7", "at": 1.0, "seq": 1, "metrics": {}}
     store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 10, [event])
-    done = world("trial", "pause", number)
+    done = world("trials", "pause", number)
     assert (done.code, "from the checkpoint of step 7" in done.err) == (0, True)
     assert store.wishes(ticket.attempt_id).pause_by is not None
     store.set_stopping(ticket.attempt_id, watch, "paused by ann")
-    assert "is still stopping. Then" in world("trial", "activate", number).err
+    assert "is still stopping. Then" in world("trials", "activate", number).err
     ended(store, ticket)
 
 
 def test_a_pause_that_loses_work_is_made_when_that_is_agreed(world: World, store: Store) -> None:
     ticket = submitted(store, "l2", 2)
     run(store, ticket)
-    done = world("trial", "pause", str(ticket.trial_id), "-y")
+    done = world("trials", "pause", str(ticket.trial_id), "-y")
     assert (done.code, "it resumes with the files that it has written" in done.err) == (0, True)
-    assert "is cancelled: it keeps running" in world("trial", "activate", str(ticket.trial_id)).err
+    assert "is cancelled: it keeps running" in world("trials", "activate", str(ticket.trial_id)).err
     ended(store, ticket)
 
 
 def test_a_kill_says_where_the_trial_is(world: World, store: Store) -> None:
     first, second = submitted(store, "k1", 4), submitted(store, "k2", 4)
     run(store, first)
-    world("trial", "pause", str(second.trial_id))
-    told = {ticket.trial_id: world("trial", "kill", str(ticket.trial_id), "-y").err for ticket in (first, second)}
+    world("trials", "pause", str(second.trial_id))
+    told = {ticket.trial_id: world("trials", "kill", str(ticket.trial_id), "-y").err for ticket in (first, second)}
     assert "stopped on every host" in told[first.trial_id]
     assert "holds no slots. The process that waits for it ends it" in told[second.trial_id]
     ended(store, first, second)
@@ -291,14 +291,14 @@ def test_tables_fit_100_columns_and_leave_out_what_has_no_value(world: World, st
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("trial", "set", "1"),
-        ("trial", "set", "1", "--priority", "0"),
-        ("trial", "set", "1", "--priority", "100"),
-        ("trial", "pause"),
-        ("experiment", "set", "1"),
-        ("experiment", "set", "1", "--weight", "0"),
-        ("experiment", "set", "1", "--weight", "nan"),
-        ("experiment", "set", "1", "--max-slots", "-1"),
+        ("trials", "set", "1"),
+        ("trials", "set", "1", "--priority", "0"),
+        ("trials", "set", "1", "--priority", "100"),
+        ("trials", "pause"),
+        ("experiments", "set", "1"),
+        ("experiments", "set", "1", "--weight", "0"),
+        ("experiments", "set", "1", "--weight", "nan"),
+        ("experiments", "set", "1", "--max-slots", "-1"),
     ],
 )
 def test_values_that_make_no_sense_are_usage_errors(world: World, arguments: tuple[str, ...]) -> None:
@@ -312,9 +312,9 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
     store.watch_gang(asked.allocation_id, watcher="sensor")
     store.set_priority(before.trial_id, 50)
     name = f"gang:{asked.allocation_id}"
-    assert name in world("task", "list").out
-    assert world.rows("task", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}
-    rows = {row["gang"]: row for row in world.rows("task", "list")}
+    assert name in world("queue", "list").out
+    assert world.rows("queue", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}
+    rows = {row["gang"]: row for row in world.rows("queue", "list")}
     assert (rows[asked.allocation_id]["priority"], rows[asked.allocation_id]["trial"]) == (60, None)
     told = world("explain", name, "-o", "json")
     assert (told.code, told.json["task"], told.json["priority"]) == (3, "d.gang", 60)
@@ -327,9 +327,9 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
 @pytest.mark.parametrize(("command", "code", "words"), [
     (("explain", "gang:9999"), 1, "No gang 9999 waits or holds slots"),
     (("explain", "gang:x"), 2, "must be gang:ID"),
-    (("task", "set", "gang:9999", "--priority", "3"), 1, "No gang 9999 waits or holds slots"),
-    (("task", "set", "7", "--priority", "3"), 2, "must be gang:ID"),
-    (("task", "set", "gang:7"), 2, "Nothing to set"),
+    (("queue", "set", "gang:9999", "--priority", "3"), 1, "No gang 9999 waits or holds slots"),
+    (("queue", "set", "7", "--priority", "3"), 2, "must be gang:ID"),
+    (("queue", "set", "gang:7"), 2, "Nothing to set"),
 ])  # fmt: skip
 def test_a_wrong_gang_is_named(world: World, command: tuple[str, ...], code: int, words: str) -> None:
     done = world(*command)

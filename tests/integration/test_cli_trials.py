@@ -1,4 +1,4 @@
-"""``airflow dtrain task|trial|explain`` on gangs that really run on this machine."""
+"""``airflow dtrain queue|trials|explain`` on gangs that really run on this machine."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gan
     thread = gangs.carry(ticket)
     until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
     try:
-        tasks = {row["trial"]: row for row in world.rows("task", "list")}
+        tasks = {row["trial"]: row for row in world.rows("queue", "list")}
         assert tasks[ticket.trial_id]["hosts"] == "local:0-1"
         assert (tasks[waiting.trial_id]["state"], tasks[waiting.trial_id]["position"]) == ("waiting", 1)
-        assert "waiting (1.)" in world("task", "list").out
+        assert "waiting (1.)" in world("queue", "list").out
         assert [row["trial"] for row in world.rows("slots", "list", "--pool", "local")] == [ticket.trial_id] * 2
         why = world("explain", str(waiting.trial_id), "-o", "json")
         assert (why.code, why.json["position"]) == (3, 1)
         assert why.json["reason"]
-        assert world("trial", "logs", str(waiting.trial_id)).code == 3
+        assert world("trials", "logs", str(waiting.trial_id)).code == 3
 
-        until(lambda: "rank 1 of 2" in world("trial", "logs", trial, "--rank", "1").out)
+        until(lambda: "rank 1 of 2" in world("trials", "logs", trial, "--rank", "1").out)
         both = world("t", "logs", trial, "--all").out
         assert "[rank 0] rank 0 of 2" in both
         assert "[rank 1] rank 1 of 2" in both
-        assert world("trial", "logs", trial, "--rank", "5").code == 1
+        assert world("trials", "logs", trial, "--rank", "5").code == 1
 
         refused = world("hosts", "remove", "local", "-y")
         assert (refused.code, f"trial {trial}" in refused.err) == (3, True)
-        assert world("trial", "kill", trial).code == 2
-        assert world("trial", "kill", trial, "-y").code == 0
-        followed = world("trial", "logs", trial, "-f")
+        assert world("trials", "kill", trial).code == 2
+        assert world("trials", "kill", trial, "-y").code == 0
+        followed = world("trials", "logs", trial, "-f")
         assert (followed.code, "has ended" in followed.err) == (0, True)
     finally:
         gangs.hook.store.request_kill(ticket.trial_id, "test")
         thread.join(60)
-    described = world.rows("trial", "describe", trial)
+    described = world.rows("trials", "describe", trial)
     assert (described["state"], len(described["ranks"])) == ("killed", 2)
-    assert "has ended already" in world("trial", "kill", trial, "-y").err
+    assert "has ended already" in world("trials", "kill", trial, "-y").err
 
 
 def test_a_finished_trial_has_logs_metrics_and_a_description(world: World, gangs: Gangs) -> None:
     ticket = gangs.submit("facts", 1)
     gangs.carry(ticket).join(90)
     trial = str(ticket.trial_id)
-    assert "hparams" in world("trial", "logs", trial).out
-    assert world("trial", "logs", trial, "--tail", "1").code == 0
-    assert trial in [str(row["trial"]) for row in world.rows("trial", "list")]
-    assert world.rows("trial", "metrics", trial) == []
-    assert world("trial", "metrics", trial, "--csv").code == 0
+    assert "hparams" in world("trials", "logs", trial).out
+    assert world("trials", "logs", trial, "--tail", "1").code == 0
+    assert trial in [str(row["trial"]) for row in world.rows("trials", "list")]
+    assert world.rows("trials", "metrics", trial) == []
+    assert world("trials", "metrics", trial, "--csv").code == 0
     assert world.rows("explain", trial)["state"] == "completed"
 
 
@@ -70,9 +70,9 @@ def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs:
         {"seq": 2, "at": 1.7e9, "kind": "report", "step": 2, "metrics": {"loss": float("nan")}},
     ]
     store.commit_events(ticket.attempt_id, watch, "local", "rank0.events", 0, 99, reports)
-    rows = world.rows("trial", "metrics", str(ticket.trial_id), "--group", "training")
+    rows = world.rows("trials", "metrics", str(ticket.trial_id), "--group", "training")
     assert [(row["step"], row["loss"], row["metrics.step"]) for row in rows] == [(1, 0.5, 9), (2, "nan", None)]
-    lines = world("trial", "metrics", str(ticket.trial_id), "--csv").out.splitlines()
+    lines = world("trials", "metrics", str(ticket.trial_id), "--csv").out.splitlines()
     assert lines[0] == "attempt,group,step,epoch,rank,at,'=cmd,loss,metrics.step"
     assert lines[2].endswith(",,nan,")
     store.release(ticket.attempt_id, watch, "local", proof="clear")

@@ -17,6 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_dtrain.decorators.dtrain import DtrainDecoratedOperator, dtrain_task
 from airflow_provider_dtrain.errors import FunctionError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.tasks import trial_key
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
@@ -237,3 +238,60 @@ def test_mapped_tasks_keep_the_defaults_of_single_ones(default_args: dict[str, A
     assert found == {"returns_nan": usual, "given": (7, 1.0), "trial": usual, "gang": usual, "free": usual}
     unmapped = dag.task_dict["returns_nan"].unmap({"op_kwargs": {}})
     assert (unmapped.retries, unmapped.retry_delay) == (retries, timedelta(seconds=30))
+
+
+def test_pool_is_airflows_and_host_pool_is_a_pool_of_hosts() -> None:
+    gang = sensor(host_pool="gpus", pool="few")
+    assert (gang.host_pool, gang.pool) == ("gpus", "few")
+    with DAG("pools", schedule=None) as dag:
+        dtrain_task(slots=1, host_pool="gpus", pool="few")(returns_nan)()
+        GangSensor.partial(task_id="mapped", host_pool="gpus", pool="few").expand(slots=[1])
+        GangSensor.partial(task_id="plain").expand(slots=[1])
+    function = dag.task_dict["returns_nan"]
+    assert isinstance(function, DtrainDecoratedOperator)
+    assert (function.host_pool, function.pool) == ("gpus", "few")
+    assert function._document(CODE, "x.py", slots=None)["resources"] == {"slots_per_trial": 1, "pool": "gpus"}
+    unmapped = [dag.task_dict[name].unmap({"slots": 1}) for name in ("mapped", "plain")]
+    assert [(one.host_pool, one.pool) for one in unmapped] == [("gpus", "few"), (None, "default_pool")]
+
+
+@pytest.mark.parametrize(
+    ("given", "pools", "words"),
+    [
+        ({"gang_pool": "gpus"}, ("gpus", "default_pool"), ["gang_pool is now called host_pool"]),
+        ({"airflow_pool": "few"}, (None, "few"), ["airflow_pool is now called pool"]),
+        (
+            {"pool": "gpus", "airflow_pool": "few"},
+            ("gpus", "few"),
+            ["airflow_pool is now called pool", r"pool (a pool of hosts) is now called host_pool"],
+        ),
+    ],
+)
+def test_former_names_of_pools_work_and_warn(given: Any, pools: Any, words: list[str]) -> None:
+    with pytest.warns(DeprecationWarning, match="is now called") as warned:
+        gang = sensor(**given)
+    assert (gang.host_pool, gang.pool) == pools
+    said = [one for one in warned if "is now called" in str(one.message)]
+    assert [str(one.message).partition(". ")[0] for one in said] == words
+    assert {one.filename for one in said} == {__file__}
+    with DAG("pools", schedule=None) as dag, pytest.warns(DeprecationWarning, match="is now called") as warned:
+        dtrain_task(slots=1, **given)(returns_nan)()
+    function = dag.task_dict["returns_nan"]
+    assert (function.host_pool, function.pool) == pools  # type: ignore[attr-defined]
+    assert {one.filename for one in warned if "is now called" in str(one.message)} == {__file__}
+
+
+def test_a_pool_of_hosts_in_place_of_airflows_is_named_in_the_log(
+    hook: DtrainHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(
+        GangSensor, "log", SimpleNamespace(warning=lambda text, *values: warnings.append(text % values))
+    )
+    sensor(pool="local")._submission(hook, trial_key(context("gang")), CODE)
+    sensor(pool="local", host_pool="local")._submission(hook, trial_key(context("gang")), CODE)
+    sensor()._submission(hook, trial_key(context("gang")), CODE)
+    expected = (
+        "pool='local' is Airflow's pool of this task. If it should name the pool of hosts, use host_pool='local'."
+    )
+    assert warnings == [expected]

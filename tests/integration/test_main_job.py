@@ -53,7 +53,7 @@ def test_digits_trains_on_one_two_and_three_hosts(cluster: Cluster, pool: str, s
     assert result["metric"] > 0.95
     assert len(result["hosts"]) == hosts
     assert sorted(rank["rank"] for host in result["hosts"] for rank in host["ranks"]) == list(range(slots))
-    logs = cluster.cli("trial", "logs", str(result["trial_id"]), "--all").out
+    logs = cluster.cli("trials", "logs", str(result["trial_id"]), "--all").out
     digests = dict(re.findall(r"rank (\d+) parameters sha256 ([0-9a-f]{64})", logs))
     assert len(digests) == slots
     assert len(set(digests.values())) == 1
@@ -170,7 +170,7 @@ def test_an_unreachable_host_is_left_out_and_the_trial_goes_on_elsewhere(cluster
         cluster.cli("hosts", "probe", name, check=False)
         run_id = cluster.airflow.trigger("job", ranks(6, "facts"))
         words = f"unreachable: {name}".lower()
-        wait_until(lambda: words in cluster.cli("task", "list", "-o", "json").out.lower(), timeout_s=150, what=words)
+        wait_until(lambda: words in cluster.cli("queue", "list", "-o", "json").out.lower(), timeout_s=150, what=words)
     finally:
         host.heal()
         cluster.cli("hosts", "probe", name)

@@ -158,7 +158,7 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
     assert best["experiment_id"] == experiment_id
     assert world.store.search(best["search_id"]).generation == 2
     assert len(world.store.history(best["search_id"])) == 3
-    listed = world.cli("trial", "list", "--experiment", str(experiment_id), "-o", "json").json
+    listed = world.cli("trials", "list", "--experiment", str(experiment_id), "-o", "json").json
     replaced = {one["trial"]: one["replaced"] for one in listed}
     assert [replaced.pop(one.trial_id) for one in world.store.history(best["search_id"])] == [None] * 3
     assert set(replaced.values()) == {"its experiment was planned anew"}
@@ -178,7 +178,7 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
     shutil.copytree(ROOT / "tests" / "jobs" / "code", tmp_path / "code")
     (tmp_path / "good.yaml").write_text("name: by-hand" + grid(0.3))
     (tmp_path / "bad.yaml").write_text(grid(0.3).replace("count: 3", ""))
-    early = world.commands.run("dtrain", "experiment", "create", str(tmp_path / "good.yaml"), "--dag", "absent")
+    early = world.commands.run("dtrain", "experiments", "create", str(tmp_path / "good.yaml"), "--dag", "absent")
     assert (early.code, "no DAG absent" in early.err) == (3, True)
     world.cli("init")
     world.until(lambda: world.commands.run("dags", "details", "dtrain_experiment").code == 0, "the DAG", 180)
@@ -190,25 +190,25 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
     large = world.commands.run("dtrain", "e", "create", str(tmp_path / "large.yaml"))
     assert (large.code, "64 slots can never be granted" in large.err) == (1, True)
     assert world.runs("dtrain_experiment") == []
-    followed = world.cli("experiment", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
+    followed = world.cli("experiments", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
     assert (followed.json["name"], followed.json["best"], followed.json["state"]) == ("by-hand", 0.3, "completed")
     assert "3 completed; best score 0.3" in followed.err
     (view,) = world.store.list_experiments(dag_id="dtrain_experiment")
     assert "hyperparameters:" in world.cli("e", "config", str(view.experiment_id)).out
-    listed = world.cli("trial", "list", "--experiment", str(view.experiment_id), "--state", "completed")
+    listed = world.cli("trials", "list", "--experiment", str(view.experiment_id), "--state", "completed")
     assert all(name in listed.out for name in ("0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"))
 
 
 def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(world: World) -> None:
     run_id = world.airflow.trigger("job_searches", {"config": grid(0.3, "waits")})
     first, second = world.until(lambda: _running(world, run_id), "a trial of each experiment")
-    world.cli("experiment", "pause", str(first), "--yes")
+    world.cli("experiments", "pause", str(first), "--yes")
     world.until(lambda: _states(world, first) == {"paused": 3}, "that nothing of it runs or waits")
-    world.cli("experiment", "activate", str(first))
+    world.cli("experiments", "activate", str(first))
     world.until(lambda: _states(world, first) == {"running": 1, "queued": 2}, "that it goes on")
-    world.cli("experiment", "kill", str(second), "--yes")
+    world.cli("experiments", "kill", str(second), "--yes")
     world.until(lambda: _states(world, second) == {"killed": 3}, "that all are killed")
-    world.cli("experiment", "stop", str(first), "--yes")
+    world.cli("experiments", "stop", str(first), "--yes")
     assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "failed", "one was killed"
     assert _states(world, first) == {"stopped": 3}
     best = world.airflow.xcom("job_searches", run_id, "first.best")

@@ -143,7 +143,7 @@ RESUME = """
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
             model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
-            step = ctx.restore()
+            step = ctx.restore_checkpoint()
             print("restored", step)
             for _ in ctx.epochs(2):
                 for inputs, labels in ctx.loader(data):

@@ -142,7 +142,7 @@ SMALL = """
             model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout({dropout}), torch.nn.Linear(16, 2))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             model, optimizer = ctx.prepare(model, optimizer)
-            step = ctx.restore()
+            step = ctx.restore_checkpoint()
             print("restored", step)
             for _ in ctx.epochs(2):
                 for inputs, labels in ctx.loader(data):
@@ -241,7 +241,7 @@ def test_all_ranks_agree_on_a_stop_that_one_host_saw(tmp_path):
             model = torch.nn.Linear(1, 1)
             model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
             steps = 0
-            while not ctx.stop_requested:
+            while not ctx.should_stop:
                 ctx.backward(model(torch.ones(1, 1)).sum())
                 ctx.step(optimizer)
                 steps += 1
@@ -249,6 +249,29 @@ def test_all_ranks_agree_on_a_stop_that_one_host_saw(tmp_path):
     """)  # fmt: skip
     ranks = run_ranks(path, tmp_path / "run", 2, context={"config": {"scheduling_unit": 5}})
     assert [rank.said(r"stopped after (\d+)") for rank in ranks] == [["5"], ["5"]], ranks[0].output
+
+
+def test_one_rank_alone_may_read_whether_it_should_stop(tmp_path):
+    path = script(tmp_path, """
+        import os, pathlib
+        with dtrain.init() as ctx:
+            model = torch.nn.Linear(1, 1)
+            model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            seen = []
+            for step in range(1, 7):
+                ctx.backward(model(torch.ones(1, 1)).sum())
+                ctx.step(optimizer)
+                if step == 3 and ctx.is_chief:
+                    (pathlib.Path(os.environ["DTRAIN_RUN_DIR"]) / "stop_requested").touch()
+                if ctx.rank == 0:
+                    seen.append(int(ctx.should_stop))
+            ctx.sync(step)
+            print("seen", *seen, "of", ctx.world_size, "then", ctx.should_stop)
+    """)  # fmt: skip
+    ranks = run_ranks(path, tmp_path / "run", 2, context={"config": {"scheduling_unit": 2}})
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    said = [rank.said(r"seen (.*)") for rank in ranks]
+    assert said == [["0 0 0 1 1 1 of 2 then True"], ["of 2 then True"]]
 
 
 def test_the_failing_rank_is_the_one_with_the_cause_in_its_error_file(tmp_path):

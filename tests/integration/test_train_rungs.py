@@ -25,9 +25,9 @@ LOOP = """
     with dtrain.init() as ctx:
         model = torch.nn.Linear(1, 1)
         model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         print("from", step)
-        while step < {last} and not ctx.stop_requested:
+        while step < {last} and not ctx.should_stop:
             ctx.backward(model(torch.ones(1, 1)).sum())
             ctx.step(optimizer)
             step += 1
@@ -37,7 +37,7 @@ LOOP = """
             if told == "stop":
                 break
             {after}
-        print("left at", step, ctx.stop_requested, flush=True)
+        print("left at", step, ctx.should_stop, flush=True)
 """
 #: Each rank is on a separate host, with its own run folder.
 HOSTS = """

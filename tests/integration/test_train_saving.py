@@ -26,7 +26,7 @@ def constantly(say):
     with dtrain.init(hparams={"global_batch_size": 1}, checkpoint_dir=sys.argv[1]) as ctx:
         model = torch.nn.Linear(400, 400)
         model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         for tensor in model.state_dict().values():
             # A checkpoint whose parts come from several steps would show here.
             assert step == 0 or (tensor == step).all(), (step, tensor)
@@ -98,7 +98,7 @@ RESUMED = """
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
             model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
-            step = ctx.restore()
+            step = ctx.restore_checkpoint()
             print("restored", step)
             for _ in ctx.epochs(3):
                 for inputs, labels in ctx.loader(Noisy(), num_workers=WORKERS):
@@ -209,7 +209,8 @@ WARM = """
         with dtrain.init() as ctx:
             model = torch.nn.Sequential(torch.nn.Linear(4, {width}), torch.nn.BatchNorm1d({width}))
             model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-            print("restored", ctx.restore(), dtrain.parameters_sha256(model), len(optimizer.state_dict()["state"]))
+            step, tensors = ctx.restore_checkpoint(), len(optimizer.state_dict()["state"])
+            print("restored", step, dtrain.parameters_sha256(model), tensors)
             if {save}:
                 ctx.backward(model(torch.randn(8, 4)).square().mean())
                 ctx.step(optimizer)

@@ -25,7 +25,7 @@ BODY = """
         model, optimizer = ctx.prepare(model, optimizer)
         show("apart", (random.random(), float(numpy.random.rand()), float(torch.rand(()))))
         show("deterministic", (torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()))
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         for epoch in ctx.epochs(2):
             for indices, inputs in ctx.loader(Noisy(), num_workers=int(os.environ.get("WORKERS", "0"))):
                 loss = model(inputs).square().mean()

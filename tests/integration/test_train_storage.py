@@ -107,7 +107,7 @@ TRAINED = """
         with dtrain.init() as ctx:
             model = torch.nn.Linear(4, 2)
             model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-            step = ctx.restore()
+            step = ctx.restore_checkpoint()
             print("restored", step)
             while step < {until}:
                 ctx.backward(model(torch.randn(8, 4)).square().mean())

@@ -12,7 +12,7 @@ PARAMS = {"config": Param("", type="string"), "slots": Param(4, type="integer")}
 
 for with_teardown in (True, False):
     with DAG("job_gang" if with_teardown else "job_gang_left", schedule=None, params=PARAMS):
-        gang = GangSensor(task_id="gang", slots="{{ params.slots }}", pool="gpus", deferrable=True, retries=0)
+        gang = GangSensor(task_id="gang", slots="{{ params.slots }}", host_pool="gpus", deferrable=True, retries=0)
         options = {"config": "{{ params.config }}", "allocation": gang.output, "deferrable": True, "retries": 0}
         train = TrialOperator(task_id="train", **options)
         gang >> train
@@ -21,14 +21,14 @@ for with_teardown in (True, False):
 
 with DAG("job_functions", schedule=None, params={"word": Param("word", type="string")}):
 
-    @task.dtrain(slots=2, pool="gpus", deferrable=True, retries=0)
+    @task.dtrain(slots=2, host_pool="gpus", deferrable=True, retries=0)
     def square(number: int, word: str = "none") -> dict:
         import os
 
         print(f"rank {os.environ['RANK']} squares {number}")
         return {"square": number * number, "word": word, "ranks": int(os.environ["WORLD_SIZE"])}
 
-    @task.dtrain(slots=1, pool="gpus", deferrable=False, retries=0)
+    @task.dtrain(slots=1, host_pool="gpus", deferrable=False, retries=0)
     def fails(number: int) -> None:
         wanted = {"number": number}
         raise ValueError(f"cannot go on with {wanted}")

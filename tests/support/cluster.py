@@ -93,11 +93,11 @@ class Cluster:
 
     def trials(self, run_id: str) -> list[int]:
         """Return the trials of a DAG run."""
-        return [int(trial["trial"]) for trial in self.rows("trial", "list") if trial["dag_run"] == run_id]
+        return [int(trial["trial"]) for trial in self.rows("trials", "list") if trial["dag_run"] == run_id]
 
     def watcher(self, run_id: str) -> str:
         """Return the name of the follower of the trial of a DAG run."""
-        described = self.cli("trial", "describe", str(self.trials(run_id)[0]), "-o", "json").json
+        described = self.cli("trials", "describe", str(self.trials(run_id)[0]), "-o", "json").json
         return str(described["watcher"])
 
     def taken(self) -> list[dict[str, Any]]:
@@ -106,4 +106,4 @@ class Cluster:
 
     def waiting(self) -> list[dict[str, Any]]:
         """Return the tasks whose gangs wait in the queue."""
-        return [task for task in self.rows("task", "list") if task["state"].startswith("waiting")]
+        return [task for task in self.rows("queue", "list") if task["state"].startswith("waiting")]

@@ -1,4 +1,4 @@
-"""Gaps and limits in the output of ``trial describe``."""
+"""Gaps and limits in the output of ``trials describe``."""
 
 from __future__ import annotations
 

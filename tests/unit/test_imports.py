@@ -48,6 +48,12 @@ def test_a_trigger_leaves_the_engine_to_a_thread_because_airflow_imports_trigger
     assert loaded_after(code, engine) == set(engine)
 
 
+@pytest.mark.airflow
+def test_the_trigger_that_polls_experiments_opens_the_store_in_a_thread() -> None:
+    opened = ("airflow_provider_dtrain.store.store", "airflow_provider_dtrain.engine.attempt.runner")
+    assert loaded_after("import airflow_provider_dtrain.triggers.experiment", opened) == set()
+
+
 def test_the_package_itself_brings_in_neither_airflow_nor_anything_heavy() -> None:
     code = "import airflow_provider_dtrain.get_provider_info\nassert 'airflow' not in sys.modules"
     assert loaded_after(code) == set()

@@ -82,7 +82,7 @@ def test_what_waits_is_bounded_and_what_is_left_out_is_marked_to_the_byte() -> N
     start, end, missing = (int(group) for group in found.groups())
     assert (end, missing) == (110_000, end - start)
     assert (len(lines) - 2) * 11 == start, "all before the mark is there"
-    assert "airflow dtrain trial logs 7 --attempt 2 --from" in marks[0]
+    assert "airflow dtrain trials logs 7 --attempt 2 --from" in marks[0]
     assert len(marks[0][: marks[0].index("left out")]) < 100
     assert buffer.position == 110_000
 

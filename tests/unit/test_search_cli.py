@@ -1,4 +1,4 @@
-"""The command ``airflow dtrain search preview``."""
+"""The command ``airflow dtrain searches preview``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ reproducibility: {experiment_seed: 5}
 
 
 def preview(world: World, text: str, *arguments: str) -> Any:
-    return world("search", "preview", world.file("search.yaml", text), *arguments)
+    return world("searches", "preview", world.file("search.yaml", text), *arguments)
 
 
 def test_a_preview_shows_cost_brackets_and_the_first_trials(world: World) -> None:
@@ -107,7 +107,7 @@ def test_a_search_that_cannot_be_planned_is_refused(world: World, old: str, new:
 
 def test_a_space_in_which_nothing_varies_is_named_with_its_file_and_fails_the_validation(world: World) -> None:
     text = GRID.replace("{type: log, minval: 1, maxval: 2, count: 2}", "{type: categorical, vals: [1, 1]}")
-    for command in (("search", "preview"), ("config", "validate")):
+    for command in (("searches", "preview"), ("configs", "validate")):
         done = world(*command, world.file("search.yaml", text))
         assert (done.code, done.out) == (1, "")
         assert "search.yaml" in done.err

@@ -204,7 +204,7 @@ def test_without_a_loader_a_checkpoint_after_the_validation_begins_the_next_epoc
         with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
             model = torch.nn.Linear(2, 2)
             model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-            step = ctx.restore()
+            step = ctx.restore_checkpoint()
             for epoch in ctx.epochs(epochs):
                 done.append(epoch)
                 for _ in range(2):
@@ -238,13 +238,13 @@ def test_a_loop_of_its_own_that_was_told_to_leave_takes_its_epoch_again(tmp_path
         for _ in ctx.epochs(3):
             ctx._stop = True
             if looks:
-                assert ctx.stop_requested
+                assert ctx.should_stop
             ctx.report_validation(1, {"loss": 1.0})
             ctx.save_checkpoint(1)
     with dtrain.init(hparams={}, checkpoint_dir=tmp_path, seed=3) as ctx:
         model = torch.nn.Linear(2, 2)
         model, _ = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        ctx.restore()
+        ctx.restore_checkpoint()
         assert list(ctx.epochs(3)) == ([0, 1, 2] if looks else [1, 2])
 
 

@@ -331,7 +331,7 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, name):
             optimizer = dtrain.optim.create(name, model, lr=0.05, weight_decay=0.01)
             scheduler = dtrain.optim.linear_scaling(optimizer, ctx, reference_batch_size=2, warmup_steps=4)
             model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
-            for step in range(ctx.restore(), steps):
+            for step in range(ctx.restore_checkpoint(), steps):
                 ctx.backward(model(torch.randn(4, 3)).square().sum())
                 ctx.step(optimizer)
                 if step + 1 == 3:

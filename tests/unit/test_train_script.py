@@ -61,7 +61,7 @@ def make(ctx):
 def train(ctx, *, epochs=3, save_every=None, stop_at=None):
     """Return the digest of the parameters after training, or at step ``stop_at``."""
     model, optimizer, _ = make(ctx)
-    step = ctx.restore()
+    step = ctx.restore_checkpoint()
     for _ in ctx.epochs(epochs):
         for inputs, labels in ctx.loader(data()):
             # Augmentation with Python's own generator, whose state must be in the checkpoint, too.
@@ -174,8 +174,47 @@ def test_a_stop_is_seen_at_the_next_boundary_only(cluster):
         for _ in range(2):
             ctx.backward(model(torch.randn(2, 4)).sum())
             ctx.step(optimizer)
-            seen.append(ctx.stop_requested)
+            seen.append(ctx.should_stop)
     assert seen == [False, True]
+
+
+def test_a_loop_without_steps_agrees_on_a_stop_in_sync(cluster):
+    run_dir = cluster()
+    with dtrain.init() as ctx:
+        (run_dir / "stop_requested").touch()
+        ctx.report(1, {"loss": 1.0})
+        assert not ctx.should_stop, "reading it does not communicate"
+        ctx.sync(1)
+        assert ctx.should_stop
+        kinds = [line["kind"] for line in lines_of(run_dir / "events")]
+        assert "report" in kinds
+
+
+def test_a_script_should_stop_once_it_has_trained_long_enough(cluster):
+    cluster({"searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 4}}})
+    with dtrain.init() as ctx:
+        seen = []
+        for step in (2, 4):
+            ctx.report_validation(step, {"loss": 1.0})
+            seen.append(ctx.should_stop)
+    assert seen == [False, True]
+
+
+def test_former_names_work_and_warn(cluster):
+    cluster()
+    with dtrain.init() as ctx:
+        with pytest.warns(DeprecationWarning, match=r"ctx\.restore is now called ctx\.restore_checkpoint") as warned:
+            assert ctx.restore() == 0
+        assert warned[0].filename == __file__
+        with pytest.warns(DeprecationWarning, match=r"ctx\.stop_requested is now called ctx\.should_stop") as warned:
+            assert not ctx.stop_requested
+        assert warned[0].filename == __file__
+
+
+def test_a_context_names_its_rank(cluster):
+    cluster()
+    with dtrain.init() as ctx:
+        assert (ctx.rank, ctx.local_rank, ctx.world_size, ctx.is_chief) == (0, 0, 1, True)
 
 
 @pytest.mark.parametrize(("asked_at", "leaves", "marked"), [(2, True, True), (None, False, False), (4, False, False)])
@@ -184,7 +223,7 @@ def test_a_script_that_leaves_because_it_was_asked_to_says_so(cluster, asked_at,
     with dtrain.init() as ctx:
         model, optimizer, _ = make(ctx)
         for batch in range(1, 5):
-            if leaves and ctx.stop_requested:
+            if leaves and ctx.should_stop:
                 break
             if batch == asked_at:
                 (run_dir / "stop_requested").touch()
@@ -204,7 +243,7 @@ def test_a_script_of_epochs_saves_and_leaves_when_it_is_asked_to_and_goes_on_as_
     def train(ask: int | None) -> dict[str, object]:
         with dtrain.init() as ctx:
             model, optimizer, _ = make(ctx)
-            step = ctx.restore()
+            step = ctx.restore_checkpoint()
             for _ in ctx.epochs(3):
                 for inputs, _labels in ctx.loader(samples):
                     ctx.backward(model(inputs).square().mean())
@@ -288,7 +327,7 @@ def test_a_checkpoint_of_another_program_is_refused_by_name(tmp_path):
     with dtrain.init(hparams=HPARAMS, checkpoint_dir=tmp_path) as ctx:
         ctx.prepare(torch.nn.Linear(4, 3))
         with pytest.raises(dtrain.CheckpointError, match=r"of another model: models\[0\] \(Linear\), parameter"):
-            ctx.restore()
+            ctx.restore_checkpoint()
 
 
 def test_prepare_refuses_what_it_cannot_prepare():

@@ -40,7 +40,7 @@ async def test_of_a_long_rest_the_end_is_shown_and_the_bytes_before_it_are_named
     await TrialLogs(world).finish(world.store.attempt(2))  # type: ignore[arg-type]
     lines, start = lines_of(world), 1_100_000 - REST_BYTES
     assert f"attempt 2: bytes 100 to {start} ({start - 100}) left out" in lines[0]
-    assert f"trial logs 7 --attempt 2 --from 100 --to {start} ---" in lines[0]
+    assert f"trials logs 7 --attempt 2 --from 100 --to {start} ---" in lines[0]
     assert abs(len(lines) - REST_BYTES // 11) <= 3
     assert world.store.closed == [2]
 
@@ -64,7 +64,7 @@ async def test_a_host_that_does_not_answer_leaves_a_mark_from_the_last_known_byt
     await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
     assert lines_of(world) == [
         "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: Host 'a' does not answer. "
-        "Read: airflow dtrain trial logs 7 --attempt 1 --from 4 ---"
+        "Read: airflow dtrain trials logs 7 --attempt 1 --from 4 ---"
     ]
     assert world.store.closed == [1]
 
@@ -95,7 +95,7 @@ async def test_what_airflow_has_not_written_stays_open_for_the_next_follower(wor
     assert mark.startswith(
         "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: Airflow has not confirmed"
     )
-    assert mark.endswith("Read: airflow dtrain trial logs 7 --attempt 1 --from 4 ---")
+    assert mark.endswith("Read: airflow dtrain trials logs 7 --attempt 1 --from 4 ---")
 
 
 async def test_what_airflow_has_confirmed_of_a_log_is_not_in_the_mark_for_the_rest(world: World, monkeypatch) -> None:

@@ -14,10 +14,15 @@ from airflow.triggers.base import BaseTrigger
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.triggers import trial as trial_module
+from airflow_provider_dtrain.triggers.experiment import ExperimentTrigger
 from airflow_provider_dtrain.triggers.gang import GangTrigger
 from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
-TRIGGERS = [TrialTrigger(trial_id=7, deadline=12.5), GangTrigger(allocation_id=7, deadline=12.5)]
+TRIGGERS = [
+    TrialTrigger(trial_id=7, deadline=12.5),
+    GangTrigger(allocation_id=7, deadline=12.5),
+    ExperimentTrigger(target={"trial_id": "7", "target_states": ["completed"]}, poke_interval=12.5),
+]
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: type(trigger).__name__)
@@ -36,7 +41,7 @@ async def test_a_trigger_that_has_fired_kills_nothing(make: object) -> None:
     await trigger.on_kill()
 
 
-MARK = "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: ... Read: airflow dtrain trial logs 7 ---"
+MARK = "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: ... Read: airflow dtrain trials logs 7 ---"
 
 
 class Runner:

@@ -64,7 +64,7 @@ class CheckpointCopier:
         except UntrustedPathError as error:
             trial, shown = self.view.trial_id, shown_path(path)
             self.rt.log.event(
-                "Checkpoint of step %s is refused, %s is not touched: %s. See: airflow dtrain trial describe %d",
+                "Checkpoint of step %s is refused, %s is not touched: %s. See: airflow dtrain trials describe %d",
                 step,
                 shown,
                 error,

@@ -43,7 +43,7 @@ class LogPlace:
 
         :param end: None = up to the end of the log, which is not known
         """
-        command = f"airflow dtrain trial logs {self.trial_id} --attempt {self.attempt} --from {start}"
+        command = f"airflow dtrain trials logs {self.trial_id} --attempt {self.attempt} --from {start}"
         what = f"bytes {start} to {end} ({end - start})" if end is not None else f"everything from byte {start} on"
         until = "" if end is None else f" --to {end}"
         return (

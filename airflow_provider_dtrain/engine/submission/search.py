@@ -222,7 +222,7 @@ def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, An
     if failure is not None and failed is None and any(counts.get(state) for state in GOOD):
         return (
             f"{failure.get('message')} Trials of '{search.experiment}': {states}. Clear its killed trials to continue, "
-            f"or show its results: airflow dtrain experiment describe {search.experiment_id}"
+            f"or show its results: airflow dtrain experiments describe {search.experiment_id}"
         )
     words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
     if failure is not None and failed is not None:
@@ -248,7 +248,7 @@ def _best(store: Store, search: SearchView) -> TrialView:
     if search.metric in reported:
         raise MetricMissingError(
             f"Every validation of experiment '{search.experiment}' reported NaN or an infinite value of "
-            f"'{search.metric}', so it has no best trial. Show the losses: airflow dtrain trial metrics "
+            f"'{search.metric}', so it has no best trial. Show the losses: airflow dtrain trials metrics "
             f"{rows[0].trial_id}"
         )
     names = ", ".join(sorted(reported)) or "nothing"

@@ -316,7 +316,7 @@ def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | 
         return put_code(store, folder / config.model_dir if config.model_dir else folder)
     if not store.use_payload(given):
         raise NotFoundError(
-            f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiment create"
+            f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiments create"
         )
     return given
 

@@ -62,5 +62,5 @@ def paused_by(conn: Connection, trial: Any) -> str:
     """
     who = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
     is_whole = statements.first(conn, _WISH, {"experiment": trial.experiment_id}).wish == "pause"
-    again = f"experiment activate {trial.experiment_id}" if is_whole else f"trial activate {trial.id}"
+    again = f"experiments activate {trial.experiment_id}" if is_whole else f"trials activate {trial.id}"
     return f"it is paused{who}; resume with: airflow dtrain {again}"

@@ -79,7 +79,7 @@ class Wishing(Ending):
         if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
             raise ConflictError(
                 f"Trial {trial_id} uses a gang that is held for several tasks: a pause would free no slot. "
-                f"To end the trial: airflow dtrain trial kill {trial_id}"
+                f"To end the trial: airflow dtrain trials kill {trial_id}"
             )
         values = {"pause_requested_at": self._now(), "pause_requested_by": by}
         conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
@@ -196,7 +196,7 @@ class Wishing(Ending):
             found = conn.execute(allocations.update().where(*own).values(priority=priority)).rowcount
             bump(conn, pool)
         if pool is None or not found:
-            raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain task list")
+            raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
         self._note(conn, by, "priority set", f"gang {allocation_id}", str(priority))
 
     def _set_priority(self, conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
@@ -241,9 +241,9 @@ def _check_priority(priority: int) -> None:
 
 
 def _no_trial(trial_id: int) -> NotFoundError:
-    return NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trial list")
+    return NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
 
 
 def _require_experiment(conn: Connection, experiment_id: int) -> None:
     if conn.scalar(sa.select(experiments.c.id).where(experiments.c.id == experiment_id)) is None:
-        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiment list")
+        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")

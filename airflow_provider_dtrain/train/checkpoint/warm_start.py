@@ -32,7 +32,7 @@ def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]
     if len(saved) != len(models):
         raise CheckpointError(
             f"The checkpoint ({source}) holds {len(saved)} models, but ctx.prepare was given {len(models)}. Prepare "
-            "the same models in the same order before ctx.restore()."
+            "the same models in the same order before ctx.restore_checkpoint()."
         )
     for index, (model, values) in enumerate(zip(models, saved)):
         difference = _first_difference(unwrap(model).state_dict(), values)

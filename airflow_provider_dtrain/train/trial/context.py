@@ -287,7 +287,7 @@ class PyTorchTrialContext:
 
     def get_stop_requested(self) -> bool:
         """Return whether the trial must stop. It stops at the end of the unit, after a checkpoint."""
-        return self._ctx.stop_requested
+        return self._ctx._sees_stop()
 
     def set_stop_requested(self, stop_requested: bool) -> None:
         """Request the end of the trial. A request from one rank is enough."""

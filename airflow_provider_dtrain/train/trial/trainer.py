@@ -99,7 +99,7 @@ class Trainer:
         for model in context.models:
             model.train()
         HERE.steps = lambda: context._batch
-        ctx.restore()
+        ctx.restore_checkpoint()
         saved, position = self._state.saved_sharing, self._position
         self._shares.say_resumed(saved, self._state.saved_ranks, position.offset)
         position.offset = self._shares.converted(position.offset, position.epoch_batches, saved)
@@ -147,7 +147,7 @@ class Trainer:
             self._validate()
         while not self._ends() and not self._stops():
             self._epoch()
-        if self._ctx.stop_requested and not self._searcher_stopped:
+        if self._ctx._sees_stop() and not self._searcher_stopped:
             self._checkpoint()
             return
         # Training has reached its end, even if a stop was requested meanwhile.
@@ -340,7 +340,7 @@ class Trainer:
         return self._searcher_stopped or (length is not None and length.distance(self._position, self._geometry) <= 0)
 
     def _stops(self) -> bool:
-        return self._ctx.stop_requested or self._searcher_stopped
+        return self._ctx._sees_stop() or self._searcher_stopped
 
     # -- between the batches ---------------------------------------------------------------------------------------
 

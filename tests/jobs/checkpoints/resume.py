@@ -15,7 +15,7 @@ def main():
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         model, optimizer = ctx.prepare(model, optimizer)
-        step = ctx.restore()
+        step = ctx.restore_checkpoint()
         print("start", step, dtrain.parameters_sha256(model)[:16], flush=True)
         print("secrets", "DTRAIN_SECRETS" in os.environ, ctx.data_config.get("secrets"), flush=True)
         while step < UNTIL:

@@ -23,7 +23,7 @@ with dtrain.init(device="cpu") as ctx:
         ctx.distributed.largest = dies
     model = torch.nn.Linear(4, 1)
     model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
-    step = ctx.restore()
+    step = ctx.restore_checkpoint()
     while step < 8:
         ctx.backward(model(torch.randn(8, 4)).sum())
         ctx.step(optimizer)
@@ -33,4 +33,4 @@ with dtrain.init(device="cpu") as ctx:
         ctx.save_checkpoint(step)
         if told == "stop":
             break
-    print("left at", step, ctx.stop_requested, flush=True)
+    print("left at", step, ctx.should_stop, flush=True)
