@@ -29,12 +29,8 @@ _HOOK_METADATA = {
     "METADATA": f"Metadata-Version: 2.1\nName: {_HOOK}\nVersion: 1\n",
     "entry_points.txt": f"[torch.backends]\n{_HOOK} = {_HOOK}:install\n",
 }
-#: Start of the supervisor when its folder is run. The path of modules is absolute, because its reaper leaves the folder
-#: in which it was started.
-_MAIN = """import os
-import sys
-
-sys.path[0] = os.path.dirname(os.path.abspath(__file__))
+#: Start of the supervisor when its folder is run. From Python 3.9 on, the path of a folder that is run is absolute.
+_MAIN = """import sys
 
 from airflow_provider_dtrain.supervisor.__main__ import main
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import select
 import shutil
 import signal
 import socket
 import time
-import traceback
 from collections import deque
 from typing import Any
 
@@ -19,30 +16,24 @@ from .archives import unpack_archive
 from .cgroup import Cgroup
 from .events import EventWriter
 from .fencing import recover
-from .fields import number
 from .files import read_json, sync_folder, write_atomic, write_json, write_mark
 from .layout import Layout, how_gone
-from .leftovers import has_ended, has_left, origin
+from .leftovers import origin
 from .limits import (
     ATTACH_WAIT_S,
-    CUT_SLACK,
-    CUT_TAIL,
     FLOOD_CHECK_S,
     IN_PLACE_BYTES,
     JOIN_S,
     LOG_CHECK_S,
     LOG_TAIL,
-    PROBE_S,
     RESERVE,
     SAMPLER_PATIENCE_S,
-    SLOT_WAIT_S,
 )
-from .locks import lock_taker, take_lock, take_machine_lock, write_label
-from .names import RUN_NAME, Json
+from .locks import take_lock
+from .log_limit import cap_log
+from .names import Json
 from .outputs import note_baseline, take_carried
-from .plan import plan_slots, slot_devices
 from .processes import (
-    LIBC,
     Proc,
     all_procs,
     boottime,
@@ -66,6 +57,7 @@ from .ranks import (
 )
 from .refusal import Refused, buried
 from .sampler import start_sampler
+from .slot_locks import SlotLocks
 from .sockets import bind_everywhere, ports_of
 
 
@@ -83,8 +75,7 @@ class Supervisor:
         self.reason: str | None = None
         self.first_failure: int | None = None
         self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
-        #: Slot -> descriptors of its lock files: this account's, then the one of all accounts.
-        self.slot_locks: dict[int, list[int]] = {}
+        self.slots = SlotLocks(layout, self.folder, plan)
         self.run_lock = -1
         self.identity = Json()
         self.port_socket: socket.socket | None = None
@@ -121,8 +112,8 @@ class Supervisor:
             if answer is not None:
                 return answer
             self._check_archives()
-            self._take_slots()
-            self._check_tokens()
+            self.slots.take()
+            self.slots.check_tokens()
             if self.folder.buried:
                 raise buried(self.folder.name)
             self._write_files()
@@ -135,8 +126,7 @@ class Supervisor:
             if created and self.run_lock >= 0:
                 shutil.rmtree(self.folder.path, ignore_errors=True)
             # Before the control side reads the refusal, so that its next status query finds the slots free.
-            for lock in (lock for locks in self.slot_locks.values() for lock in locks):
-                os.close(lock)
+            self.slots.release()
             raise
         return {"state": "prepared", "attached": False, "port": port}
 
@@ -210,65 +200,6 @@ class Supervisor:
             digests = [digest for found in missing.values() for digest in found]
             words = f"This host does not have {words}. Send it and prepare again."
             raise Refused("need", words, missing=digests, kinds=missing)
-
-    def _take_slots(self) -> None:
-        """Take every slot's locks, in order. Wait for a slot whose last run has just ended."""
-        label = {"run": self.folder.name, "store": self.plan["store"], "token": self.plan["token"], **identity()}
-        devices = slot_devices(self.plan)
-        for index in devices:
-            self.slot_locks[index] = [self._take_account_lock(index)]
-        # Take all locks of this account first, so that a refusal names the run of this account that holds the slot.
-        self._refuse_hidden_holder()
-        for index, device in devices.items():
-            if (path := self.layout.machine_lock(index, device)) is not None:
-                self.slot_locks[index].append(self._take_machine_lock(index, path))
-        for index, locks in self.slot_locks.items():
-            write_label(locks[0], {**label, "device": devices[index]})
-
-    def _take_account_lock(self, index: int) -> int:
-        path, begun = self.layout.slot_lock(index), time.monotonic()
-        while (lock := take_lock(path)) is None:
-            holder = str((read_json(path) or {}).get("run"))
-            ending = RUN_NAME.fullmatch(holder) is not None and self.layout.run(holder).has("ended")
-            if time.monotonic() - begun > (SLOT_WAIT_S if ending else PROBE_S):
-                words = f"Slot {index} is held by run {holder}. Wait for its end, or fence it."
-                raise Refused("slot_busy", words, slot=index, run=holder)
-            time.sleep(0.002)
-        return lock
-
-    def _take_machine_lock(self, index: int, path: str) -> int:
-        begun = time.monotonic()
-        try:
-            # A run of this account that is about to end may have released only the other lock.
-            while (lock := take_machine_lock(path, create=True)) is None:
-                if time.monotonic() - begun > SLOT_WAIT_S:
-                    words = f"Slot {index} is held by {lock_taker(path)}, outside this account's runs ({path})."
-                    raise Refused("slot_busy", f"{words} Wait for its end.", slot=index, run=None)
-                time.sleep(0.005)
-        except Refused as error:
-            error.details["slot"] = index
-            raise
-        return lock
-
-    def _refuse_hidden_holder(self) -> None:
-        """Refuse slots of a living run whose lock file was removed, e.g. by a cleaner of temporary files."""
-        for name in self.layout.runs():
-            folder = self.layout.run(name)
-            if name == self.folder.name or has_ended(folder):
-                continue
-            shared = [index for index in plan_slots(folder.plan() or {}) if index in self.slot_locks]
-            if shared and (folder.alive() or has_left(folder)):
-                words = f"Slot {shared[0]} is used by run {name}, although its lock is free."
-                raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=shared[0], run=name)
-
-    def _check_tokens(self) -> None:
-        store, token = self.plan["store"], self.plan["token"]
-        for index in self.slot_locks:
-            known = number(self.layout.tokens(index).get(store))
-            if known > token:
-                words = f"Slot {index} was granted under token {known}, but the plan has {token}. Its grant is over."
-                raise Refused("stale_token", words, slot=index, recorded=known)
-        self.layout.record_tokens(store, token, self.slot_locks)
 
     def _write_files(self) -> None:
         """Unpack the code and write all files that ranks and followers read."""
@@ -432,7 +363,7 @@ class Supervisor:
                 self.sampler = start_sampler(self.folder, max(0.1, self.plan["sampling_interval_s"]), devices)
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
-        locks = self.slot_locks.get(rank.plan["slot"], [])
+        locks = self.slots.held.get(rank.plan["slot"], [])
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
         parent = os.getpid()
@@ -504,7 +435,7 @@ class Supervisor:
         if (rung or boottime() > self.orphan_deadline) and self._is_orphan():
             self.begin_stop("orphaned", self.plan["grace_s"])
         if self.state in ("running", "stopping") and now >= self.next_log_check:
-            cut = [self._cap_log(rank) for rank in self.ranks]
+            cut = [cap_log(rank, self.plan["log_limit_bytes"]) for rank in self.ranks]
             self.log_check_s = FLOOD_CHECK_S if any(cut) else min(LOG_CHECK_S, 2 * self.log_check_s)
             self.next_log_check = now + self.log_check_s
 
@@ -517,48 +448,6 @@ class Supervisor:
         if over:
             self.orphan_deadline = float("inf")
         return over
-
-    def _cap_log(self, rank: Rank) -> bool:
-        """Free the middle of a log that grew too long, without a change of offsets. Return whether it was freed."""
-        path = os.path.join(rank.folder, "log")
-        limit = self.plan["log_limit_bytes"]
-        try:
-            found = os.stat(path, follow_symlinks=False)
-            if found.st_blocks * 512 <= limit or found.st_size <= limit:
-                return False
-            start, end = limit // 2 & ~4095, (found.st_size - limit // 4) & ~4095
-            if rank.gap == [start, end] or end <= start:
-                return False
-            rank.note_gap(start, end)
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                self._free(rank, fd, start, end)
-            finally:
-                os.close(fd)
-        except OSError:
-            traceback.print_exc()
-            return False
-        return True
-
-    def _free(self, rank: Rank, fd: int, start: int, end: int) -> None:
-        """Free a part of a log, by a cut if the file system cannot free the middle of a file.
-
-        A cut loses what is written at that moment. The gap is recorded as too long rather than too short.
-        """
-        try:
-            punch_hole(fd, start, end - start)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                raise
-        size, kept = os.fstat(fd).st_size, min(self.plan["log_limit_bytes"] // 4, CUT_TAIL)
-        tail = os.pread(fd, kept, max(start, size - kept))
-        rank.note_gap(start, size + CUT_SLACK)
-        # Make it longer than before: a reader that has reached its end must not mistake it for another file.
-        os.ftruncate(fd, start)
-        os.ftruncate(fd, size + CUT_SLACK)
-        os.pwrite(fd, tail, size + CUT_SLACK - len(tail))
-        rank.note_gap(start, size + CUT_SLACK - len(tail))
 
     # Ending.
 
@@ -645,7 +534,7 @@ class Supervisor:
             os.unlink(self.folder.file("control"))
         # For bytes written since the last check. No check follows.
         for rank in self.ranks:
-            self._cap_log(rank)
+            cap_log(rank, self.plan["log_limit_bytes"])
         self.set_state("ended")
         deadline = time.monotonic() + 60.0
         self.event("ended", reason=self.reason, first_failure=self.first_failure)
@@ -687,12 +576,3 @@ class Supervisor:
         }  # fmt: skip
         with contextlib.suppress(OSError):
             write_json(self.folder.file("state.json"), document, durable=False)
-
-
-def punch_hole(fd: int, start: int, length: int) -> None:
-    """Free a part of a file and keep its size."""
-    call = LIBC.fallocate
-    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    if call(fd, 0x1 | 0x2, start, length) != 0:
-        number_ = ctypes.get_errno()
-        raise OSError(number_, os.strerror(number_))
