@@ -13,9 +13,13 @@ import yaml
 from pydantic import BaseModel
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
+from airflow_provider_dtrain.core.lifecycle.states import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "airflow_provider_dtrain"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+#: Pages about the present code. Records of decisions and the changelog keep the paths of their time.
+STRUCTURE = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
 
 
 def fields(model: type[BaseModel]) -> Iterator[str]:
@@ -64,3 +68,44 @@ def test_the_compose_file_names_files_and_services_that_exist() -> None:
         context = ROOT if file.name == "Dockerfile.airflow" else folder
         sources = re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", file.read_text(), re.MULTILINE)
         assert [name for line in sources for name in line.split() if not (context / name).exists()] == []
+
+
+def paths_in(page: str) -> set[str]:
+    """Return the paths that a page names in code spans, if they begin with a folder of the repository or package."""
+    folders = {entry.name for root in (ROOT, PACKAGE) for entry in root.iterdir() if entry.is_dir()}
+    spans = " ".join(re.findall(r"`([^`\n]+)`", page))
+    named = re.findall(r"(?<![\w./~$-])[\w.-]+(?:/[\w.*-]*)+", spans)
+    return {path for path in named if path.partition("/")[0] in folders}
+
+
+@pytest.mark.parametrize("page", STRUCTURE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_that_a_page_names_exist(page: Path) -> None:
+    assert sorted(path for path in paths_in(page.read_text()) if not exists(path)) == []
+
+
+def exists(path: str) -> bool:
+    """Return whether a path, or a pattern such as ``core/*.py``, names a file of the repository or the package."""
+    return any(list(root.glob(path.rstrip("/"))) for root in (ROOT, PACKAGE))
+
+
+def test_the_map_has_every_folder_of_the_package() -> None:
+    folders = {str(file.parent.relative_to(PACKAGE)) + "/" for file in PACKAGE.glob("*/**/*.py")}
+    rows = set(re.findall(r"^\| `([\w/]+/)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE))
+    unlisted = {"store/database/migrations/", "store/database/migrations/versions/"}
+    assert folders - rows == unlisted
+
+
+def test_the_diagram_of_the_allocation_states_has_all_legal_changes() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    diagram = page.partition("stateDiagram-v2")[2].partition("```")[0]
+    drawn = set(re.findall(r"^    (\w+) --> (\w+)(?::.*)?$", diagram, re.MULTILINE))
+    legal = {(old, new) for old, following in TRANSITIONS["allocation"].items() for new in following}
+    assert drawn == legal
+
+
+@pytest.mark.parametrize("kind", ["trial", "attempt", "host", "allocation"])
+def test_the_map_explains_every_state(kind: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition(f"| {kind} | meaning |\n")[2].partition("\n\n")[0]
+    named = {state for row in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for state in row.split(", ")}
+    assert named == set(TRANSITIONS[kind])
