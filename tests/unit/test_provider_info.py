@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import re
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from airflow_provider_dtrain import __version__
 from airflow_provider_dtrain.get_provider_info import get_provider_info
 
+ROOT = Path(__file__).resolve().parents[2]
 INFO = get_provider_info()
 OPTIONS = INFO["config"]["dtrain"]["options"]
 MODULES = [
@@ -50,6 +52,11 @@ def test_the_installed_entry_point_leads_to_the_description() -> None:
         if point.dist and point.dist.name == INFO["package-name"]
     ]
     assert [point.load() for point in points] == [get_provider_info]
+
+
+def test_the_links_of_the_distribution_are_those_of_the_provider() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(project["urls"].values()) == {entry["external-doc-url"] for entry in INFO["integrations"]}
 
 
 def test_the_installed_entry_point_leads_to_the_plugin() -> None:
