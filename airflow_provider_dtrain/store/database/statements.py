@@ -215,7 +215,7 @@ def add(conn: Connection, table: sa.Table, *rows: Mapping[str, Any]) -> None:
         # SQLAlchemy turns them into one statement.
         conn.execute(table.insert(), rows)
     elif rows:
-        write(conn, [(_inserting(table, tuple(rows[0])), [_named(row) for row in rows])])
+        write(conn, [(_inserting(table, tuple(rows[0]), has_answer=False), [_named(row) for row in rows])])
 
 
 def update(conn: Connection, table: sa.Table, of: int, if_state: str | None = None, **values: Any) -> None:
@@ -242,7 +242,9 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _inserting(table: sa.Table, names: tuple[str, ...], same: tuple[str, ...] = ()) -> Statement:
+def _inserting(
+    table: sa.Table, names: tuple[str, ...], same: tuple[str, ...] = (), *, has_answer: bool = True
+) -> Statement:
     values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in names}
     for column in table.c:
         # Only SQLAlchemy's own execution fills in defaults.
@@ -252,7 +254,9 @@ def _inserting(table: sa.Table, names: tuple[str, ...], same: tuple[str, ...] = 
     if same:
         # Both databases spell ON CONFLICT alike.
         return Statement(postgresql.insert(table).values(values).on_conflict_do_nothing(index_elements=same))
-    return Statement(table.insert().values(values).returning(*table.primary_key))
+    # From Python 3.12 on, sqlite3 refuses RETURNING when it executes a statement for several rows.
+    plain = table.insert().values(values)
+    return Statement(plain.returning(*table.primary_key) if has_answer else plain)
 
 
 @cache
