@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.lifecycle.after_failure import MOST_REFUSALS
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
-from airflow_provider_dtrain.engine.attempt.restarts import MOST_REFUSALS
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -72,7 +72,7 @@ def refuse(store: Store, submit: Any, tmp_path: Path) -> Refuse:
         (name,) = view.placement
         store.set_plan(attempt_id, watch, {"plans": {name: {"ranks": []}}})
         rt = Runtime(hook, store, attempt_id, watch, TaskLog(logging.getLogger("test"), None), watcher="test")
-        return await AttemptRunner(rt)._host_failed(await rt.view(), refusal(name, code))
+        return await AttemptRunner(rt)._attempt_failed(await rt.view(), refusal(name, code))
 
     return refuse_one
 

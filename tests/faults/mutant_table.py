@@ -249,9 +249,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a host refuses the launches of a trial without end",
-        path=f"{ENGINE}/attempt/restarts.py",
-        old="refusals >= MOST_REFUSALS",
-        new="refusals >= 10**9",
+        path=f"{CORE}/lifecycle/after_failure.py",
+        old="self.refusals + 1 >= MOST_REFUSALS",
+        new="self.refusals + 1 >= 10**9",
         test="tests/contract/test_host_refusals.py"
         "::test_a_host_that_refuses_every_launch_is_left_out_while_another_can_serve_the_trial[sqlite]",
     ),

@@ -15,6 +15,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_dtrain.cli import trials
+from airflow_provider_dtrain.core.lifecycle import after_failure
 from airflow_provider_dtrain.engine.attempt import failure_analysis
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import MetricMissingError
@@ -32,7 +33,7 @@ CHEESE = {"name": "cheese", "pattern": "out of (cheese|ham)"}
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_analysis, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(after_failure, "BACK_OFF_FIRST_S", 0.1)
 
 
 def config(way: str, *, rank: int = 0, slots: int = 2, **more: Any) -> dict[str, Any]:
@@ -195,11 +196,6 @@ async def test_a_metric_that_nobody_reports_is_an_error_for_a_search(engine: Eng
     assert "in validation: accuracy; in training: nothing" in str(error)
     searcher.metric = "accuracy"
     assert await failure_analysis.check_metric(engine.runtime, view, job) is None
-
-
-def test_pauses_double_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert [failure_analysis.back_off_s(n) for n in (0, 1, 2, 5, 6, 7, 9999)] == [1, 2, 4, 32, 60, 60, 60]
 
 
 async def test_a_trial_goes_on_on_another_host_after_a_policy_excluded_the_first(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import failure_analysis, graceful_stop, queue_wait, restarts, runner
+from airflow_provider_dtrain.core.lifecycle import after_failure
+from airflow_provider_dtrain.engine.attempt import graceful_stop, queue_wait, restarts, runner
 from airflow_provider_dtrain.engine.session import runtime
 from airflow_provider_dtrain.engine.upkeep import recovery
 
@@ -18,6 +19,6 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RETAKE_LOOK_S", 0.1)
     monkeypatch.setattr(recovery, "EVERY_S", 0.5)
     monkeypatch.setattr(recovery, "BUSY_EVERY_S", 0.5)
-    monkeypatch.setattr(failure_analysis, "BACK_OFF_FIRST_S", 0.1)
-    monkeypatch.setattr(failure_analysis, "PLATFORM_FIRST_S", 0.1)
+    monkeypatch.setattr(after_failure, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(after_failure, "PLATFORM_FIRST_S", 0.1)
     monkeypatch.setattr(restarts, "FENCE_AGAIN_S", 0.5)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.lifecycle.states import RankExit
-from airflow_provider_dtrain.engine.attempt.failure_analysis import KEEP_GANG_S, platform_back_off_s
 from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd, max_runtime_over
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, plain
-from airflow_provider_dtrain.engine.attempt.restarts import restart_of
 from airflow_provider_dtrain.engine.attempt.teardown import cause
 from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
 
@@ -112,34 +108,6 @@ def test_what_the_control_side_ended_has_its_reason() -> None:
     assert end.failed
     assert cause(end) is over
     assert "max_runtime (60 s)" in str(over)
-
-
-def test_pauses_after_failures_of_the_platform_grow_until_the_gang_is_given_back() -> None:
-    pauses = [platform_back_off_s(failures) for failures in range(9)]
-    assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600]
-    assert [pause > KEEP_GANG_S for pause in pauses] == [False] * 4 + [True] * 5
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "restarts", "expected"),
-    [
-        ("HostLostError", "infra", 5, False),
-        ("RunEndedError", "platform", 5, False),
-        ("RankFailedError", "user", 4, True),
-        ("RankFailedError", "user", 5, None),
-        ("TrainingRefusedError", "user", 0, None),
-        ("MaxRuntimeError", "user", 0, None),
-        ("UnplaceableError", "user", 0, None),
-    ],
-)
-def test_an_ended_trial_goes_on_only_where_the_rules_say(
-    error: str, kind: str, restarts: int, expected: bool | None
-) -> None:
-    failure = {"error": error, "kind": kind, "message": ""}
-    view: Any = SimpleNamespace(trial_state="errored", failure=failure, restarts=restarts, max_restarts=5)
-    assert restart_of(view) is expected
-    view.trial_state = "killed"
-    assert restart_of(view) is None
 
 
 def test_values_for_xcom_have_no_nan_and_no_foreign_types() -> None:

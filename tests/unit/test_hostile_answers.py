@@ -77,6 +77,7 @@ def gang(*hosts: str) -> Any:
     return SimpleNamespace(
         run="t1.1.7", token=7, held_hosts=hosts, placement=dict.fromkeys(hosts, (0,)), plan={"plans": {}},
         label="attempt 1", attempt_id=1, trial_id=1, watch=1, renewed_at=None, is_held_gang=False,
+        restarts=0, max_restarts=0,
     )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
     trial: Any = object.__new__(Trial)
     trial.rt = runtime({}, move_on=move_on, raise_token=store.raise_token, trial_attempts=lambda trial_id: [])
     refused = HostRefusedError("a", "Its grant is over.", code="stale_token", details={"recorded": recorded})
-    await trial._host_failed(gang("a"), refused)
+    await trial._attempt_failed(gang("a"), refused)
     assert moved == [excluded]
 
 

@@ -25,31 +25,9 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView, MetricRow
 
-#: First and longest pause between two attempts of a trial, in seconds.
-BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 1.0, 60.0
-#: The same after failures of the platform. The first pause gives the failed service time to come back.
-PLATFORM_FIRST_S, PLATFORM_MOST_S = 5.0, 600.0
-#: Seconds above which a pause releases the gang.
-KEEP_GANG_S = 60.0
 _INVALID_HP = "InvalidHP: "
 #: Parts that differ in two reports of one error: run folders, addresses of objects.
 _PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
-
-
-def back_off_s(restarts: int) -> float:
-    """Return the pause before the next attempt: 1, 2, 4 ... at most 60 seconds.
-
-    :param restarts: restarts counted so far
-    """
-    return min(BACK_OFF_FIRST_S * 2 ** min(restarts, 10), BACK_OFF_MOST_S)
-
-
-def platform_back_off_s(failures: int) -> float:
-    """Return the pause after a failure of the platform: 5, 10, 20 ... at most 600 seconds.
-
-    :param failures: consecutive failures before this one
-    """
-    return min(PLATFORM_FIRST_S * 2 ** min(failures, 10), PLATFORM_MOST_S)
 
 
 async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:

@@ -1,21 +1,31 @@
-"""Restarts: a next attempt on the same gang or on a new one, or the end of the trial."""
+"""Restarts: execution of the restart policy for an attempt that failed or gave way."""
 
 from __future__ import annotations
 
-import itertools
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.after_failure import (
+    BEHIND,
+    Action,
+    DrawAgain,
+    Facts,
+    Fence,
+    Finish,
+    GiveBack,
+    MoveOn,
+    Request,
+    Restart,
+    Stop,
+    after_failure,
+    platform_failures_in_a_row,
+    refusals_in_a_row,
+)
 from airflow_provider_dtrain.core.untrusted_json import is_count
 from airflow_provider_dtrain.engine.attempt import teardown
-from airflow_provider_dtrain.engine.attempt.failure_analysis import (
-    KEEP_GANG_S,
-    back_off_s,
-    platform_back_off_s,
-    shortened,
-)
+from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.copies.outputs import beginning
@@ -26,14 +36,11 @@ from airflow_provider_dtrain.errors import (
     HostSilentError,
     HostUnreachableError,
     InvalidHPError,
-    LogPolicyError,
-    MaxRuntimeError,
     SlotBusyError,
-    TrainingRefusedError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
@@ -41,42 +48,39 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
-#: Failures of kind ``user`` that another attempt would repeat.
-FINAL = (InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError)
 #: Seconds between two attempts to fence a host that does not answer.
 FENCE_AGAIN_S = 10.0
-#: Error codes of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
-#: earlier follower had given the attempt up. A new grant solves both.
-BEHIND = ("stale_token", "tombstone", "other_launch")
-#: Launches of a trial that a host may refuse, one after the other, before the trial avoids it: new grants do not help.
-MOST_REFUSALS = 3
-#: The host did not answer, or its slots are in use elsewhere. The store records this, and recovery checks when it is
-#: over, so a trial that needs the host can wait for it.
-AWAY = (HostUnreachableError, HostSilentError, SlotBusyError)
-#: Consecutive platform failures after which the task fails, and Airflow retries it.
-PLATFORM_FAILURES = 8
-#: Errors of a host that refuses a launch.
-REFUSALS = ("HostRefusedError", "SlotBusyError")
 
 
-def restart_of(view: AttemptView) -> bool | None:
-    """Return whether an ended trial's next attempt counts as a restart, or None when it has none.
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """An attempt that failed or gave way, with everything that an action needs."""
 
-    A trial that failed in the user's code has restarts left only when its follower died before it could start one. A
-    trial that Airflow killed continues: Airflow reruns a task that it lost, but not a task that a user marked.
-    """
-    if view.trial_state == "killed" and (view.failure or {}).get("error") == "TaskEndedError":
-        return False
-    if view.trial_state != "errored" or view.failure is None:
-        return None
-    if view.failure.get("kind") != "user":
-        return False
-    has_left = view.failure.get("error") == "RankFailedError" and view.restarts < view.max_restarts
-    return True if has_left else None
+    view: AttemptView
+    #: None: its ranks ended because they were asked to.
+    error: DtrainError | None
+    #: Further hosts that failed it, and their errors.
+    also: Mapping[str, HostError] = field(default_factory=dict)
+    #: The request to release the gang that its ranks followed.
+    give_way: GiveWay | None = None
+    #: Number and hyperparameters of the next sample, for a trial whose own were rejected.
+    draw: tuple[int, dict[str, Any]] | None = None
+    #: Failures of the trial's attempts: number -> failure.
+    failures: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
+
+    @property
+    def earlier(self) -> Sequence[Mapping[str, Any] | None]:
+        """Failures of earlier attempts, latest first."""
+        return [self.failures[number] for number in sorted(self.failures, reverse=True) if number < self.view.number]
+
+    @property
+    def hosts(self) -> Mapping[str, HostError]:
+        """Hosts that failed the attempt, and their errors."""
+        return {self.error.host: self.error, **self.also} if isinstance(self.error, HostError) else {}
 
 
 class Restarting:
-    """Part of the attempt runner that decides about the next attempt."""
+    """Part of the attempt runner that executes what the restart policy decides."""
 
     rt: Runtime
     #: The follower has died: the attempt is ended by the rules, and no new attempt starts.
@@ -84,142 +88,176 @@ class Restarting:
     #: Seconds that the latest attempt that released its gang took to write its checkpoint and end; None = none did.
     stop_took_s: float | None = None
 
-    async def _attempt_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
-        """Start again from the latest checkpoint, or end the trial."""
-        if isinstance(error, HostError):
-            return await self._host_failed(view, error)
-        if error.kind == "platform":
-            return await self._platform_failed(view, error)
-        if isinstance(error, InvalidHPError) and await self._draw_again(view, error):
-            return None
-        if isinstance(error, FINAL) or view.restarts >= view.max_restarts:
-            return await self._finish(view, "errored", error)
-        if self.salvaging:
-            return await self._finish(view, "errored", error, is_final=False)
-        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
-        self.rt.log.error("%s", shortened(str(error), {one.number: one.failure for one in attempts}))
-        if set(await teardown.fence(self.rt, view)) != set(view.held_hosts):
-            if view.is_held_gang:
-                return await self._finish(view, "errored", error)
-            # The gang is broken up: slots of silent hosts stay taken, and the trial waits for another gang.
-            await self._until_gone(view)
-        await self._next_attempt(error, counted=True)
-        source, pause_s = (await self._job(await self.rt.view())).checkpoint_source, back_off_s(view.restarts)
-        where = f"step {source.step}" if source is not None else await beginning(self.rt, view)
-        self.rt.log.warning("Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, pause_s, where)
-        await self._back_off(pause_s)
-        return None
-
-    async def _draw_again(self, view: AttemptView, error: InvalidHPError) -> bool:
-        """Start an attempt with other hyperparameters, and return False when there are none.
-
-        The attempt does not count as a restart.
-        """
-        found = await self.rt.db(redrawn, self.rt.store, view, MOST_DRAWS)
-        if found is None:
-            return False
-        number, hparams = found
-        self.rt.log.warning("%s", error)
-        clear = set(await teardown.fence(self.rt, view)) == set(view.held_hosts)
-        if view.is_held_gang and not clear:
-            return False
-        if self.salvaging or not clear:
-            await self._until_gone(view)
-        # In this order: a process that takes over in between sees them rejected again, and samples the same ones.
-        await self._next_attempt(error, counted=False)
-        await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
-        self.rt.log.warning("New hyperparameters, sample %d of at most %d: %s", number, MOST_DRAWS, hparams)
-        return True
-
-    async def _platform_failed(self, view: AttemptView, error: DtrainError) -> Outcome | None:
-        """Start again after a failure that neither the code nor a host caused.
-
-        A long pause releases the gang.
-        """
-        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
-        before = 0
-        for one in reversed([one for one in attempts if one.number < view.number]):
-            if (one.failure or {}).get("kind") != "platform":
-                break
-            before += 1
-        if self.salvaging or before + 1 >= PLATFORM_FAILURES:
-            return await self._finish(view, "errored", error)
-        pause_s = platform_back_off_s(before)
-        self.rt.log.warning("%s The next attempt starts in %.0f s and does not count as a restart.", error, pause_s)
-        clear = set(await teardown.fence(self.rt, view)) == set(view.held_hosts)
-        if view.is_held_gang and not clear:
-            return await self._finish(view, "errored", error)
-        if not clear or (pause_s > KEEP_GANG_S and not view.is_held_gang):
-            await self._until_gone(view)
-            await self._back_off(pause_s)
-            await self._next_attempt(error, counted=False)
-            return None
-        await self._next_attempt(error, counted=False)
-        await self._back_off(pause_s)
-        return None
-
-    async def _host_failed(
-        self, view: AttemptView, error: HostError, also: Mapping[str, HostError] | None = None
+    async def _attempt_failed(
+        self,
+        view: AttemptView,
+        error: DtrainError | None,
+        *,
+        also: Mapping[str, HostError] | None = None,
+        give_way: GiveWay | None = None,
     ) -> Outcome | None:
-        """Wait for other hosts after a host failed, or end the attempt when no other hosts can ever serve it.
+        """Return the trial's outcome after a failed or preempted attempt, or None when the trial continues.
 
         :param also: further hosts that failed the attempt, and their errors
+        :param give_way: the request to release the gang that the ranks followed
         """
-        failed: dict[str, HostError] = {error.host: error, **(also or {})}
-        self.rt.log.warning("%s", error)
-        if isinstance(error, HostUnreachableError):
-            await self.rt.note_host(error.host, "unreachable", str(error))
-        behind = await self._is_behind(error)
-        refusals = await self._refusals(view, error.host) + 1 if behind else 0
-        if refusals >= MOST_REFUSALS:
-            behind, error = False, _refused_again(error, refusals)
-        if not view.is_held_gang:
-            # A silent host has already been given its orphan timeout, so nothing can still be running there.
-            await self._until_gone(view, gone={host for host in failed if isinstance(failed[host], HostSilentError)})
-        if self.salvaging or view.is_held_gang:
-            return await self._finish(await self.rt.view(), "errored", error)
+        failed = await self._collected(Failed(view=view, error=error, also=also or {}, give_way=give_way))
+        facts = await self._facts(failed)
+        if facts.is_refused_too_often and isinstance(error, HostRefusedError):
+            failed = replace(failed, error=_refused_again(error, facts.refusals + 1))
+        action = after_failure(facts)
+        if isinstance(action, Fence):
+            self._announce(failed, action.then)
+            is_clear = set(await teardown.fence(self.rt, view)) == set(view.held_hosts)
+            action = after_failure(replace(facts, is_clear=is_clear))
+        return await self._execute(failed, action)
+
+    async def _collected(self, failed: Failed) -> Failed:
+        """Return the failed attempt with data from the store."""
+        view = failed.view
+        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
+        draw = None
+        if isinstance(failed.error, InvalidHPError):
+            draw = await self.rt.db(redrawn, self.rt.store, view, MOST_DRAWS)
+        return replace(failed, draw=draw, failures={one.number: one.failure for one in attempts})
+
+    async def _facts(self, failed: Failed) -> Facts:
+        """Return the facts for the restart policy. A host that failed the attempt is asked for its state."""
+        view, error = failed.view, failed.error
+        is_behind, host = False, getattr(error, "host", "")
+        if isinstance(error, HostError) and failed.give_way is None:
+            self.rt.log.warning("%s", error)
+            if isinstance(error, HostUnreachableError):
+                await self.rt.note_host(error.host, "unreachable", str(error))
+            is_behind = await self._is_behind(error)
+        return Facts(
+            error=type(error).__name__ if error is not None else None,
+            kind=error.kind if error is not None else None,
+            restarts=view.restarts,
+            max_restarts=view.max_restarts,
+            is_held_gang=view.is_held_gang,
+            is_salvaged=self.salvaging,
+            has_draw=failed.draw is not None,
+            platform_failures=platform_failures_in_a_row(failed.earlier),
+            is_behind=is_behind,
+            refusals=refusals_in_a_row(failed.earlier, host),
+            request=self._request(failed.give_way),
+        )
+
+    def _request(self, give_way: GiveWay | None) -> Request | None:
+        if give_way is None:
+            return None
+        if self.rt.wishes.stop_by is not None:
+            return "stopped"
+        return "paused" if give_way.paused else "preempted"
+
+    def _announce(self, failed: Failed, action: Restart | DrawAgain) -> None:
+        """Log a failure that another attempt follows."""
+        if isinstance(action, DrawAgain):
+            self.rt.log.warning("%s", failed.error)
+        elif action.counted:
+            self.rt.log.error("%s", shortened(str(failed.error), failed.failures))
+        else:
+            self.rt.log.warning(
+                "%s The next attempt starts in %.0f s and does not count as a restart.", failed.error, action.pause_s
+            )
+
+    async def _execute(self, failed: Failed, action: Action) -> Outcome | None:
+        match action:
+            case Restart():
+                await self._restart(failed, action)
+            case DrawAgain():
+                await self._draw_again(failed, action)
+            case GiveBack():
+                await self._give_back(failed, action)
+            case MoveOn():
+                return await self._move_on(failed, action)
+            case Stop():
+                return await self._stopped(failed.view)
+            case Finish():
+                return await self._end(failed, action)
+            case Fence():
+                raise AssertionError("The hosts have answered the fence already.")
+        return None
+
+    async def _end(self, failed: Failed, action: Finish) -> Outcome:
+        if action.waits_until_gone:
+            await self._until_gone(failed.view, gone=_silent(failed))
+        return await self._finish(await self.rt.view(), "errored", failed.error, is_final=not action.resumes)
+
+    async def _restart(self, failed: Failed, action: Restart) -> None:
+        view = failed.view
+        if not action.keeps_gang:
+            await self._until_gone(view)
+        if action.pauses_first:
+            await self._back_off(action.pause_s)
+        await self._next_attempt(failed.error, counted=action.counted)
+        if action.counted:
+            source = (await self._job(await self.rt.view())).checkpoint_source
+            where = f"step {source.step}" if source is not None else await beginning(self.rt, view)
+            self.rt.log.warning(
+                "Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, action.pause_s, where
+            )
+        if not action.pauses_first:
+            await self._back_off(action.pause_s)
+
+    async def _draw_again(self, failed: Failed, action: DrawAgain) -> None:
+        assert failed.draw is not None
+        number, hparams = failed.draw
+        if not action.keeps_gang:
+            await self._until_gone(failed.view)
+        # In this order: a process that takes over in between sees them rejected again, and samples the same ones.
+        await self._next_attempt(failed.error, counted=False)
+        await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
+        self.rt.log.warning("New hyperparameters, sample %d of at most %d: %s", number, MOST_DRAWS, hparams)
+
+    async def _move_on(self, failed: Failed, action: MoveOn) -> Outcome | None:
+        """Wait for another gang, or end the attempt when no other hosts can ever serve it."""
+        error = failed.error
+        assert isinstance(error, HostError)
+        await self._until_gone(failed.view, gone=_silent(failed))
         ticket = await self.rt.db(
             self.rt.store.move_on, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error),
-            exclude_host=None if behind else error.host, also=tuple(also or ()), away=isinstance(error, AWAY),
+            exclude_host=error.host if action.excludes else None, also=tuple(failed.also), away=action.is_away,
         )  # fmt: skip
         if ticket is None:
             return await self._finish(await self.rt.view(), "errored", error)
-        names = ", ".join(f"'{name}'" for name in failed)
-        if behind:
+        names = ", ".join(f"'{name}'" for name in failed.hosts)
+        if not action.excludes:
             self.rt.log.warning(
                 "Host %s has seen a later grant or the end of this run; the trial waits for another grant", names
             )
         else:
-            how = ("s", names, "are") if also else ("", names, "is")
+            how = ("s", names, "are") if failed.also else ("", names, "is")
             self.rt.log.warning(
                 "Host%s %s %s left out of this trial from now on, unless no other hosts can serve it", *how
             )
         await self.rt.follow_attempt(ticket.attempt_id)
         return None
 
-    async def _gave_way(self, view: AttemptView, give_way: GiveWay, error: DtrainError | None) -> Outcome | None:
-        """Release the gang and wait for another one, to resume from the latest checkpoint.
-
-        :param error: why the ranks ended, when not by themselves; not a failure of the trial
-        """
+    async def _give_back(self, failed: Failed, action: GiveBack) -> None:
+        """Release the gang and wait for another one, to resume from the latest checkpoint."""
+        view, give_way, error = failed.view, failed.give_way, failed.error
+        assert give_way is not None
         assert give_way.words is not None
-        if self.rt.wishes.stop_by is not None:
-            return await self._stopped(view)
         self.stop_took_s = give_way.took_s or 0.0
         if error is not None and not give_way.by_signal:
             self.rt.log.warning("While it was asked to stop: %s", shortened(str(error), {}))
         await self._until_gone(view)
         ticket = await self.rt.db(
-            self.rt.store.yield_gang, self.rt.attempt_id, self.rt.watch, reason=give_way.words, paused=give_way.paused
+            self.rt.store.yield_gang,
+            self.rt.attempt_id,
+            self.rt.watch,
+            reason=give_way.words,
+            paused=action.is_paused,
         )
         self.rt.log.warning(
             "The gang held its slots for %.0f s and released them %.0f s after the request (%s). The trial %s.",
             (datetime.now(UTC) - (view.granted_at or view.created_at)).total_seconds(), self.stop_took_s,
-            give_way.words, "is paused" if give_way.paused else "keeps its place in the queue",
+            give_way.words, "is paused" if action.is_paused else "keeps its place in the queue",
         )  # fmt: skip
-        if not self.salvaging:
+        if action.follows:
             await self.rt.follow_attempt(ticket.attempt_id)
-        return None
 
     async def _look_at(self, error: HostError) -> list[str]:
         """Reconcile tokens and slots with a host, and return its runs that the store has forgotten."""
@@ -241,16 +279,6 @@ class Restarting:
             return False
         await self._look_at(error)
         return await self._can_pass(error)
-
-    async def _refusals(self, view: AttemptView, host: str) -> int:
-        """Return how often a host has refused the trial, as the store has recorded it in earlier attempts.
-
-        A failure of the user's code or a preemption ends the count, because the attempt's launch was accepted.
-        """
-        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
-        failures = [one.failure or {} for one in reversed(attempts) if one.number < view.number]
-        latest = itertools.takewhile(lambda failure: failure.get("kind") in ("infra", "platform"), failures)
-        return sum(one.get("host") == host and one.get("error") in REFUSALS for one in latest)
 
     async def _can_pass(self, error: HostError) -> bool:
         """Return False when a host has recorded a token for a slot that no later grant will have."""
@@ -285,7 +313,8 @@ class Restarting:
         async with self.rt.renewing():
             await self.rt.pause(pause_s)
 
-    async def _next_attempt(self, error: DtrainError, *, counted: bool) -> None:
+    async def _next_attempt(self, error: DtrainError | None, *, counted: bool) -> None:
+        assert error is not None
         ticket = await self.rt.db(
             self.rt.store.next_attempt, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error), counted=counted
         )
@@ -302,10 +331,13 @@ class Restarting:
         async def _job(self, view: AttemptView) -> Job: ...
 
 
-def _refused_again(error: HostError, times: int) -> HostError:
+def _silent(failed: Failed) -> AbstractSet[str]:
+    """Return hosts where nothing can run: a silent host has already been given its orphan timeout."""
+    return {host for host, error in failed.hosts.items() if isinstance(error, HostSilentError)}
+
+
+def _refused_again(error: HostRefusedError, times: int) -> HostError:
     """Return the error of a host that has refused too many launches of a trial."""
-    if not isinstance(error, HostRefusedError):
-        return error
     words = (
         f"Host '{error.host}' refused {times} launches of this trial in a row, and new grants did not help. "
         f"The latest answer: {error} Check the host with: airflow dtrain hosts probe {error.host}"

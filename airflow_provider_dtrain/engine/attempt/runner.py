@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_metric, failure_of
@@ -23,7 +24,7 @@ from airflow_provider_dtrain.engine.attempt.job import Job, load_job
 from airflow_provider_dtrain.engine.attempt.launch import launch
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, State
 from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
-from airflow_provider_dtrain.engine.attempt.restarts import FINAL, Restarting, failure_dict, restart_of
+from airflow_provider_dtrain.engine.attempt.restarts import Restarting, failure_dict
 from airflow_provider_dtrain.engine.attempt.sampling import drawn
 from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
@@ -213,7 +214,7 @@ class AttemptRunner(Restarting):
                     return _ended(view)
         except HostError as error:
             view = await self.rt.view()
-            return await self._ended_by_searcher(view) or await self._host_failed(view, error)
+            return await self._ended_by_searcher(view) or await self._attempt_failed(view, error)
         except DtrainError as error:
             if error.kind == "platform":
                 # The gang is healthy. It keeps running, and the next process takes over.
@@ -358,18 +359,13 @@ class AttemptRunner(Restarting):
         error = await failure_of(self.rt, view, job, end) if end.failed else None
         if (outcome := await self._ended_by_searcher(view, error)) is not None:
             return outcome
-        if gang.give_way.gave_way() and not isinstance(error, FINAL):
-            return await self._gave_way(view, gang.give_way, error)
-        if error is not None:
-            return await self._failed(view, end, error)
+        give_way = gang.give_way if gang.give_way.gave_way() else None
+        if error is not None or give_way is not None:
+            first = error.host if isinstance(error, HostError) else None
+            others = {host: lost for host, lost in end.lost.items() if host != first}
+            return await self._attempt_failed(view, error, also=others, give_way=give_way)
         error = await check_metric(self.rt, view, job)
         return await self._finish(view, "errored" if error else "completed", error)
-
-    async def _failed(self, view: AttemptView, end: GangEnd, error: DtrainError) -> Outcome | None:
-        if isinstance(error, HostError):
-            others = {host: lost for host, lost in end.lost.items() if host != error.host}
-            return await self._host_failed(view, error, others)
-        return await self._attempt_failed(view, error)
 
     def _first_step(self) -> None:
         """Store the total cost of the last stop and this start, once the ranks have finished a step."""

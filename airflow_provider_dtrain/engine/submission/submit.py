@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.core.search.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
@@ -299,8 +300,6 @@ def revive(store: Store, ticket: Ticket) -> None:
     Other trials are left alone. A trial that the user's code or a user ended stays ended, unless its follower died
     before it could restart the trial.
     """
-    from airflow_provider_dtrain.engine.attempt.restarts import restart_of
-
     view = store.attempt(ticket.attempt_id)
     if (counted := restart_of(view)) is None:
         return
