@@ -20,6 +20,7 @@ from airflow_provider_dtrain.cli._output import (
     show_one,
     user,
 )
+from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.errors import ConfigError, DtrainError, HostError
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 #: Hosts that are probed at the same time.
 PARALLEL_PROBES = 8
-FENCE_WAIT_S = 10.0
 
 
 @command

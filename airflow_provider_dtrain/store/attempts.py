@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
@@ -24,8 +25,6 @@ from airflow_provider_dtrain.store.views import attempt_views
 HANDED_OVER = "handed over"
 #: States of an attempt whose ranks may run.
 FOLLOWED_STATES = ("starting", "running", "stopping")
-#: Time for which a trial avoids a host that did not answer, even if it cannot run without that host.
-AWAY_FOR = timedelta(seconds=30)
 
 
 class Attempts(Queue):

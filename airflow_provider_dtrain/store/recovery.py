@@ -7,16 +7,13 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL, PROBED_AFTER
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts
 from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
 from airflow_provider_dtrain.store.held_gangs import last_users
 from airflow_provider_dtrain.store.records.trials import AttemptView
 from airflow_provider_dtrain.store.views import attempt_views
 
-#: An attempt whose lease is older is checked by recovery. Only its hosts can say whether it still runs.
-LEASE_TTL = timedelta(seconds=60)
-#: Time between two probes of a host that does not answer, over all processes.
-PROBED_AFTER = timedelta(seconds=30)
 #: A claim or renewal further in the future dates from before the clock was set back, and is ignored.
 AHEAD_MOST = timedelta(minutes=5)
 _SILENT_HOSTS = ("unreachable", "lost")

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
@@ -22,7 +23,6 @@ from airflow_provider_dtrain.store.database.tables import (
     searches,
     trials,
 )
-from airflow_provider_dtrain.store.queue.accounting import SILENT_AFTER
 from airflow_provider_dtrain.store.records.trials import AttemptView, TrialKey, TrialView
 
 #: Host -> slots of a grant on it, and whether they are held.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_S
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two polls of a trial that another process follows.
 LOOK_AGAIN_S = 10.0
-#: Seconds of silence after which a follower no longer acts.
-SILENT_S = 60.0
 
 
 class TrialTrigger(BaseTrigger):

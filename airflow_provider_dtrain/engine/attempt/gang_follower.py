@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import RankExit
+from airflow_provider_dtrain.core.lifecycle.timing import STOP_MARGIN_S
 from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
 from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
 from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
-from airflow_provider_dtrain.engine.attempt.stream import STOP_MARGIN_S, HostFollower, with_rank
+from airflow_provider_dtrain.engine.attempt.stream import HostFollower, with_rank
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog
 from airflow_provider_dtrain.engine.logs.task_log import printable
 from airflow_provider_dtrain.engine.session.lease_renewer import renewer

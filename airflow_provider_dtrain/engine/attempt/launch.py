@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
+from airflow_provider_dtrain.core.lifecycle.timing import PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PREPARE_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5.0
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.engine.session.wakeup import RENEW_S, changed
+from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_RENEW_S
+from airflow_provider_dtrain.engine.session.wakeup import changed
 from airflow_provider_dtrain.engine.upkeep.held_gangs import wait_to_use
 from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 from airflow_provider_dtrain.errors import UnplaceableError
@@ -73,7 +74,7 @@ async def _until_active(rt: Runtime, *, patient: bool) -> None:
         if not patient:
             rt.hand_over()
         await rt.pause(PAUSED_LOOK_S)
-        if time.monotonic() - renewed_at > RENEW_S:
+        if time.monotonic() - renewed_at > REQUEST_RENEW_S:
             renewed_at = time.monotonic()
             # The renewal requests no slots, but shows that the task is still there.
             await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)

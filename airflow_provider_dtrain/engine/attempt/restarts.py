@@ -23,6 +23,7 @@ from airflow_provider_dtrain.core.lifecycle.after_failure import (
     platform_failures_in_a_row,
     refusals_in_a_row,
 )
+from airflow_provider_dtrain.core.lifecycle.timing import FENCE_AGAIN_S
 from airflow_provider_dtrain.core.untrusted_json import is_count
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.job import Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView
-
-#: Seconds between two attempts to fence a host that does not answer.
-FENCE_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)

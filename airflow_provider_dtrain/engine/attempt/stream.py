@@ -12,6 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.timing import (
+    RECONNECT_FIRST_S,
+    RECONNECT_MOST_S,
+    SHOWN_AFTER_S,
+    STOP_MARGIN_S,
+    SUBSCRIBE_S,
+)
 from airflow_provider_dtrain.engine.attempt.event_intake import RESTARTS_MOST, Intake
 from airflow_provider_dtrain.engine.logs.rank_log import RANK0_LOG
 from airflow_provider_dtrain.errors import (
@@ -35,15 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.5, 30.0
-#: Seconds beyond the grace period that a supervisor needs to confirm that everything is gone.
-STOP_MARGIN_S = 15.0
-LOOK_S, SUBSCRIBE_S = 1.0, 30.0
+LOOK_S = 1.0
 _RANK_EVENTS = re.compile(r"rank(\d+)\.events")
 #: Seconds that a restarted host may take to send the data of the run that its disk has kept.
 RESTARTED_READ_S = 20.0
-#: Seconds after which a silent host is marked as unreachable, and gets no new gangs.
-SHOWN_AFTER_S = 10.0
 #: Seconds after which a subscription that stays open counts as a working connection, even without data.
 STEADY_S = 3.0
 #: Number of protocol violations within this many seconds that end a host's part.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import classify, first_failure, is_aftermath
+from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView, Proof
 
-FENCE_WAIT_S = 10.0
 #: Most characters of a text about processes that a host names.
 SHOWN_CHARS = 1000
 #: Last line of the traceback of an error that the training library raises on purpose; see train/errors.py.

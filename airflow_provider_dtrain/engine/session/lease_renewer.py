@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.timing import PROGRESS_LIMIT_S
 from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 log = logging.getLogger(__name__)
-
-#: Seconds without progress after which a coroutine's lease is not renewed, and may run out.
-PROGRESS_LIMIT_S = 60.0
 
 
 @dataclass

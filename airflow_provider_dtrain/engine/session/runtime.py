@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.core.lifecycle.timing import ATTEMPT_RENEW_S, HOLD_MARGIN_S, PROVED_S
 from airflow_provider_dtrain.engine.logs.trial_logs import TrialLogs
 from airflow_provider_dtrain.engine.session.lease_renewer import Follower, renewer
 from airflow_provider_dtrain.engine.session.store_retry import patiently
@@ -33,14 +34,7 @@ T = TypeVar("T")
 
 #: Seconds between two reads of the control requests of users and of other gangs.
 WISH_CHECK_S = 2.0
-#: Seconds between two renewals of an attempt while no supervisor sends heartbeats for it.
-RENEW_S = 15.0
 CONNECT_TIMEOUT_S = 30.0
-#: Seconds for which a follower counts as alive after its watch was last known to be current. Within this time it may
-#: act without asking the store.
-PROVED_S = 60.0
-#: Seconds by which the clocks of a host and of the store may count a held lease differently.
-HOLD_MARGIN_S = 60.0
 
 
 class Killed(Exception):
@@ -195,7 +189,7 @@ class Runtime:
             while True:
                 with contextlib.suppress(DtrainError):
                     await in_thread(self.store.renew, {self.attempt_id: self.watch})
-                await asyncio.sleep(RENEW_S)
+                await asyncio.sleep(ATTEMPT_RENEW_S)
 
         task = asyncio.ensure_future(renew())
         try:

@@ -7,15 +7,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_RENEW_S
+
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
-#: Seconds between two renewals of an idle request. The queue skips a request that was silent for 60 s.
-RENEW_S = 20.0
 
-
-async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = RENEW_S) -> None:
+async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = REQUEST_RENEW_S) -> None:
     """Wait until something may have changed for a waiting request, then raise as :meth:`Runtime.check` does.
 
     One of the coroutines of this process that wait in the pool is woken to run the next scheduling pass.

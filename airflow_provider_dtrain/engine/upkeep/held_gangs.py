@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLLOWER_SILENT_S, REQUEST_RENEW_S
 from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.session.wakeup import RENEW_S
 from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 from airflow_provider_dtrain.errors import GangEndedError, StoreSetBackError, UnplaceableError
 
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-#: Seconds that the follower of a trial has to end the trial by itself when its gang ends.
-FOLLOWER_GRACE_S = 30.0
-#: Seconds of silence after which a follower no longer acts.
-FOLLOWER_SILENT_S = 60.0
 
 
 class GangTimeout(Exception):
@@ -127,7 +122,7 @@ class GangWaiter:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
-        left_s = RENEW_S if self.deadline is None else min(RENEW_S, self.deadline - time.time())
+        left_s = REQUEST_RENEW_S if self.deadline is None else min(REQUEST_RENEW_S, self.deadline - time.time())
         waiter = Waiter(self._pool, self.allocation_id, wake, self.hook.settings.pass_interval_s)
         changes = self.store.changes()
         changes.add(waiter)

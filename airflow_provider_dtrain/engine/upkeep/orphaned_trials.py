@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL_S
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.upkeep.recovery import LEASE_TTL_S, RECOVERY, runtime_of
+from airflow_provider_dtrain.engine.upkeep.recovery import RECOVERY, runtime_of
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.timing import CLAIM_S, CONNECT_S, FENCE_WAIT_S, LEASE_TTL_S
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -34,13 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two rounds of one process; the second value applies while something is left to do.
 EVERY_S, BUSY_EVERY_S = 10.0, 5.0
-#: Seconds after which a claim that is not renewed expires, and after which the work on an attempt or host times out.
-CLAIM_S, LOOK_MOST_S = 60.0, 600.0
-#: Seconds for a connection. It is short, because most hosts that recovery contacts are unreachable.
-CONNECT_S = 8.0
-#: Seconds of a follower's silence after which another process may recover its attempt. The hosts report whether the
-#: attempt is alive.
-LEASE_TTL_S = 60.0
+#: Seconds after which the work on an attempt or host times out.
+LOOK_MOST_S = 600.0
 #: Seconds after which a state that was not seen again has changed.
 FORGET_S = 2 * LOOK_MOST_S
 #: Attempts and hosts that are recovered at the same time.
@@ -320,7 +316,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
         ago = runs[name].get("unrenewed_s")
         if isinstance(ago, int | float) and ago <= LEASE_TTL_S:
             continue
-        token, wait_s = int(name.rpartition(".")[2]), teardown.FENCE_WAIT_S
+        token, wait_s = int(name.rpartition(".")[2]), FENCE_WAIT_S
         found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
         words = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_words(found)}"
         rt.log.warning(

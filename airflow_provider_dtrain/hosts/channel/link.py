@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from airflow_provider_dtrain.core.lifecycle.timing import SILENCE_S
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel import handshake
 from airflow_provider_dtrain.hosts.channel.answers import check_answer
@@ -44,8 +45,6 @@ from airflow_provider_dtrain.hosts.wire import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a channel may be silent. Hosts send a beat every 5 s.
-SILENCE_S = 30.0
 #: Number of commands that may wait for the writer before a link counts as dead.
 QUEUE_LIMIT = 10_000
 _TICK_S = 0.5

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import experiments
-
-#: A waiting request that was not renewed within this time is skipped, but keeps its place.
-SILENT_AFTER = timedelta(seconds=60)
 
 #: Columns that a new request inherits from the previous request of its trial, besides the counters.
 KEPT_BY_REQUESTS = (

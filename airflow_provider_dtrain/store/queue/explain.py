@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.core.scheduling.aging import Overdue, protected
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
@@ -27,7 +28,7 @@ from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import allocations, experiments, hosts, pools, trials
 from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, Base, reads
 from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue.accounting import SILENT_AFTER, held_s, waited_s
+from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
 
 #: Classes of the queue, best first.

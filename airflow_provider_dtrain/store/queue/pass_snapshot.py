@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
 from airflow_provider_dtrain.core.scheduling.model import (
     GangRequest,
@@ -36,11 +37,9 @@ from airflow_provider_dtrain.store.database.tables import (
     trials,
 )
 from airflow_provider_dtrain.store.held_gangs import gang_words, trial_words
-from airflow_provider_dtrain.store.queue.accounting import SILENT_AFTER, held_s, waited_s
+from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 
-#: A grant that was not taken up within this time returns to the queue.
-UNTAKEN_AFTER = timedelta(seconds=30)
 #: A request that was not renewed within this time is removed.
 FORGOTTEN_AFTER = timedelta(hours=24)
 #: A smaller change of the expected start is not written.

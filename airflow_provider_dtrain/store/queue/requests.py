@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.timing import EXCLUDED_FOR, SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
@@ -33,7 +34,6 @@ from airflow_provider_dtrain.store.database.transactions import (
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import (
     KEPT_BY_REQUESTS,
-    SILENT_AFTER,
     held_s,
     ineligible,
     paused_by,
@@ -42,7 +42,6 @@ from airflow_provider_dtrain.store.queue.accounting import (
 from airflow_provider_dtrain.store.queue.pass_snapshot import (
     FORGOTTEN_AFTER,
     SITUATION,
-    UNTAKEN_AFTER,
     decide,
     is_untidy,
     next_due,
@@ -76,8 +75,6 @@ from airflow_provider_dtrain.store.wakeup.pg_notify import granted_messages
 
 #: Most tries of a caller whose pass failed or met the passes of other processes.
 TURNS = 5
-#: An exclusion that leaves no host that could serve the trial expires after this time.
-EXCLUDED_FOR = timedelta(minutes=10)
 #: Grants that a store can have lost with its last backup: a thousand per second for 34 years.
 MOST_RAISE = 2**40
 #: Highest token that a host can raise the counter to. Supervisors accept 10**18, so most of the tokens stay free.

@@ -1,0 +1,40 @@
+"""The periods and time-outs of the protocol: each is defined once, and they fit together."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_dtrain
+from airflow_provider_dtrain.core.lifecycle import timing
+
+ROOT = Path(airflow_provider_dtrain.__file__).parent
+TIMING = Path(timing.__file__)
+#: Runs on the hosts, so it imports nothing of the package.
+SUPERVISOR = ROOT / "hosts" / "supervisor.py"
+NAMES = {name for name in vars(timing) if name.isupper()}
+
+
+def assigned(path: Path) -> set[str]:
+    nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    return {found.id for node in nodes for found in ast.walk(node) if isinstance(found, ast.Name)
+            if isinstance(found.ctx, ast.Store)}  # fmt: skip
+
+
+def test_no_module_defines_a_constant_of_the_protocol_again() -> None:
+    assert assigned(TIMING) == NAMES
+    modules = set(ROOT.rglob("*.py")) - {TIMING, SUPERVISOR}
+    assert {path.name: found for path in modules if (found := assigned(path) & NAMES)} == {}
+
+
+@pytest.mark.parametrize("renewals_s", [timing.ATTEMPT_RENEW_S, timing.REQUEST_RENEW_S, timing.RECONNECT_MOST_S])
+def test_a_lease_survives_a_lost_renewal(renewals_s: float) -> None:
+    assert 2 * renewals_s <= timing.LEASE_TTL_S
+
+
+def test_every_part_of_the_control_side_counts_the_same_lease() -> None:
+    leases = {timing.PROVED_S, timing.SILENT_S, timing.FOLLOWER_SILENT_S, timing.LEASE_TTL.total_seconds(),
+              timing.SILENT_AFTER.total_seconds()}  # fmt: skip
+    assert leases == {timing.LEASE_TTL_S}
