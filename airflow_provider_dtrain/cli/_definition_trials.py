@@ -6,6 +6,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_provider_dtrain.cli import _arguments as a
 from airflow_provider_dtrain.cli._arguments import action
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 
 _LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.count, default=50, metavar="N")
 
@@ -78,7 +79,7 @@ def trial(group: str) -> GroupCommand:
     of = Arg(("--experiment",), help="Only trials of this experiment (id)", type=a.count, metavar="EXPERIMENT")
     state = Arg(
         ("--state",), help="Only trials in this state",
-        choices=("queued", "running", "paused", "completed", "stopped", "errored", "killed"),
+        choices=(*TRIAL_LIVE, *TRIAL_ENDED),
     )  # fmt: skip
     return GroupCommand(
         name=group,

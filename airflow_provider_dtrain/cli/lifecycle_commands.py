@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command, confirm, hint, note, user
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.searches import ExperimentView
-
-_LIVE = ("queued", "running", "paused")
 
 
 @command
@@ -84,7 +83,7 @@ def stop_trial(args: Namespace) -> None:
 
     hook = _hook()
     trial = hook.store.trial(args.trial_id)
-    if trial.state not in _LIVE:
+    if trial.state not in TRIAL_LIVE:
         note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
         return
     if not _agreed(args, f"Stop trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?"):
@@ -111,7 +110,7 @@ def _hook() -> DtrainHook:
 
 
 def _is_over(view: ExperimentView) -> bool:
-    live = sum(view.trials.get(state, 0) for state in _LIVE)
+    live = sum(view.trials.get(state, 0) for state in TRIAL_LIVE)
     if view.state != "running" and not live:
         note(f"Experiment {view.experiment_id} has ended already: {view.state}.")
         return True
@@ -136,7 +135,7 @@ def _trials(number: int) -> str:
 
 def _instead_of_the_dead(hook: DtrainHook, experiment_id: int, act: Callable[[DtrainHook, int], bool]) -> None:
     """Act in place of followers that are gone."""
-    live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state in _LIVE]
+    live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state in TRIAL_LIVE]
     done = [one.trial_id for one in live if act(hook, one.trial_id)]
     if done:
         note(f"Done by this command, because the processes that followed them are gone: trials {done}.")

@@ -26,6 +26,7 @@ from airflow_provider_dtrain.cli._output import (
     user,
 )
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.errors import ConflictError
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricRow, RankView, TaskView, TrialView
     from airflow_provider_dtrain.store.store import Store
-
-ENDED = ("completed", "stopped", "errored", "killed")
 
 
 @command
@@ -149,7 +148,7 @@ def kill(args: Namespace) -> None:
 
     store = _store()
     trial = store.trial(args.trial_id)
-    if trial.state in ENDED:
+    if trial.state in TRIAL_ENDED:
         note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
         return
     if not confirm(f"Kill trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?", yes=args.yes):
@@ -231,7 +230,7 @@ def set_trial(args: Namespace) -> None:
         raise UsageError("Nothing to set. Give --priority.")
     store = _store()
     trial = store.trial(args.trial_id)
-    if trial.state in ENDED:
+    if trial.state in TRIAL_ENDED:
         raise ConflictError(f"Trial {trial.trial_id} has ended ({trial.state}), so its priority cannot be changed.")
     store.set_priority(trial.trial_id, args.priority, user())
     show_one(args, {"trial": trial.trial_id, "priority": args.priority})

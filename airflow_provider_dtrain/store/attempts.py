@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
@@ -23,8 +24,6 @@ from airflow_provider_dtrain.store.records.trials import AttemptView, EndState, 
 from airflow_provider_dtrain.store.views import attempt_views
 
 HANDED_OVER = "handed over"
-#: States of an attempt whose ranks may run.
-FOLLOWED_STATES = ("starting", "running", "stopping")
 
 
 class Attempts(Queue):
@@ -65,7 +64,7 @@ class Attempts(Queue):
         if not watches:
             return set()
         pairs = sa.tuple_(attempts.c.id, attempts.c.watch).in_(list(watches.items()))
-        where = (pairs, attempts.c.state.in_(FOLLOWED_STATES))
+        where = (pairs, attempts.c.state.in_(ACTIVE))
         # Locked in one order, so that two followers of the same attempts cannot deadlock.
         current = set(conn.scalars(sa.select(attempts.c.id).where(*where).order_by(attempts.c.id).with_for_update()))
         if current:
@@ -76,7 +75,7 @@ class Attempts(Queue):
     def stale(self, conn: Connection, older_than_s: float) -> list[AttemptView]:
         """Return attempts that hold slots and whose lease was not renewed for ``older_than_s`` seconds."""
         before = self._now() - timedelta(seconds=older_than_s)
-        live = attempts.c.state.in_(FOLLOWED_STATES)
+        live = attempts.c.state.in_(ACTIVE)
         return attempt_views(conn, sa.and_(live, attempts.c.renewed_at < before))
 
     @reads
@@ -249,7 +248,7 @@ class Attempts(Queue):
         trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
         newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
         # A trial that Airflow killed continues if Airflow runs the task again; a trial that a user killed does not.
-        is_over = trial.state in {"completed", "stopped"} or (trial.state == "killed" and trial.kill_requested_by)
+        is_over = trial.state in TRIAL_SUCCEEDED or (trial.state == "killed" and trial.kill_requested_by)
         if is_over or attempt.number != newest:
             raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: it gets no next attempt.")
         now = self._now()

@@ -7,13 +7,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, searches, trials
 from airflow_provider_dtrain.store.database.transactions import reads, writes
 from airflow_provider_dtrain.store.queue.control_requests import Wishing
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView, ExperimentWish
 
-_LIVE = ("queued", "running", "paused")
 _NEWEST = (
     sa.select(sa.func.max(searches.c.generation))
     .where(searches.c.experiment_id == experiments.c.id)
@@ -120,7 +120,7 @@ class Experiments(Wishing):
         uses_gang = sa.select(attempts.c.id).where(
             attempts.c.trial_id == trials.c.id, attempts.c.ended_at.is_(None), held
         )
-        where = (trials.c.experiment_id == experiment_id, trials.c.state.in_(_LIVE), sa.not_(uses_gang.exists()))
+        where = (trials.c.experiment_id == experiment_id, trials.c.state.in_(TRIAL_LIVE), sa.not_(uses_gang.exists()))
         query = sa.select(trials.c.id).where(*where, trials.c.pause_requested_at.is_(None)).order_by(trials.c.id)
         found = list(conn.scalars(query))
         for trial_id in found:
@@ -140,7 +140,9 @@ class Experiments(Wishing):
         if row.wish == "pause":
             self._set_wish(conn, experiment_id, None, by)
         of = (trials.c.experiment_id == experiment_id, trials.c.pause_requested_at.is_not(None))
-        found = list(conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(_LIVE)).order_by(trials.c.id)))
+        found = list(
+            conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(TRIAL_LIVE)).order_by(trials.c.id))
+        )
         if row.state != "running" and not found:
             raise ConflictError(f"Experiment {experiment_id} is {row.state}: there is nothing to activate.")
         return sum(self._activate(conn, trial_id, by) for trial_id in found)
@@ -155,9 +157,9 @@ class Experiments(Wishing):
     def _ask(self, conn: Connection, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str) -> int:
         at, who = f"{wish}_requested_at", f"{wish}_requested_by"
         # Airflow may retry an errored trial, which must then end at once.
-        asked = (of_trials, trials.c.state.in_((*_LIVE, "errored")), trials.c[at].is_(None))
+        asked = (of_trials, trials.c.state.in_((*TRIAL_LIVE, "errored")), trials.c[at].is_(None))
         conn.execute(trials.update().where(*asked).values({at: self._now(), who: by}))
-        live = (of_trials, trials.c.state.in_(_LIVE))
+        live = (of_trials, trials.c.state.in_(TRIAL_LIVE))
         return int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*live)) or 0)
 
     def _set_wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish | None, by: str) -> None:

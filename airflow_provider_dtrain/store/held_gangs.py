@@ -13,9 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.errors import ConflictError, GangEndedError, StaleWatchError
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, gangs, trials
-from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, bump
+from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.queue.slot_release import Holding, held_rows
 from airflow_provider_dtrain.store.records.trials import Proof
 
@@ -143,7 +144,7 @@ class Held(Holding):
         :param forgotten: time without a renewal after which the task of a request is considered gone
         """
         idle = sa.and_(
-            allocations.c.state.in_(LIVE_ALLOCATION),
+            allocations.c.state.in_(ALLOCATION_LIVE),
             gangs.c.attempt_id.is_(None),
             sa.or_(gangs.c.held_until <= now, gangs.c.ended_because.is_not(None)),
         )

@@ -10,10 +10,11 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.scheduling.model import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, hosts, pools
-from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, Base, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Base, bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.records.trials import Pool
 
 
@@ -86,7 +87,7 @@ class Pools(Base):
         """
         lock_pool(conn, name)
         members = sorted(conn.scalars(sa.select(hosts.c.name).where(hosts.c.pool == name)))
-        live = (allocations.c.pool == name, allocations.c.state.in_(LIVE_ALLOCATION))
+        live = (allocations.c.pool == name, allocations.c.state.in_(ALLOCATION_LIVE))
         waiting = conn.scalar(sa.select(sa.func.count()).select_from(allocations).where(*live))
         if members or waiting:
             raise ConflictError(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL, PROBED_AFTER
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts
 from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
@@ -34,7 +35,7 @@ class Recovering(Base):
         """
         now = self._now()
         not_heard = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
-        silent = sa.and_(attempts.c.state.in_(("starting", "running", "stopping")), not_heard)
+        silent = sa.and_(attempts.c.state.in_(ACTIVE), not_heard)
         unreleased = sa.and_(allocations.c.state == "expired", last_users())
         query = (
             sa.select(attempts.c.id)

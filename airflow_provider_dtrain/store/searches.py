@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
@@ -26,8 +27,6 @@ from airflow_provider_dtrain.store.records.trials import TrialKey, TrialView
 from airflow_provider_dtrain.store.rungs import enter_anew
 from airflow_provider_dtrain.store.views import key_of, trial_views
 
-#: States of trials that count as a success of their search.
-SUCCESSES = ("completed", "stopped")
 _COUNTED = sa.select(trials.c.state, sa.func.count().label("all")).group_by(trials.c.state)
 _NOTHING_STARTED = {"error": "UserError", "kind": "user", "message": "No trial of the experiment was started."}
 
@@ -153,7 +152,7 @@ class Searches(Ending):
         if smaller is None:
             raise _no_search(search_id)
         best = trials.c.best_metric.asc() if smaller else trials.c.best_metric.desc()
-        where = (trials.c.search_id == search_id, trials.c.cleared_at.is_(None), trials.c.state.in_(SUCCESSES))
+        where = (trials.c.search_id == search_id, trials.c.cleared_at.is_(None), trials.c.state.in_(TRIAL_SUCCEEDED))
         query = sa.select(trials.c.id).where(*where, trials.c.best_metric.is_not(None))
         found = conn.scalar(query.order_by(best, trials.c.number, trials.c.id).limit(1))
         return None if found is None else trial_views(conn, trials.c.id == found)[0]
@@ -177,7 +176,7 @@ class Searches(Ending):
             )
             .where(experiments.c.name == name, searches.c.id != before_search_id, searches.c.ended_at.is_not(None))
             .where(searches.c.metric == metric, searches.c.smaller_is_better == smaller_is_better)
-            .where(trials.c.cleared_at.is_(None), trials.c.state.in_(SUCCESSES))
+            .where(trials.c.cleared_at.is_(None), trials.c.state.in_(TRIAL_SUCCEEDED))
         )
         found = conn.scalar(query)
         return None if found is None else float(found)

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
@@ -170,7 +171,7 @@ def heard_at(state: str | None, followed_at: datetime | None, asked_at: datetime
     """
     if state == "waiting":
         return asked_at if followed_at is None else max(asked_at, followed_at)
-    return followed_at if state in {"starting", "running", "stopping"} else None
+    return followed_at if state in ACTIVE else None
 
 
 def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: datetime, row: Row[Any]) -> str:
@@ -185,7 +186,7 @@ def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: d
     query = (
         sa.select(allocations.c.trial_id, sa.func.max(attempts.c.renewed_at).label("heard_at"))
         .join(attempts, attempts.c.allocation_id == allocations.c.id)
-        .where(allocations.c.pool == row.pool, allocations.c.state.in_(("starting", "running", "stopping")))
+        .where(allocations.c.pool == row.pool, allocations.c.state.in_(ACTIVE))
         .where(allocations.c.preempted_at.is_not(None), allocations.c.trial_id.is_not(None))
         .where(allocations.c.preempted_for == allocation_id)
         .group_by(allocations.c.trial_id)

@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 
+from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.states import (
     HOLDING,
     TRANSITIONS,
@@ -163,3 +164,12 @@ def test_a_gang_that_ended_well_has_no_failure():
 )
 def test_a_failure_is_classified(leaving, kind):
     assert classify(leaving) == kind
+
+
+def test_the_named_sets_of_states_divide_the_tables() -> None:
+    trials, attempts, allocations = (set(states.TRANSITIONS[kind]) for kind in ("trial", "attempt", "allocation"))
+    assert sorted((*states.TRIAL_LIVE, *states.TRIAL_ENDED)) == sorted(trials)
+    assert set(states.TRIAL_SUCCEEDED) == set(states.TRIAL_ENDED) - {"errored", "killed"}
+    assert set(states.ACTIVE) < attempts & allocations
+    assert set(states.STARTED) == set(states.ACTIVE) - {"starting"}
+    assert set(states.ALLOCATION_LIVE) == allocations - {"expired", "released"}

@@ -67,6 +67,19 @@ TRANSITIONS: Mapping[str, Mapping[str, frozenset[str]]] = {
     for kind, table in {"host": _HOST, "allocation": _ALLOCATION, "trial": _TRIAL, "attempt": _ATTEMPT}.items()
 }
 
+# Named sets are tuples, because some are parameters of SQL statements and choices of commands.
+#: A trial that may still run, now or after a user activates it.
+TRIAL_LIVE = ("queued", "running", "paused")
+#: A trial without further ranks, unless Airflow retries its task.
+TRIAL_ENDED = ("completed", "stopped", "errored", "killed")
+#: A trial whose metric is a result. A trial that the searcher or a user stopped has one, too.
+TRIAL_SUCCEEDED = ("completed", "stopped")
+#: An attempt or an allocation whose ranks may run on hosts, so a follower has to renew its lease.
+ACTIVE = ("starting", "running", "stopping")
+#: An attempt whose ranks were started.
+STARTED = ("running", "stopping")
+#: An allocation that is in the queue or has a follower. An expired one has neither.
+ALLOCATION_LIVE = ("waiting", "granted", *ACTIVE)
 #: States in which an allocation holds its slots. An expired one holds them until its hosts have answered.
 HOLDING: frozenset[str] = frozenset({"granted", "starting", "running", "stopping", "expired"})
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
+from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_metric, failure_of
@@ -195,7 +196,7 @@ class AttemptRunner(Restarting):
 
     async def _advance(self, view: AttemptView) -> Outcome | None:
         try:
-            await self.rt.check(runs=view.state in ("running", "stopping"))
+            await self.rt.check(runs=view.state in STARTED)
             if view.state in ("waiting", "starting"):
                 outcome = await self._ended_by_searcher(view)
                 if outcome is not None:

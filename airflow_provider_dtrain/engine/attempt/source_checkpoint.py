@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind, url_problem
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 FIELD = "searcher.source_checkpoint"
 METADATA = "metadata.json"
-#: States of a trial that writes no further checkpoints.
-TRIAL_ENDED = ("completed", "stopped", "errored", "killed")
 _TRIAL = re.compile(r"trial:(\d{1,18})(?::(best|latest|\d{1,18}))?", re.ASCII)
 _FORMS = (
     "must be trial:ID, trial:ID:best, trial:ID:latest, trial:ID:STEP, or the absolute path or URL of a checkpoint, as "

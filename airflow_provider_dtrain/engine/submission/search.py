@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 _SEED: Final = "reproducibility.experiment_seed"
-#: States of a trial that count as a result.
-GOOD: Final = ("completed", "stopped")
-LIVE: Final = ("queued", "running", "paused")
 
 
 def plan_search(
@@ -193,7 +191,7 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     if missing > 0:
         counts["not started"] = missing
     end = store.end_search(search_id)
-    if end.state == "killed" or not any(states[state] for state in GOOD):
+    if end.state == "killed" or not any(states[state] for state in TRIAL_SUCCEEDED):
         raise SearchFailedError(_why(search, counts, end.failure, end.failed_trial_id))
     best = _best(store, search)
     before = store.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
@@ -219,7 +217,7 @@ def _beats(metric: float | None, before: float | None, smaller_is_better: bool) 
 
 def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, Any] | None, failed: int | None) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    if failure is not None and failed is None and any(counts.get(state) for state in GOOD):
+    if failure is not None and failed is None and any(counts.get(state) for state in TRIAL_SUCCEEDED):
         return (
             f"{failure.get('message')} Trials of '{search.experiment}': {states}. Clear its killed trials to continue, "
             f"or show its results: airflow dtrain experiments describe {search.experiment_id}"
@@ -227,7 +225,7 @@ def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, An
     words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
     if failure is not None and failed is not None:
         return f"{words} The first trial that failed is {failed}: {failure.get('message')}"
-    if any(counts.get(state) for state in LIVE):
+    if any(counts.get(state) for state in TRIAL_LIVE):
         return f"{words} This task must run after the trials: trials >> best."
     return f"{words} See the logs of the trial tasks."
 
@@ -236,7 +234,7 @@ def _best(store: Store, search: SearchView) -> TrialView:
     """Return the trial with the best metric, or the only trial of a search without a metric."""
     if (best := store.best_trial(search.search_id)) is not None:
         return best
-    rows = [row for row in store.history(search.search_id) if row.state in GOOD]
+    rows = [row for row in store.history(search.search_id) if row.state in TRIAL_SUCCEEDED]
     if search.metric is None:
         return store.trial(rows[0].trial_id)
     reported = {

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 PARALLEL_HOSTS = 16
 CALL_TIMEOUT_S = 30.0
-LIVE = ("starting", "running", "stopping")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for task in hook.store.tasks():
         # A gang that is held between two tasks has no run.
-        if task.state not in (*LIVE, "expired") or not task.attempt_id:
+        if task.state not in (*ACTIVE, "expired") or not task.attempt_id:
             continue
         view = hook.store.attempt(task.attempt_id)
         for host in view.held_hosts if view.run else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL_S
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.upkeep.recovery import RECOVERY, runtime_of
@@ -48,7 +49,7 @@ async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause
     view = await in_thread(store.attempt, attempt_id)
     if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) < LEASE_TTL_S:
         return False
-    runs = view.state in ("running", "stopping")
+    runs = view.state in STARTED
     if wish == "pause" and not runs:
         return False
     watch = await in_thread(store.watch, attempt_id, watcher=RECOVERY)

@@ -35,8 +35,6 @@ S = TypeVar("S", bound="Base")
 RETRIED = frozenset({"40001", "40P01", "23505"})
 TRIES = 5
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-UNFINISHED = ("waiting", "starting", "running", "stopping")
-LIVE_ALLOCATION = ("waiting", "granted", "starting", "running", "stopping")
 
 
 class Base:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
-from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
 from airflow_provider_dtrain.store.queue.transitions import Ending
 from airflow_provider_dtrain.store.records.queue import Wishes
@@ -189,7 +189,7 @@ class Wishing(Ending):
         :raises UserError: the priority is out of range
         """
         _check_priority(priority)
-        own = (allocations.c.id == allocation_id, allocations.c.state.in_(LIVE_ALLOCATION))
+        own = (allocations.c.id == allocation_id, allocations.c.state.in_(states.ALLOCATION_LIVE))
         pool = conn.scalar(sa.select(allocations.c.pool).where(*own))
         if pool is not None:
             lock_pool(conn, pool)
@@ -203,13 +203,13 @@ class Wishing(Ending):
         _check_priority(priority)
         self._bump_pools(conn, of_trials)
         own = sa.select(trials.c.id).where(of_trials)
-        where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(LIVE_ALLOCATION))
+        where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(states.ALLOCATION_LIVE))
         conn.execute(allocations.update().where(*where).values(priority=priority))
 
     def _bump_pools(self, conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
         """Lock the pools in which these trials wait or run, and make their next passes due."""
         query = sa.select(allocations.c.pool).join(trials, trials.c.id == allocations.c.trial_id)
-        for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(LIVE_ALLOCATION))))):
+        for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(states.ALLOCATION_LIVE))))):
             lock_pool(conn, pool)
             bump(conn, pool)
 

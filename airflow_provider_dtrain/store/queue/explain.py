@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.core.scheduling.aging import Overdue, protected
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
@@ -26,7 +27,7 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import allocations, experiments, hosts, pools, trials
-from airflow_provider_dtrain.store.database.transactions import LIVE_ALLOCATION, Base, reads
+from airflow_provider_dtrain.store.database.transactions import Base, reads
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
@@ -107,7 +108,7 @@ class Explaining(Base):
         options = PoolOptions() if pool is None else options_of(pool)
         if is_overdue(waited_s(row, row.granted_at or now), options):
             of = (allocations.c.pool == row.pool, allocations.c.priority == row.priority)
-            live = allocations.c.state.in_(LIVE_ALLOCATION)
+            live = allocations.c.state.in_(ALLOCATION_LIVE)
             same = conn.execute(sa.select(allocations).where(*of, live).order_by(allocations.c.sequence)).all()
             overdue = [
                 Overdue(one.sequence, str(one.id), one.slots)

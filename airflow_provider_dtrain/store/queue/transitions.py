@@ -102,7 +102,7 @@ class Ending(Held):
         if row.state in {"waiting", "granted"}:
             self._release_host(conn, row.id, None, "untaken")
             bump(conn, row.pool)
-        elif row.state in {"starting", "running", "stopping"}:
+        elif row.state in states.ACTIVE:
             self._move_allocation(conn, row.id, row.state, "expired")
 
     def _ungrant(self, conn: Connection, row: Row[Any], reason: str) -> Row[Any]:
@@ -152,7 +152,7 @@ class Ending(Held):
         counts, planned = {row.state: row.all for row in rows}, sum(row.planned for row in rows)
         state = experiment_end(counts, of.wish)
         is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
-        if state is None or is_open or any(row.state in {"queued", "running", "paused"} for row in rows):
+        if state is None or is_open or any(row.state in states.TRIAL_LIVE for row in rows):
             return
         statements.update(conn, experiments, of.id, state=state, ended_at=self._now())
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.scheduling.model import AllocationState
 from airflow_provider_dtrain.store.records.trials import OnUnplaceable, TrialKey
 
@@ -61,4 +62,4 @@ class GangView:
     @property
     def is_usable(self) -> bool:
         """True when a task may use it now."""
-        return self.ended_because is None and self.state in {"starting", "running", "stopping"}
+        return self.ended_because is None and self.state in ACTIVE
