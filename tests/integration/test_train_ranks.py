@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_train_events import lines_of
+from tests.support.event_lines import lines_of
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -230,7 +230,7 @@ def test_while_rank_0_waits_its_page_says_so_and_a_pause_ends_the_wait(tmp_path)
 TRIAL = """
     import os, time
     from airflow_provider_dtrain.train.trial.run import train
-    from tests.unit.small_trial import Small
+    from tests.support.small_trial import Small
 
     class Slow(Small):
         samples = 64

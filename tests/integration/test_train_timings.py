@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.test_train_ranks import run_ranks, script
-from tests.unit.test_train_events import lines_of
+from tests.support.event_lines import lines_of
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

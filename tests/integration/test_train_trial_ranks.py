@@ -19,7 +19,7 @@ import os
 sys.path.insert(0, {str(ROOT)!r})
 from airflow_provider_dtrain.train import pytorch
 from airflow_provider_dtrain.train.trial.run import evaluate, train
-from tests.unit.small_trial import Small, digest
+from tests.support.small_trial import Small, digest
 """
 
 

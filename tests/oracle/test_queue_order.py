@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
-from tests.oracle.naive_queue import NaiveQueue
-from tests.oracle.situations import Situation, situations
+from tests.support.naive_queue import NaiveQueue
+from tests.support.situations import Situation, situations
 
 #: Few hosts of one size, so that gangs often need hosts of unequal sizes.
 MIXED = {"sizes": (4, 2, 2, 1), "most_hosts": 6, "unequal": (False, True)}

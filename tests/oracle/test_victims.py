@@ -11,7 +11,7 @@ from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.core.scheduling.preemption import cheapest_cover
-from tests.oracle.situations import situations
+from tests.support.situations import situations
 
 HOUR = 3600.0
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
-from tests.oracle.naive_queue import NaiveQueue
-from tests.oracle.situations import HOUR, Situation, situations
+from tests.support.naive_queue import NaiveQueue
+from tests.support.situations import HOUR, Situation, situations
 
 ANY = situations(sizes=(4, 4, 2))
 FEW = settings(max_examples=80, deadline=None)

@@ -13,8 +13,7 @@ import pytest
 from airflow_provider_dtrain.engine.copies.checkpoints import fetch_copy
 from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.hosts.channel import transfer
-from tests.unit.test_supervisor_archives import member
-from tests.unit.test_unpacking import archive
+from tests.support.archives import archive, member
 
 CONTENT = bytes(1_000_000)
 

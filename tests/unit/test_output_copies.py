@@ -24,8 +24,7 @@ from airflow_provider_dtrain.engine.copies.output_generations import (
 )
 from airflow_provider_dtrain.engine.copies.outputs import last_words
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
-from tests.unit.test_supervisor_archives import member
-from tests.unit.test_unpacking import archive
+from tests.support.archives import archive, member
 
 LIMIT = 10_000
 

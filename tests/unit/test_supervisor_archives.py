@@ -12,14 +12,7 @@ import pytest
 from airflow_provider_dtrain.supervisor.archives import unpack, unpack_archive
 from airflow_provider_dtrain.supervisor.files import below
 from airflow_provider_dtrain.supervisor.refusal import Refused
-
-
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
-) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, len(content)
-    return info, content
+from tests.support.archives import member
 
 
 def tar(*members: tuple[tarfile.TarInfo, bytes]) -> tarfile.TarFile:

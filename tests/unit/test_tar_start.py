@@ -9,8 +9,7 @@ import pytest
 
 from airflow_provider_dtrain.hosts.channel import transfer
 from airflow_provider_dtrain.hosts.transport.base import Channel
-from tests.unit.test_supervisor_archives import member
-from tests.unit.test_unpacking import archive
+from tests.support.archives import archive, member
 
 
 def incoming(data: bytes, piece: int) -> transfer.Incoming:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 
 import pytest
@@ -11,16 +10,7 @@ from airflow_provider_dtrain.core.event_log import Source, read_lines
 from airflow_provider_dtrain.train.errors import LimitError
 from airflow_provider_dtrain.train.reports import events as train_events
 from airflow_provider_dtrain.train.reports.events import LINE_LIMIT_BYTES, EventWriter, encode_event
-
-
-def lines_of(path):
-    """Return the events of the lines whose checksum fits."""
-    events = []
-    for line in path.read_bytes().splitlines():
-        checksum, _, body = line.partition(b" ")
-        if checksum == b"%08x" % zlib.crc32(body):
-            events.append(json.loads(body))
-    return events
+from tests.support.event_lines import lines_of
 
 
 def test_a_line_is_checksum_blank_json_newline():

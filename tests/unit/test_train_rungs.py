@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.search.rungs import FILE, Rungs
 from airflow_provider_dtrain.train.search.stop_criteria import Goal
-from tests.unit.test_train_events import lines_of
+from tests.support.event_lines import lines_of
 
 
 def rungs(folder: Path, units: Any = (1, 1, 4), *, timeout_s: float = 0.0) -> Rungs:

@@ -11,7 +11,7 @@ import pytest
 import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.reports import failure
-from tests.unit.test_train_events import lines_of
+from tests.support.event_lines import lines_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa:
 from airflow_provider_dtrain.train.trial.dataloader import Shares  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained, validated  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
-from tests.unit.small_trial import Kept, Small, digest  # noqa: E402
+from tests.support.small_trial import Kept, Small, digest  # noqa: E402
 
 
 class Endless(td.Sampler):

@@ -11,7 +11,7 @@ from airflow_provider_dtrain.train.reports import timings as timings_module
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.samples import MOST_VALUES, SampleFile
 from airflow_provider_dtrain.train.reports.timings import Timings, open_timings
-from tests.unit.test_train_events import lines_of
+from tests.support.event_lines import lines_of
 
 
 @pytest.fixture

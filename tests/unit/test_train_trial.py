@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
-from tests.unit.small_trial import HPARAMS, Kept, Small, digest  # noqa: E402
+from tests.support.small_trial import HPARAMS, Kept, Small, digest  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

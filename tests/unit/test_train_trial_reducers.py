@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
-from tests.unit.small_trial import Kept, Small  # noqa: E402
+from tests.support.small_trial import Kept, Small  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -15,16 +15,7 @@ from airflow_provider_dtrain.hosts.channel.archive_reader import (
     tree_bytes,
     unpack_plain,
 )
-from tests.unit.test_supervisor_archives import member
-
-
-def archive(*members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMAT) -> io.BytesIO:
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w", format=form) as tar:
-        for info, content in members:
-            tar.addfile(info, io.BytesIO(content))
-    target.seek(0)
-    return target
+from tests.support.archives import archive, member
 
 
 def unpack(source: io.BytesIO, folder: Path, *, limit_bytes: int = 1000, limit_files: int = 10):
