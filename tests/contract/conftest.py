@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.gang_world import use, world  # noqa: F401 - fixtures
-from tests.contract.store_world import Clock, Server, server_programs
-from tests.contract.supervisor_host import account, contained, host, one_host  # noqa: F401 - fixtures
+from tests.support.store_world import Clock, Server, server_programs
+from tests.support.supervisor_host import account, contained, host, one_host  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

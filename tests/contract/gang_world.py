@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from tests.contract.store_world import host
+from tests.support.store_world import host
 
 HOLD_S = 900.0
 BAD = {"error": "RankFailedError", "kind": "user", "message": "it failed"}

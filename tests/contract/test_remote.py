@@ -30,21 +30,12 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.hosts.channel import link as link_module
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.channel.window import WINDOW_BYTES
-from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
 from tests.netns.transport import ssh_to
-from tests.support.supervisors import program
+from tests.support.peer_link import PEER, answer, connect, frame
 
 pytest_plugins = ["tests.netns.plugin"]
-
-PEER = (Path(__file__).parent.parent / "support" / "peer.py").read_bytes()
-
-
-def connect(transport: Transport, **options: Any) -> HostLink:
-    archive = program(options.pop("source", PEER))
-    settings = {"remote_dir": "~/.dtrain", "state_dir": None, "python": sys.executable, "archive": archive, **options}
-    return HostLink.connect(transport, **settings)
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns)])
@@ -53,14 +44,6 @@ def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HostLink]:
     made = connect(LocalTransport(home=tmp_path) if local else ssh_to(request.getfixturevalue("hosts").host(0)))
     yield made
     made.close()
-
-
-def answer(link: HostLink, cmd: str, **args: Any) -> dict[str, Any]:
-    return link.call(cmd, timeout_s=20, **args).result(timeout=30)
-
-
-def frame(queue: Queue[Frame]) -> Frame:
-    return queue.get(timeout=20)
 
 
 def test_the_peer_is_installed_once_and_greets(link: HostLink) -> None:

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from airflow_provider_dtrain.store.store import Store
 from tests.contract.gang_world import BAD, HOLD_S, ask, begin, end, held, hold
-from tests.contract.store_world import Clock
+from tests.support.store_world import Clock
 
 
 def test_a_gang_is_granted_by_the_queue_and_held_for_later_tasks(world: Store, clock: Clock) -> None:

@@ -17,8 +17,8 @@ from airflow_provider_dtrain.store.database.connections import create_sqlite_fil
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
 from tests.contract.rows_0001 import ROWS, STORE_ID, at, contents, fill, reflected
-from tests.contract.search_world import Search
-from tests.contract.store_world import host
+from tests.support.search_world import Search
+from tests.support.store_world import host
 
 
 @pytest.fixture

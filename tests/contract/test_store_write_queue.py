@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_dtrain.store.database import write_queue
 from airflow_provider_dtrain.store.database.write_queue import FileQueue, ThreadQueue
 from airflow_provider_dtrain.store.store import Store
-from tests.contract.store_world import until
+from tests.support.store_world import until
 
 DEADLINE_S = 60.0
 #: Takes a turn, prints that it has it, and keeps it until its input ends.

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start, until
+from tests.support.supervisor_host import Channel, Host, Refusal, make_plan, start, until
 
 NONCE = "0123456789abcdef"
 

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.supervisor.host import mount_of
 from airflow_provider_dtrain.supervisor.limits import TOMBSTONE_DAYS
 from airflow_provider_dtrain.supervisor.locks import is_locked
 from airflow_provider_dtrain.supervisor.probe import kills_user_processes
-from tests.contract.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start, until
+from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start, until
 
 OLD_S = 30 * 86400
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
+from tests.support.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
 
 RUN = "t1.1.7"
 

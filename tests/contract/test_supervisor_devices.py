@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
 from tests.support.accounts import uids
 from tests.support.nvml import library
+from tests.support.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
 
 __all__ = ["library"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.supervisor_host import (
+from tests.support.supervisor_host import (
     DETACHED,
     SLEEP,
     Host,

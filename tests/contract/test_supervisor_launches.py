@@ -13,7 +13,7 @@ from airflow_provider_dtrain.supervisor.cgroup import Cgroup
 from airflow_provider_dtrain.supervisor.files import user_name
 from airflow_provider_dtrain.supervisor.layout import Layout
 from airflow_provider_dtrain.supervisor.locks import is_locked, take_lock
-from tests.contract.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
+from tests.support.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
 
 RUN = "0123abcd-t1.1.7"
 

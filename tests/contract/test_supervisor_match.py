@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_dtrain.supervisor.limits import CHUNK, MATCH_LINE, MATCH_WALL_S
 from airflow_provider_dtrain.supervisor.log_search import log_lines, without_edges
-from tests.contract.supervisor_host import Channel, Host, Refusal, make_plan, start
+from tests.support.supervisor_host import Channel, Host, Refusal, make_plan, start
 
 RUN = "t1.1.7"
 #: Rank 1 prints the pattern early, and both ranks print more than any tail holds.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start
 from tests.support.power_cut import Disk, Recorder
+from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start
 
 RUN = "t1.1.7"
 

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.supervisor.limits import PAGE_BYTES, STANDS_S
 from airflow_provider_dtrain.supervisor.processes import boottime
 from airflow_provider_dtrain.supervisor.progress import read_page
 from airflow_provider_dtrain.train.process import heartbeat
-from tests.contract.supervisor_host import SLEEP, Channel, Host, make_plan, start
+from tests.support.supervisor_host import SLEEP, Channel, Host, make_plan, start
 
 LIBRARY = str(Path(heartbeat.__file__).parents[3])
 #: A rank without torch that only writes the library's page: it takes steps until a file ``hold`` exists.

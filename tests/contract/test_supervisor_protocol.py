@@ -19,7 +19,7 @@ from airflow_provider_dtrain.supervisor import leftovers as leftovers_module
 from airflow_provider_dtrain.supervisor.fencing import fence
 from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
 from airflow_provider_dtrain.supervisor.processes import boottime, send_signal
-from tests.contract.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
+from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
 
 
 def stop_process(pid: int) -> None:

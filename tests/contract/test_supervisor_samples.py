@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_dtrain.core.event_log import read_samples
 from airflow_provider_dtrain.supervisor.sampler import Sampler
-from tests.contract.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
 from tests.support.nvml import library
+from tests.support.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
 
 __all__ = ["library"]
 

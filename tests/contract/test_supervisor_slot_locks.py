@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.supervisor_host import SLEEP, Host, Refusal, is_alive, make_plan, start, until
 from tests.support.accounts import uids
+from tests.support.supervisor_host import SLEEP, Host, Refusal, is_alive, make_plan, start, until
 
 FIRST, SECOND = uids()
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.supervisor_host import (
+from tests.netns import NamespaceHosts
+from tests.support.supervisor_host import (
     SLEEP,
     Channel,
     Host,
@@ -24,7 +25,6 @@ from tests.contract.supervisor_host import (
     start,
     until,
 )
-from tests.netns import NamespaceHosts
 from tests.support.supervisors import unpack_supervisor
 
 pytest_plugins = ["tests.netns.plugin"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,14 +15,12 @@ import pytest
 from airflow_provider_dtrain.errors import (
     HostUnreachableError,
 )
-from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
+from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from tests.netns.transport import ssh_to
+from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
 
 pytest_plugins = ["tests.netns.plugin"]
-
-PYTHON = sys.executable
-ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns)])
@@ -35,31 +32,6 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
         made = ssh_to(request.getfixturevalue("hosts").host(0))
     yield made
     made.close()
-
-
-def drain(channel: Channel, timeout_s: float = 20.0) -> bytes:
-    output, deadline = b"", time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        chunk = channel.receive(timeout_s=1.0)
-        if chunk == b"":
-            return output
-        output += chunk or b""
-    raise AssertionError(f"no end of output, so far {output!r}")
-
-
-def line_of(channel: Channel) -> bytes:
-    output, deadline = b"", time.monotonic() + 20
-    while not output.endswith(b"\n"):
-        assert time.monotonic() < deadline
-        output += channel.receive(timeout_s=1.0) or b""
-    return output
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_command_returns_its_output_errors_and_exit_status(transport: Transport) -> None:

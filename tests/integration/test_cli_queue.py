@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from tests.contract.search_world import Search
 from tests.support.cli_world import World
+from tests.support.search_world import Search
 
 pytest_plugins = ["tests.support.cli_world"]
 SILENT = timedelta(minutes=5)

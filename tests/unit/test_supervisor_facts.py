@@ -19,7 +19,7 @@ from airflow_provider_dtrain.supervisor.network import Address, Link, addresses,
 from airflow_provider_dtrain.supervisor.plan import check_plan, plan_slots
 from airflow_provider_dtrain.supervisor.refusal import Refused, refuse_os_error
 from airflow_provider_dtrain.supervisor.sockets import bind_everywhere
-from tests.contract.supervisor_host import make_plan
+from tests.support.supervisor_host import make_plan
 
 MODULES = sorted(Path(host_module.__file__).parent.glob("*.py"))
 
