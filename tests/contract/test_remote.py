@@ -34,6 +34,7 @@ from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
 from tests.netns.transport import ssh_to
 from tests.support.peer_link import PEER, answer, connect, frame
+from tests.support.supervisors import program
 
 pytest_plugins = ["tests.netns.plugin"]
 

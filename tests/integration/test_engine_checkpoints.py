@@ -13,8 +13,8 @@ import pytest
 from airflow_provider_dtrain.engine.submission.submit import render, submit
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
-from tests.integration.test_engine_local import CODE, Engine, engine  # noqa: F401
 from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
+from tests.support.engines import CODE, Engine
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -35,7 +35,7 @@ def config(until: int, *, fail_at: int = -1, slots: int = 1, **more: Any) -> dic
     }
 
 
-def submitted(engine: Engine, document: dict[str, Any], *, run_id: str, task_id: str = "train") -> Ticket:  # noqa: F811
+def submitted(engine: Engine, document: dict[str, Any], *, run_id: str, task_id: str = "train") -> Ticket:
     key = TrialKey(dag_id="dag", run_id=run_id, task_id=task_id)
     return submit(engine.hook, render(engine.hook, document, None, CODE), key=key, folder=CODE)
 
@@ -44,7 +44,7 @@ def said(caplog: pytest.LogCaptureFixture, pattern: str) -> list[Any]:
     return re.findall(rf"\[rank 0\] {pattern}", caplog.text)
 
 
-async def carried(engine: Engine, ticket: Ticket) -> dict[str, Any]:  # noqa: F811
+async def carried(engine: Engine, ticket: Ticket) -> dict[str, Any]:
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
@@ -53,7 +53,7 @@ async def carried(engine: Engine, ticket: Ticket) -> dict[str, Any]:  # noqa: F8
 
 
 async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbroken_run(
-    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     await carried(engine, submitted(engine, config(8, slots=2), run_id="whole"))
@@ -73,7 +73,7 @@ async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbro
 
 
 async def test_a_trial_keeps_its_checkpoints_in_a_bucket_reached_by_an_airflow_connection(
-    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     pytest.importorskip("s3fs")
     caplog.set_level(logging.INFO)
@@ -112,7 +112,7 @@ async def test_a_trial_keeps_its_checkpoints_in_a_bucket_reached_by_an_airflow_c
 
 
 async def test_weights_of_another_trial_are_where_a_trial_starts(
-    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     first = submitted(engine, config(4), run_id="first")
@@ -134,7 +134,7 @@ async def test_weights_of_another_trial_are_where_a_trial_starts(
 
 
 async def test_what_the_whole_experiment_does_not_keep_is_removed_on_the_host_and_here(
-    engine: Engine, tmp_path: Path  # noqa: F811
+    engine: Engine, tmp_path: Path
 ) -> None:  # fmt: skip
     kept = {"save_experiment_best": 1, "save_trial_best": 0, "save_trial_latest": 0}
     first = submitted(engine, config(4, checkpoint_storage=kept), run_id="same", task_id="a")
@@ -156,7 +156,7 @@ async def test_what_the_whole_experiment_does_not_keep_is_removed_on_the_host_an
 
 
 async def test_checkpoints_on_shared_storage_are_resumed_and_removed_there(
-    engine: Engine, caplog: pytest.LogCaptureFixture, tmp_path: Path  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     shared = tmp_path / "shared"

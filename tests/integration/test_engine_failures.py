@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import logging
 import re
 from pathlib import Path
@@ -21,10 +20,7 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import MetricMissingError
 from airflow_provider_dtrain.hooks.tasks import as_airflow
 from airflow_provider_dtrain.store.records.trials import TrialView
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.support.lock_dirs import new_lock_dir
-
-__all__ = ["engine"]
+from tests.support.engines import Engine, held, second
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -45,14 +41,6 @@ def config(way: str, *, rank: int = 0, slots: int = 2, **more: Any) -> dict[str,
         "resources": {"slots_per_trial": slots},
         **more,
     }
-
-
-def second(engine: Engine, state_dir: Path) -> None:
-    """Register this machine a second time, with separate slots and locks."""
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folders = {"state_dir": str(state_dir), "lock_dir": new_lock_dir(state_dir)}
-    record = engine.hook.store.get_host("local")
-    engine.hook.store.add_host(dataclasses.replace(record, name="other", pid_ns=None, **folders))
 
 
 async def carry(engine: Engine, document: dict[str, Any]) -> tuple[Outcome, TrialView]:

@@ -29,9 +29,7 @@ from airflow_provider_dtrain.errors import GangEndedError, GangMismatchError, Ho
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
-from tests.integration.test_engine_local import CODE, Engine, config, engine, held, processes
-
-__all__ = ["engine"]
+from tests.support.engines import CODE, Engine, config, held, processes
 
 #: Sleeps of this process alone, in seconds.
 SLEEPS = [f"sleep {10**6 + 10 * os.getpid() + number}" for number in range(3)]

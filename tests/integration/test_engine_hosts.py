@@ -19,13 +19,11 @@ from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store import attempts, recovery
-from tests.integration.test_engine_failures import second
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.integration.test_engine_preemption import config, until
-from tests.integration.test_engine_recovery import DEADLINE_S, a_minute_passes, dead_follower
-from tests.support.engines import quick_looks
+from tests.integration.test_engine_recovery import DEADLINE_S
+from tests.support.counting import a_minute_passes, config, dead_follower, until
+from tests.support.engines import Engine, held, second
 
-__all__ = ["engine", "quick_looks"]
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 SHORT = timedelta(seconds=0.3)
 

@@ -20,49 +20,27 @@ from airflow_provider_dtrain.engine.attempt import launch
 from airflow_provider_dtrain.engine.copies.output_generations import Generation, OutputCopies
 from airflow_provider_dtrain.hosts.channel import transfer
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_failures import second
-from tests.integration.test_engine_local import Engine, engine, held  # noqa: F401
-from tests.support.engines import quick_looks  # noqa: F401
+from tests.support.engines import Engine, held, second
+from tests.support.snapshots import script, starts, until_copied
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
-def script(arguments: str, *, restarts: int = 1, **more: Any) -> dict[str, Any]:
-    return {
-        "name": "plain", "entrypoint": f"python snapshot.py {arguments}", "model_dir": "code",
-        "max_restarts": restarts, "resources": {"slots_per_trial": 2}, **more,
-    }  # fmt: skip
-
-
-def starts(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what rank 0 found at each of its starts."""
-    return re.findall(r"rank 0 resumes at (.*)", caplog.text)
-
-
-def newest(engine: Engine, ticket: Ticket) -> Generation:  # noqa: F811
+def newest(engine: Engine, ticket: Ticket) -> Generation:
     folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
     found = OutputCopies(folder).newest()
     assert found is not None
     return found
 
 
-async def completed(engine: Engine, ticket: Ticket) -> None:  # noqa: F811
+async def completed(engine: Engine, ticket: Ticket) -> None:
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
 
 
-async def until_copied(engine: Engine, ticket: Ticket, wanted: str, after: float = 0.0) -> None:  # noqa: F811
-    """Wait until a copy holds a file."""
-    folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
-    async with asyncio.timeout(50):
-        while True:
-            found = await asyncio.to_thread(OutputCopies(folder).newest)
-            if found is not None and wanted in found.manifest.files and found.manifest.at > after:
-                return
-            await asyncio.sleep(0.05)
-
-
 async def test_a_script_finds_its_snapshot_after_a_failure(
-    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     ticket = engine.submit(script("5 3 raise link edit"))
@@ -81,7 +59,7 @@ async def test_a_script_finds_its_snapshot_after_a_failure(
 
 
 async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
     ticket = engine.submit(script("3 -1 never", restarts=0))
@@ -116,7 +94,7 @@ async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
     assert not (tmp_path / "x").exists()
 
 
-async def test_a_program_of_the_training_library_is_left_alone(engine: Engine) -> None:  # noqa: F811
+async def test_a_program_of_the_training_library_is_left_alone(engine: Engine) -> None:
     ticket = engine.submit(script("3 -1 never joins", restarts=0))
     await completed(engine, ticket)
     folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
@@ -124,7 +102,7 @@ async def test_a_program_of_the_training_library_is_left_alone(engine: Engine) -
 
 
 async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_last_copy(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     engine.hook.settings = dataclasses.replace(engine.hook.settings, output_sync_period_s=0.1)
@@ -146,7 +124,7 @@ async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_l
 
 
 async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     engine.hook.settings = dataclasses.replace(engine.hook.settings, output_sync_period_s=0.1)
@@ -173,7 +151,7 @@ async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
 
 
 async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_start(
-    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
 
@@ -193,7 +171,7 @@ async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_
 
 
 async def test_a_kill_is_heard_while_outputs_are_sent_to_the_hosts_of_the_next_attempt(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     sending, is_over = threading.Event(), threading.Event()
 
@@ -219,7 +197,7 @@ async def test_a_kill_is_heard_while_outputs_are_sent_to_the_hosts_of_the_next_a
 
 
 async def test_what_a_killed_trial_wrote_can_be_downloaded(
-    engine: Engine, tmp_path: Path  # noqa: F811
+    engine: Engine, tmp_path: Path
 ) -> None:  # fmt: skip
     ticket = engine.submit(script("5 3 raise wait"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
@@ -236,7 +214,7 @@ async def test_what_a_killed_trial_wrote_can_be_downloaded(
 
 
 async def test_outputs_beyond_the_limit_are_named_and_the_latest_are_kept(
-    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     engine.hook.settings = dataclasses.replace(engine.hook.settings, checkpoint_copy_limit_bytes=100)

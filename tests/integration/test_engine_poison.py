@@ -24,8 +24,9 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.wire import Frame
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
-from tests.integration.test_engine_local import register
-from tests.support.engines import quick_looks  # noqa: F401
+from tests.support.engines import register
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 CODE = Path(__file__).parents[1] / "jobs"
 

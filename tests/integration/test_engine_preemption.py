@@ -3,89 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import re
 from typing import Any
 
-import psutil
 import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.store.database.tables import allocations
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.support.engines import quick_looks
+from tests.support.counting import DEADLINE_S, config, numbers, preempt, ranks_of, running, until
+from tests.support.engines import Engine, held
 
-__all__ = ["engine", "quick_looks"]
-
-DEADLINE_S = 120.0
-
-
-def config(way: str, last: int = 60, *, pause_s: float = 0.1, **more: Any) -> dict[str, Any]:
-    return {
-        "name": "counting",
-        "entrypoint": f"python counting.py {way} {last} {pause_s}",
-        "model_dir": "code",
-        "max_restarts": 0,
-        "environment": {"variables": {"PYTHONDONTWRITEBYTECODE": "1"}},
-        "resources": {"slots_per_trial": 2},
-        **more,
-    }
-
-
-async def running(engine: Engine, ticket: Ticket, carrying: asyncio.Future[Any], *, number: int = 1) -> int:
-    """Wait until the trial's attempt of this number runs and has saved a checkpoint, and return its id."""
-
-    async def wait() -> int:
-        while True:
-            assert not carrying.done(), carrying.result()
-            view = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
-            kinds = {event.kind for event in engine.hook.store.events(view.attempt_id)}
-            if view.number == number and view.state == "running" and "checkpoint" in kinds:
-                return view.attempt_id
-            await asyncio.sleep(0.05)
-
-    return await asyncio.wait_for(wait(), DEADLINE_S)
-
-
-async def until(condition: Any, carrying: asyncio.Future[Any]) -> None:
-    async def wait() -> None:
-        while not condition():
-            assert not carrying.done(), carrying.result()
-            await asyncio.sleep(0.05)
-
-    await asyncio.wait_for(wait(), DEADLINE_S)
-
-
-def preempt(engine: Engine, ticket: Ticket) -> None:
-    """Preempt a trial's gang, as a scheduling pass does."""
-    store = engine.hook.store
-    allocation_id = store.attempt(store.trial(ticket.trial_id).attempt_id).allocation_id
-    values = {"preempted_at": store._now(), "preempted_for": None}
-    with store._engine.begin() as conn:
-        conn.execute(allocations.update().where(allocations.c.id == allocation_id).values(**values))
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
 def cost(engine: Engine, allocation_id: int) -> float | None:
     with engine.hook.store._engine.begin() as conn:
         return conn.scalar(sa.select(allocations.c.cost_s).where(allocations.c.id == allocation_id))
-
-
-def ranks_of(engine: Engine) -> list[psutil.Process]:
-    """Return the live processes of this test's runs."""
-    home = str(engine.hook.settings.checkpoint_dir.parent)
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        with contextlib.suppress(psutil.Error):
-            if "counting.py" in (process.info["cmdline"] or []) and process.cwd().startswith(home):
-                found.append(process)
-    return found
-
-
-def numbers(caplog: pytest.LogCaptureFixture, word: str) -> list[int]:
-    return [int(found) for found in re.findall(rf"\[rank 0\] {word} (\d+)", caplog.text)]
 
 
 async def preempted_once(engine: Engine, document: dict[str, Any]) -> tuple[Outcome, Ticket]:

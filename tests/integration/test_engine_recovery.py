@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sqlite3
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +19,13 @@ from airflow_provider_dtrain.engine.upkeep import checkpoint_cleanup, recovery
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import kill_unfollowed, pause_unfollowed
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts
-from airflow_provider_dtrain.store.records.trials import AttemptView, Ticket
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.integration.test_engine_preemption import config, numbers, ranks_of, running, until
-from tests.support.engines import quick_looks
+from airflow_provider_dtrain.store.database.tables import allocation_slots
+from tests.support.counting import a_minute_passes, config, dead_follower, eventually, numbers, ranks_of, running, until
+from tests.support.engines import Engine, held
 
-__all__ = ["engine", "quick_looks"]
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 DEADLINE_S = 120.0
-
-
-async def dead_follower(engine: Engine, document: dict[str, Any], **how: Any) -> tuple[Ticket, AttemptView]:
-    """Start a trial and let its follower vanish without a word."""
-    ticket = engine.submit(document, **how)
-    carrying = asyncio.ensure_future(engine.carry(ticket))
-    attempt_id = await running(engine, ticket, carrying)
-    carrying.cancel()
-    await asyncio.gather(carrying, return_exceptions=True)
-    return ticket, engine.hook.store.attempt(attempt_id)
-
-
-def a_minute_passes(engine: Engine) -> None:
-    """Set all renewals back by more than the duration of a lease."""
-    store = engine.hook.store
-    before = store._now() - timedelta(seconds=90)
-    with store._engine.begin() as conn:
-        conn.execute(attempts.update().values(renewed_at=before))
-        conn.execute(allocations.update().values(renewed_at=before))
 
 
 async def recovered_after_a_minute(engine: Engine) -> list[str]:
@@ -65,14 +43,6 @@ async def recovered_after_a_minute(engine: Engine) -> list[str]:
 def back_up(database: Path, target: Path) -> None:
     with sqlite3.connect(database) as source, sqlite3.connect(target) as copy:
         source.backup(copy)
-
-
-async def eventually(condition: Any) -> None:
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.05)
-
-    await asyncio.wait_for(wait(), DEADLINE_S)
 
 
 async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_looks(

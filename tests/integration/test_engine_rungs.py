@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.integration.test_engine_recovery import a_minute_passes, eventually
-from tests.support.engines import quick_looks
-from tests.support.searches import Search, dies_at, search_config, searchers_run
+from tests.support.counting import a_minute_passes, eventually
+from tests.support.engines import Engine, held
+from tests.support.searches import Search, dies_at, search_config
 
-__all__ = ["engine", "quick_looks", "searchers_run"]
+pytestmark = pytest.mark.usefixtures("quick_looks", "searchers_run")
 
 #: Points in rank 0's process, in their order; the trial's rungs are 2, 4 and 8, and it dies at the first.
 RANK_POINTS = [

@@ -16,13 +16,11 @@ from airflow_provider_dtrain.engine.attempt import decision_delivery
 from airflow_provider_dtrain.engine.attempt.job import load_job
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import stop_unfollowed
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.integration.test_engine_preemption import preempt, until
-from tests.integration.test_engine_recovery import a_minute_passes, eventually
-from tests.support.engines import quick_looks
-from tests.support.searches import SPACE, Search, search_config, searchers_run
+from tests.support.counting import a_minute_passes, eventually, preempt, until
+from tests.support.engines import Engine, held
+from tests.support.searches import SPACE, Search, search_config
 
-__all__ = ["engine", "quick_looks", "searchers_run"]
+pytestmark = pytest.mark.usefixtures("quick_looks", "searchers_run")
 
 DEADLINE_S = 180.0
 RANDOM = {"name": "random", "metric": "quality", "max_trials": 4, "max_length": {"batches": 8}}

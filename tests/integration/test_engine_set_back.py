@@ -18,12 +18,11 @@ from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
 from airflow_provider_dtrain.triggers import trial as triggers
-from tests.integration.test_engine_local import Engine, engine
-from tests.integration.test_engine_preemption import config, ranks_of, running, until
-from tests.support.engines import quick_looks
+from tests.support.counting import config, ranks_of, running, until
+from tests.support.engines import Engine
 from tests.support.store_world import Clock, copy_of, host, set_back
 
-__all__ = ["engine", "quick_looks"]
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 DEADLINE_S = 120.0
 

@@ -18,11 +18,10 @@ from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
 from airflow_provider_dtrain.errors import HostUnreachableError, StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.triggers import trial as triggers
-from tests.integration.test_engine_local import Engine, engine
-from tests.integration.test_engine_preemption import config, ranks_of, running
-from tests.support.engines import quick_looks
+from tests.support.counting import config, ranks_of, running
+from tests.support.engines import Engine
 
-__all__ = ["engine", "quick_looks"]
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 DEADLINE_S = 60.0
 

@@ -10,11 +10,10 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import ExecutionTimeoutError, TaskEndedError, TrialKilledError
 from airflow_provider_dtrain.hooks.tasks import as_airflow
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_local import Engine, engine, held
-from tests.integration.test_engine_preemption import config, ranks_of, running
-from tests.support.engines import quick_looks
+from tests.support.counting import config, ranks_of, running
+from tests.support.engines import Engine, held
 
-__all__ = ["engine", "quick_looks"]
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 DEADLINE_S = 120.0
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.cli import trials
-from tests.integration.test_engine_local import Engine, engine  # noqa: F401
+from tests.support.engines import Engine
 
 
 def liar(*arguments: str, **more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def victim(folder: Path) -> Path:
 
 
 async def test_a_rank_that_names_folders_elsewhere_has_nothing_removed_there(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any, capsys: Any  # noqa: F811
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any, capsys: Any
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
     shared = tmp_path / "shared"
@@ -62,7 +62,7 @@ async def test_a_rank_that_names_folders_elsewhere_has_nothing_removed_there(
 
 
 async def test_a_copy_is_limited_by_what_comes_and_not_by_what_was_reported(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     engine.hook.settings = dataclasses.replace(
         engine.hook.settings, checkpoint_copy_limit_bytes=1_000_000, trial_copy_limit_bytes=1_500_000, trial_copies=2
@@ -88,7 +88,7 @@ async def test_a_copy_is_limited_by_what_comes_and_not_by_what_was_reported(
 
 
 async def test_metadata_that_no_parser_takes_costs_the_copy_and_nothing_else(
-    engine: Engine, caplog: pytest.LogCaptureFixture  # noqa: F811
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     ticket = engine.submit(liar("checkpoints/step-1=deep", "checkpoints/step-2=10", checkpoint_policy="all"))
     outcome = await engine.carry(ticket)

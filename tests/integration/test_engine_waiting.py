@@ -12,10 +12,10 @@ from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session import runtime, wakeup
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_local import Engine, config, engine  # noqa: F401
+from tests.support.engines import Engine, config
 
 
-def holding(engine: Engine) -> Ticket:  # noqa: F811
+def holding(engine: Engine) -> Ticket:
     """Return a trial that holds every slot, without a process."""
     store, ticket = engine.hook.store, engine.submit(config("facts"))
     watch = store.watch(ticket.attempt_id, watcher="test")
@@ -25,7 +25,7 @@ def holding(engine: Engine) -> Ticket:  # noqa: F811
     return ticket
 
 
-async def reason_of(engine: Engine, ticket: Ticket) -> str:  # noqa: F811
+async def reason_of(engine: Engine, ticket: Ticket) -> str:
     """Return why a trial waits, once it does."""
     while not (reason := engine.hook.store.attempt(ticket.attempt_id).reason):
         await asyncio.sleep(0.05)
@@ -33,7 +33,7 @@ async def reason_of(engine: Engine, ticket: Ticket) -> str:  # noqa: F811
 
 
 async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wishes(
-    engine: Engine,  # noqa: F811
+    engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "WISH_CHECK_S", 3600.0)
@@ -54,7 +54,7 @@ async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wish
     assert outcome.state == "killed"
 
 
-async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     holding(engine)
     waiting = engine.submit(config("facts"))

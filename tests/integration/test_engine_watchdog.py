@@ -19,9 +19,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.store.records.trials import Ticket
-from tests.integration.test_engine_local import Engine, engine, held
-
-__all__ = ["engine"]
+from tests.support.engines import Engine, held
 
 pytest.importorskip("torch")
 DEADLINE_S = 240.0

@@ -14,7 +14,7 @@ import yaml
 from airflow_provider_dtrain.core.config import assemble
 from airflow_provider_dtrain.core.config.overrides import with_overrides
 from airflow_provider_dtrain.core.config.unsupported import unsupported
-from tests.integration.test_train_ranks import ROOT, run_ranks
+from tests.support.ranks import ROOT, run_ranks
 
 DAGS = ROOT / "dags"
 

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.hooks.tasks import trial_key
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
-from tests.integration.test_engine_local import CODE, config, register
+from tests.support.engines import CODE, config, register
 
 CONTEXT_KEYS = {"ds": "2026-01-02", "params": {"word": "given"}}
 RANKS = config("facts")

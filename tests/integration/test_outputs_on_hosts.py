@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_engine_local import Engine, engine
-from tests.integration.test_engine_outputs import script, starts, until_copied
-from tests.support.engines import quick_looks
+from tests.support.engines import Engine
 from tests.support.pair import register_pair
+from tests.support.snapshots import script, starts, until_copied
 
-__all__ = ["engine", "quick_looks"]
 pytest_plugins = ["tests.netns.plugin"]
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.usefixtures("quick_looks")]
 
 
 async def test_a_script_finds_its_snapshot_on_another_host_after_its_own_has_crashed(

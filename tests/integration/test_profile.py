@@ -10,9 +10,7 @@ import pytest
 
 from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.errors import NotFoundError
-from tests.integration.test_engine_local import Engine, config, engine
-
-__all__ = ["engine"]
+from tests.support.engines import Engine, config
 
 
 def measured(**profiling: Any) -> dict[str, Any]:

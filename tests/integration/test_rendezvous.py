@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_engine_local import Engine, config, engine
+from tests.support.engines import Engine, config
 from tests.support.pair import register_pair
 
-__all__ = ["engine"]
 pytest_plugins = ["tests.netns.plugin"]
 pytestmark = pytest.mark.torch
 SSH = 22

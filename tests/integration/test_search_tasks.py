@@ -18,7 +18,7 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.operators.config import RenderConfigOperator
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
-from tests.integration.test_engine_local import CODE, register
+from tests.support.engines import CODE, register
 
 GRID = {"name": "grid", "metric": "score", "smaller_is_better": False}
 RANDOM = {**GRID, "name": "random", "max_trials": 4}

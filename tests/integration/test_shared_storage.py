@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_engine_local import Engine, config, engine, held
+from tests.support.engines import Engine, config, held
 from tests.support.pair import register_pair
 
-__all__ = ["engine"]
 pytest_plugins = ["tests.netns.plugin"]
 pytestmark = pytest.mark.netns
 

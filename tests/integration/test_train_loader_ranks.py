@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from tests.integration.test_train_ranks import run_ranks
-from tests.integration.test_train_trial_ranks import said, training, trial_script
+from tests.support.ranks import run_ranks
+from tests.support.trial_scripts import said, training, trial_script
 
 pytestmark = pytest.mark.torch
 

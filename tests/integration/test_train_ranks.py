@@ -4,95 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
-import socket
 import subprocess
 import sys
-import textwrap
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from tests.support.event_lines import lines_of
+from tests.support.ranks import DEADLINE_S, ROOT, free_port, run_ranks, script
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "dags" / "digits" / "train.py"
-DEADLINE_S = 120
-
-
-@dataclass
-class Rank:
-    """Results of one rank: exit code, output and folder."""
-
-    exit_code: int
-    output: str
-    folder: Path
-
-    @property
-    def events(self):
-        return lines_of(self.folder / "events")
-
-    @property
-    def error(self):
-        path = self.folder / "error.json"
-        return json.loads(path.read_text()) if path.exists() else None
-
-    def said(self, pattern):
-        """Return what the first group of the pattern matched in the output, everywhere."""
-        return re.findall(pattern, self.output)
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
-def run_ranks(script, run_dir, size, *, context=None, env=None):
-    """Start the script as a trial's ranks, wait for them, return what they left."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    document = {"trial_id": 1, "attempt": 1, "hparams": {"global_batch_size": 8}, "seed": 3, "config": {}}
-    (run_dir / "context.json").write_text(json.dumps({**document, **(context or {})}))
-    common = {
-        "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
-        "DTRAIN_RUN": "t1.1.7", "DTRAIN_RUN_DIR": str(run_dir), "DTRAIN_CONTEXT": str(run_dir / "context.json"),
-        "DTRAIN_CHECKPOINT_DIR": str(run_dir / "checkpoints"), "GLOO_SOCKET_IFNAME": "lo", **(env or {}),
-    }  # fmt: skip
-    processes = []
-    for rank in range(size):
-        folder = run_dir / f"rank{rank}"
-        folder.mkdir(exist_ok=True)
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DTRAIN_EVENTS": str(folder / "events"),
-               "TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}  # fmt: skip
-        processes.append(subprocess.Popen(
-            [sys.executable, str(script)], env={**common, **own}, cwd=run_dir, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        ))  # fmt: skip
-    return [Rank(*_finish(process), run_dir / f"rank{rank}") for rank, process in enumerate(processes)]
-
-
-def _finish(process):
-    try:
-        output, _ = process.communicate(timeout=DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-    return process.returncode, output
-
-
-def script(tmp_path, body):
-    """Write a script whose body runs inside ``with dtrain.init() as ctx``."""
-    path = tmp_path / "script.py"
-    head = "import sys, torch\nimport airflow_provider_dtrain.train as dtrain\n"
-    path.write_text(head + textwrap.dedent(body))
-    return path
 
 
 DIGITS_CONTEXT = {

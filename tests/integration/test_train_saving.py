@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.train.checkpoint import disk
-from tests.integration.test_train_ranks import ROOT, run_ranks, script
+from tests.support.ranks import ROOT, run_ranks, script
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.test_train_ranks import run_ranks, script
+from tests.support.ranks import run_ranks, script
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

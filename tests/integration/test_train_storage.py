@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_dtrain.train.checkpoint import disk, storage
 from airflow_provider_dtrain.train.errors import CheckpointError
-from tests.integration.test_train_ranks import run_ranks, script
 from tests.support.bucket import BUCKET, s3_server
+from tests.support.ranks import run_ranks, script
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("s3fs")

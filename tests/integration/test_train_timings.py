@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.test_train_ranks import run_ranks, script
 from tests.support.event_lines import lines_of
+from tests.support.ranks import run_ranks, script
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

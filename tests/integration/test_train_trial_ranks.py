@@ -10,27 +10,10 @@ import textwrap
 
 import pytest
 
-from tests.integration.test_train_ranks import ROOT, run_ranks, script
+from tests.support.ranks import ROOT, run_ranks
+from tests.support.trial_scripts import said, training, trial_script
 
 pytestmark = pytest.mark.torch
-
-HEAD = f"""
-import os
-sys.path.insert(0, {str(ROOT)!r})
-from airflow_provider_dtrain.train import pytorch
-from airflow_provider_dtrain.train.trial.run import evaluate, train
-from tests.support.small_trial import Small, digest
-"""
-
-
-def trial_script(tmp_path, body):
-    return script(tmp_path, HEAD + textwrap.dedent(body))
-
-
-def said(rank):
-    """Return what a rank printed as JSON after 'found'."""
-    assert rank.exit_code == 0, rank.output
-    return json.loads(rank.said(r"(?m)^found (.*)$")[0])
 
 
 TRAIN = """
@@ -65,11 +48,6 @@ TRAIN = """
         with dtrain.init() as ctx:
             train(Trial, ctx)
 """
-
-
-def training(length, **config):
-    searcher = {"name": "single", "max_length": length, "metric": "accuracy"}
-    return {"config": {"searcher": searcher, **config}, "hparams": {"lr": 0.1, "global_batch_size": 8}}
 
 
 def test_two_ranks_resumed_in_the_middle_of_an_epoch_and_a_group_equal_an_unbroken_run(tmp_path):

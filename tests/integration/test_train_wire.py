@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.integration.test_train_ranks import run_ranks, script
+from tests.support.ranks import run_ranks, script
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

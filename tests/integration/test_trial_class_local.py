@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_engine_local import Engine, engine
-
-__all__ = ["engine"]
+from tests.support.engines import Engine
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

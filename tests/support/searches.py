@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
@@ -20,8 +17,8 @@ from airflow_provider_dtrain.engine.submission.search import plan_search
 from airflow_provider_dtrain.engine.submission.submit import config_of, revive, submit
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
-from tests.integration.test_engine_local import CODE, Engine
 from tests.support.cli_world import ROOT
+from tests.support.engines import CODE, Engine
 
 CARRY_S = 240.0
 #: Rungs at 2, 4 and 8 batches.
@@ -29,7 +26,6 @@ SEARCHER = {
     "name": "async_halving", "metric": "quality", "smaller_is_better": False, "max_trials": 8, "num_rungs": 3,
     "divisor": 2, "max_length": {"batches": 8},
 }  # fmt: skip
-_SEARCH = ("hyperparameters", "searcher.name", "decision_timeout")
 SPACE = {"quality": {"type": "double", "minval": 0.0, "maxval": 1.0}}
 
 
@@ -41,13 +37,6 @@ def search_config(last: int = 8, *, pause_s: float = 0.05, variables: Mapping[st
         "hyperparameters": SPACE, "searcher": {**SEARCHER, **(searcher or {})},
         "reproducibility": {"experiment_seed": 7}, "resources": {"slots_per_trial": 1}, **more,
     }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def searchers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow searchers in configurations, should they be listed as unsupported."""
-    module = importlib.import_module("airflow_provider_dtrain.core.config.unsupported")
-    monkeypatch.setattr(module, "UNSUPPORTED", tuple(row for row in module.UNSUPPORTED if row[0] not in _SEARCH))
 
 
 class Search:

@@ -1,0 +1,57 @@
+"""Fixtures of the engine's tests: an engine on this machine, and shorter periods."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.core.lifecycle import after_failure
+from airflow_provider_dtrain.engine.attempt import graceful_stop, queue_wait, restarts, runner
+from airflow_provider_dtrain.engine.session import runtime
+from airflow_provider_dtrain.engine.upkeep import recovery
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from tests.support.engines import Engine, register
+
+_SEARCH = ("hyperparameters", "searcher.name", "decision_timeout")
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = dataclasses.replace(
+        settings(),
+        sql_alchemy_conn=f"sqlite:///{tmp_path}/dtrain.db",
+        checkpoint_dir=tmp_path / "checkpoints",
+        kill_grace_s=2.0,
+    )
+    hook = DtrainHook(options)
+    hook.links.close_all()
+    register(hook, tmp_path / "state")
+    yield Engine(hook)
+    hook.links.close_all()
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the engine's periods for control requests, background recovery and retries to fractions of a second."""
+    monkeypatch.setattr(runtime, "WISH_CHECK_S", 0.2)
+    monkeypatch.setattr(queue_wait, "PAUSED_LOOK_S", 0.2)
+    monkeypatch.setattr(graceful_stop, "TELL_AGAIN_S", 0.5)
+    monkeypatch.setattr(runner, "RETAKE_LOOK_S", 0.1)
+    monkeypatch.setattr(recovery, "EVERY_S", 0.5)
+    monkeypatch.setattr(recovery, "BUSY_EVERY_S", 0.5)
+    monkeypatch.setattr(after_failure, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(after_failure, "PLATFORM_FIRST_S", 0.1)
+    monkeypatch.setattr(restarts, "FENCE_AGAIN_S", 0.5)
+
+
+@pytest.fixture
+def searchers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow searchers in configurations, should they be listed as unsupported."""
+    module = importlib.import_module("airflow_provider_dtrain.core.config.unsupported")
+    monkeypatch.setattr(module, "UNSUPPORTED", tuple(row for row in module.UNSUPPORTED if row[0] not in _SEARCH))
