@@ -1,18 +1,22 @@
-"""One store per test on each database, with a private PostgreSQL server if its programs are installed."""
+"""Fixtures: one store per test on each database, a world for gangs, and hosts with a real supervisor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.store.records.gangs import GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
-from tests.contract.gang_world import use, world  # noqa: F401 - fixtures
+from tests.support import store_world
+from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
+from tests.support.nvml import build_library
 from tests.support.store_world import Clock, Server, server_programs
-from tests.support.supervisor_host import account, contained, host, one_host  # noqa: F401 - fixtures
+from tests.support.supervisor_host import Host, interpreters
 
 
 @pytest.fixture(scope="session")
@@ -97,3 +101,73 @@ def start(store: Store) -> Callable[[Ticket], int]:
         return watch
 
     return start_one
+
+
+@pytest.fixture
+def world(store: Store) -> Store:
+    store.add_host(store_world.host("gpu-01", slots=2))
+    return store
+
+
+@pytest.fixture
+def use(world: Store) -> Callable[..., Ticket]:
+    """Submit a trial to a held gang: ``use(gang, task="a")``."""
+
+    def submit_one(gang: GangView, *, task: str = "train", token: int | None = None, slots: int = 2) -> Ticket:
+        config = world.put_config({"entrypoint": "python train.py"}, origins={})
+        key = TrialKey(dag_id="d", run_id="r", task_id=task)
+        submission = TrialSubmission(
+            key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=slots,
+            allocation_id=gang.allocation_id,
+        )  # fmt: skip
+        return world.submit_on_gang(submission, int(gang.token or 0) if token is None else token)
+
+    return submit_one
+
+
+@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
+def host(request: Any, tmp_path: Path) -> Iterator[Host]:
+    """A host, once with this interpreter and once with the oldest one that hosts may have."""
+    found = Host(tmp_path / "host", request.param)
+    yield found
+    found.clean()
+
+
+@pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
+def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
+    """A host, once with its own cgroup if the machine allows it, and once with the walk over descendants."""
+    found = Host(tmp_path / "host", cgroup=request.param)
+    yield found
+    found.clean()
+
+
+@pytest.fixture
+def one_host(tmp_path: Path) -> Iterator[Host]:
+    """A host, once, for tests that do not depend on the interpreter."""
+    found = Host(tmp_path / "host")
+    yield found
+    found.clean()
+
+
+@pytest.fixture
+def account() -> Iterator[Callable[..., Host]]:
+    """Factory of hosts without cgroups. The first host's account has only processes of this test."""
+    need_accounts()
+    made: list[Host] = []
+    with open_folder() as folder:
+
+        def make(name: str = "host", *, uid: int = uids()[0], lock_dir: str | None = None) -> Host:
+            made.append(Host(folder / name, PYTHON, cgroup=False, uid=uid, lock_dir=lock_dir))
+            return made[-1]
+
+        yield make
+        for host in made:
+            host.clean()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a library that answers like NVIDIA's."""
+    folder = tmp_path_factory.mktemp("nvml")
+    build_library(folder)
+    return folder

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
-from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from airflow_provider_dtrain.store.store import Store
-from tests.support.store_world import host
 
 HOLD_S = 900.0
 BAD = {"error": "RankFailedError", "kind": "user", "message": "it failed"}
@@ -28,28 +23,6 @@ def hold(store: Store, **fields: object) -> GangView:
     view = store.take_up_gang(asked.allocation_id, watch)
     assert view is not None
     return view
-
-
-@pytest.fixture
-def world(store: Store) -> Store:
-    store.add_host(host("gpu-01", slots=2))
-    return store
-
-
-@pytest.fixture
-def use(world: Store) -> Callable[..., Ticket]:
-    """Submit a trial to a held gang: ``use(gang, task="a")``."""
-
-    def submit_one(gang: GangView, *, task: str = "train", token: int | None = None, slots: int = 2) -> Ticket:
-        config = world.put_config({"entrypoint": "python train.py"}, origins={})
-        key = TrialKey(dag_id="d", run_id="r", task_id=task)
-        submission = TrialSubmission(
-            key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=slots,
-            allocation_id=gang.allocation_id,
-        )  # fmt: skip
-        return world.submit_on_gang(submission, int(gang.token or 0) if token is None else token)
-
-    return submit_one
 
 
 def begin(store: Store, ticket: Ticket) -> int:

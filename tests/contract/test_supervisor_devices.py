@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.accounts import uids
-from tests.support.nvml import library
 from tests.support.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
-
-__all__ = ["library"]
 
 RUN = "t1.1.7"
 STRANGER = uids()[1]

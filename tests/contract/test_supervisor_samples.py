@@ -10,10 +10,7 @@ import pytest
 
 from airflow_provider_dtrain.core.event_log import read_samples
 from airflow_provider_dtrain.supervisor.sampler import Sampler
-from tests.support.nvml import library
 from tests.support.supervisor_host import SLEEP, Channel, Host, is_alive, make_plan, start, until
-
-__all__ = ["library"]
 
 RUN = "t1.1.7"
 #: Writes and sends what the test can find again in the figures.

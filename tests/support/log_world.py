@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from airflow_provider_dtrain.engine.logs import rank_log, sender
 from airflow_provider_dtrain.engine.logs.rank_log import RankLog
 from airflow_provider_dtrain.engine.logs.sender import LogSender
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
@@ -74,21 +71,3 @@ async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def reader() -> Iterator[LogReader]:
-    """A reader that reads nothing before ``go_on``."""
-    reader = LogReader()
-    yield reader
-    reader.close()
-
-
-@pytest.fixture
-def world(reader: LogReader, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A runtime whose sender writes to the reader."""
-    world = World(reader)
-    monkeypatch.setattr(rank_log, "log_sender", lambda records_per_s: world.sender)
-    monkeypatch.setattr(rank_log, "COMMIT_EVERY_S", 0.0)
-    monkeypatch.setattr(sender, "CONFIRM_EVERY_S", 0.05)
-    return world

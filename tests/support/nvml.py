@@ -1,4 +1,4 @@
-"""Stand-in for NVIDIA's management library, built once by a fixture."""
+"""Stand-in for NVIDIA's management library."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with a library that answers like NVIDIA's."""
+def build_library(folder: Path) -> None:
+    """Write a library that answers like NVIDIA's into a folder."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("a C compiler is needed to build the stand-in for NVIDIA's library")
-    folder = tmp_path_factory.mktemp("nvml")
     done = subprocess.run(
         [compiler, "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], capture_output=True
     )
     assert done.returncode == 0, done.stderr
-    return folder

@@ -13,14 +13,11 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
 from tests.support.lock_dirs import new_lock_dir
 from tests.support.supervisors import unpacked_supervisor
 
@@ -291,46 +288,6 @@ class Host:
         for file in runs.glob("*/supervisor.json"):
             path = json.loads(file.read_text()).get("cgroup")
             until(lambda path=path: not path or not os.path.isdir(path) or removed(path), "an empty cgroup")
-
-
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
-def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """A host, once with this interpreter and once with the oldest one that hosts may have."""
-    found = Host(tmp_path / "host", request.param)
-    yield found
-    found.clean()
-
-
-@pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
-def contained(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """A host, once with its own cgroup if the machine allows it, and once with the walk over descendants."""
-    found = Host(tmp_path / "host", cgroup=request.param)
-    yield found
-    found.clean()
-
-
-@pytest.fixture
-def one_host(tmp_path: Path) -> Iterator[Host]:
-    """A host, once, for tests that do not depend on the interpreter."""
-    found = Host(tmp_path / "host")
-    yield found
-    found.clean()
-
-
-@pytest.fixture
-def account() -> Iterator[Callable[..., Host]]:
-    """Factory of hosts without cgroups. The first host's account has only processes of this test."""
-    need_accounts()
-    made: list[Host] = []
-    with open_folder() as folder:
-
-        def make(name: str = "host", *, uid: int = uids()[0], lock_dir: str | None = None) -> Host:
-            made.append(Host(folder / name, PYTHON, cgroup=False, uid=uid, lock_dir=lock_dir))
-            return made[-1]
-
-        yield make
-        for host in made:
-            host.clean()
 
 
 def removed(path: str) -> bool:

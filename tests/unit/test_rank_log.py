@@ -10,10 +10,13 @@ import pytest
 
 from airflow_provider_dtrain.engine.logs import rank_log, sender
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
-from tests.support.log_world import DEADLINE_S, World, reader, until, world
+from tests.support.log_world import DEADLINE_S, World, until
 from tests.support.turns import Turns
 
-__all__ = ["reader", "world"]
+
+@pytest.fixture
+def world(log_world: World) -> World:
+    return log_world
 
 
 async def test_what_is_committed_stays_behind_what_was_handed_over_until_airflow_has_read_it(world: World) -> None:

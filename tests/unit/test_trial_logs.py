@@ -15,9 +15,12 @@ from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.logs.trial_logs import REPLAY_BYTES, REST_BYTES, TrialLogs
 from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.store.records.trials import OpenLog
-from tests.support.log_world import World, reader, until, world
+from tests.support.log_world import World, until
 
-__all__ = ["reader", "world"]
+
+@pytest.fixture
+def world(log_world: World) -> World:
+    return log_world
 
 
 def lines_of(world: World) -> list[str]:
