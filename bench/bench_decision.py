@@ -28,7 +28,7 @@ from airflow_provider_dtrain.store.database.tables import allocations, attempts,
 from airflow_provider_dtrain.store.records.searches import SearchSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store, migrate
-from tests.support.store_world import Server, host, server_programs
+from testbed.stores import Server, host, server_programs
 
 GOALS_MS = {"sqlite": 2.0, "postgresql": 5.0}
 DIVISOR = 4

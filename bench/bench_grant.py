@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmissi
 from airflow_provider_dtrain.store.store import Store, migrate
 from bench import grant_contention
 from bench.grant_contention import GANG
-from tests.support.store_world import Server, host, server_programs
+from testbed.stores import Server, host, server_programs
 
 HOSTS, SLOTS = 64, 8
 STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")

@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.netns import NamespaceHosts, missing  # noqa: E402
+from testbed.netns import NamespaceHosts, missing  # noqa: E402
 
 SCRIPT = """
 import time, torch, torch.distributed as dist

@@ -40,7 +40,7 @@ def measure(rate: int, seconds: int) -> list[str]:
     """Return the figures of one rate."""
     folder = Path(tempfile.mkdtemp(prefix="dtrain-log-"))
     os.environ["HOME"] = str(folder)
-    from tests.support.log_scene import LogScene
+    from testbed.log_scene import LogScene
 
     scene = LogScene(folder, slots=QUIET + 1)
     try:

@@ -29,7 +29,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from engine_worlds import load_words  # noqa: E402
 
-from tests.support.standalone import Standalone  # noqa: E402
+from testbed.standalone import Standalone  # noqa: E402
 
 HOST = "host"
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmissi
 from airflow_provider_dtrain.store.store import Store, migrate
 from airflow_provider_dtrain.store.wakeup import watcher as changes_module
 from airflow_provider_dtrain.store.wakeup.watcher import Waiter
-from tests.support.store_world import Server, host, server_programs
+from testbed.stores import Server, host, server_programs
 
 SLOTS, GANG = 8, 8
 #: As in the engine: longest time between two rounds.

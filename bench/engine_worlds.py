@@ -27,7 +27,7 @@ from airflow_provider_dtrain.hooks.settings import settings  # noqa: E402
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress  # noqa: E402
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport  # noqa: E402
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey  # noqa: E402
-from tests.netns import NamespaceHosts, missing  # noqa: E402
+from testbed.netns import NamespaceHosts, missing  # noqa: E402
 
 POOL = "bench"
 LOG = logging.getLogger("bench")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 # Before they are imported: asserts in shared helpers show their values, too.
-pytest.register_assert_rewrite("tests.support", "tests.netns")
+pytest.register_assert_rewrite("tests.support", "testbed")
 for _name in [name for name in os.environ if name.startswith(("AIRFLOW_", "_AIRFLOW"))]:
     del os.environ[_name]
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="dtrain-tests-"))

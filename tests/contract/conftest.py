@@ -12,10 +12,11 @@ import pytest
 from airflow_provider_dtrain.store.records.gangs import GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
+from testbed.stores import Server, server_programs
 from tests.support import store_world
 from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
 from tests.support.nvml import build_library
-from tests.support.store_world import Clock, Server, server_programs
+from tests.support.store_world import Clock
 from tests.support.supervisor_host import Host, interpreters
 
 

@@ -22,7 +22,7 @@ from airflow_provider_dtrain.errors import HostError, HostRefusedError, SlotBusy
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
-from tests.support.store_world import host
+from testbed.stores import host
 
 #: Failures of an attempt whose ranks ran, of kind user and infra.
 USER = {"error": "RankFailedError", "kind": "user", "message": "ValueError", "host": "h1", "rank": 0}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.netns import NamespaceHosts, remove_stale
-from tests.netns.hosts import BASE
+from testbed.netns import NamespaceHosts, remove_stale
+from testbed.netns.hosts import BASE
 
 pytestmark = pytest.mark.netns
 
@@ -59,7 +59,7 @@ def test_a_crash_ends_processes_that_have_detached_themselves() -> None:
 
 
 def test_what_a_dead_run_left_is_removed_and_what_a_living_one_has_is_not() -> None:
-    script = "from tests.netns import NamespaceHosts; h = NamespaceHosts(1); print(h.tag, flush=True); input()"
+    script = "from testbed.netns import NamespaceHosts; h = NamespaceHosts(1); print(h.tag, flush=True); input()"
     with NamespaceHosts(count=1) as living:
         dying = subprocess.Popen(
             [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -32,11 +32,11 @@ from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.channel.window import WINDOW_BYTES
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
-from tests.netns.transport import ssh_to
+from testbed.netns.transport import ssh_to
 from tests.support.peer_link import PEER, answer, connect, frame
 from tests.support.supervisors import program
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns)])

@@ -21,11 +21,11 @@ from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
 from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
-from tests.netns.transport import ssh_to
+from testbed.netns.transport import ssh_to
 from tests.support.peer_link import PEER, answer, connect, frame
 from tests.support.supervisors import program
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 
 
 def address(home: Path, made: list[Transport], **changes: Any) -> HostAddress:

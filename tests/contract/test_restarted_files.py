@@ -16,7 +16,7 @@ from airflow_provider_dtrain.engine.attempt.event_intake import RESTARTS_MOST, A
 from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
 from airflow_provider_dtrain.errors import HostLostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.wire import Frame
-from tests.support.store_world import host
+from testbed.stores import host
 
 RUN, STREAM = "t1.1.1", "rank0.events"
 MOST_CONNECTIONS = 30

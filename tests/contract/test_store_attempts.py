@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, StoreError
-from tests.support.store_world import host
+from testbed.stores import host
 
 AT = 1_767_323_045.25
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}

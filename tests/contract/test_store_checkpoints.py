@@ -11,7 +11,7 @@ from alembic.config import Config
 
 from airflow_provider_dtrain.store.database import schema
 from airflow_provider_dtrain.store.store import migrate
-from tests.support.store_world import host
+from testbed.stores import host
 
 
 def checkpoint(seq, step, path, removed=()):

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.errors import ConflictError, IllegalTransitionError, NotFoundError, StoreError, UserError
 from airflow_provider_dtrain.store.records.trials import SlotRecord
-from tests.support.store_world import host
+from testbed.stores import host
 
 
 def test_a_template_keeps_all_its_versions(store):

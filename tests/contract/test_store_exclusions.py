@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.errors import ConflictError
-from tests.support.store_world import host
+from testbed.stores import host
 
 HOST_FAILED = {"error": "HostUnreachableError", "kind": "infra", "message": "no answer", "host": "h1", "rank": None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.store_world import host
+from testbed.stores import host
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,9 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
+from testbed.stores import host
 from tests.contract.gang_world import BAD, HOLD_S, begin, end, held, hold
-from tests.support.store_world import Clock, host
+from tests.support.store_world import Clock
 
 
 def test_a_gang_is_freed_when_no_task_used_it_for_its_time(world: Store, clock: Clock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.store.gaps import MOST_GAPS
-from tests.support.store_world import host
+from testbed.stores import host
 
 AT = 1_767_323_045.25
 

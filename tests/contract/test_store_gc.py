@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from airflow_provider_dtrain.store import garbage_collection
 from airflow_provider_dtrain.store.database import tables
 from airflow_provider_dtrain.store.garbage_collection import KINDS
+from testbed.stores import host
 from tests.support.search_world import Search
-from tests.support.store_world import host
 
 DAY_S = 86_400.0
 

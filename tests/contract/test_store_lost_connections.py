@@ -12,7 +12,7 @@ from airflow_provider_dtrain.errors import StoreUnavailableError
 from airflow_provider_dtrain.store.database.transactions import TRIES
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
-from tests.support.store_world import Server, host
+from testbed.stores import Server, host
 
 DEADLINE_S = 20.0
 #: psycopg reports either message, depending on which arrives first.

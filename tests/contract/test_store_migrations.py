@@ -16,9 +16,9 @@ from airflow_provider_dtrain.store.database import schema
 from airflow_provider_dtrain.store.database.connections import create_sqlite_file, make_engine, parse_url
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
+from testbed.stores import host
 from tests.contract.rows_0001 import ROWS, STORE_ID, at, contents, fill, reflected
 from tests.support.search_world import Search
-from tests.support.store_world import host
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.store.wakeup import pg_notify
 from airflow_provider_dtrain.store.wakeup import watcher as changes_module
 from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, Message, parsed
 from airflow_provider_dtrain.store.wakeup.watcher import Changes, Waiter
-from tests.support.store_world import host
+from testbed.stores import host
 
 #: Much longer than any expected delay, so that a lost wake-up fails and a slow machine does not.
 PATIENCE_S = 60.0

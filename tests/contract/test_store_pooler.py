@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
-from tests.support.store_world import Server, host
+from testbed.stores import Server, host
 
 DEADLINE_S = 20.0
 ROUNDS = 12

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.store.database.tables import allocation_slots
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
-from tests.support.store_world import host
+from testbed.stores import host
 
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
 

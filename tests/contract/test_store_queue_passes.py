@@ -12,7 +12,7 @@ from airflow_provider_dtrain.store.database.tables import allocations, pools
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
-from tests.support.store_world import host
+from testbed.stores import host
 
 CHECKPOINT = {"seq": 1, "at": 1.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}
 HALF_AN_HOUR = 1800.0

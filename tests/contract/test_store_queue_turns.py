@@ -17,7 +17,8 @@ from airflow_provider_dtrain.store.queue import requests, shared_passes
 from airflow_provider_dtrain.store.queue.pass_writes import OPENING
 from airflow_provider_dtrain.store.records.queue import PassResult
 from airflow_provider_dtrain.store.store import Store
-from tests.support.store_world import host, until
+from testbed.stores import host
+from tests.support.store_world import until
 
 DEADLINE_S = 60.0
 

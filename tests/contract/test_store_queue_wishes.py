@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations
 from airflow_provider_dtrain.store.records.queue import Wishes
-from tests.support.store_world import host
+from testbed.stores import host
 
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
 CHECKPOINT = {"seq": 1, "at": 1.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}

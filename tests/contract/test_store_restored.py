@@ -8,7 +8,7 @@ from airflow_provider_dtrain.errors import GangEndedError
 from airflow_provider_dtrain.store.queue import requests
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
-from tests.support.store_world import host
+from testbed.stores import host
 
 
 def hold(store, run_id):

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
 from airflow_provider_dtrain.store.records.trials import TrialKey
+from testbed.stores import host
 from tests.support.search_world import Search
-from tests.support.store_world import host
 
 FAILURE = {"error": "UserError", "kind": "user", "message": "ValueError: no"}
 

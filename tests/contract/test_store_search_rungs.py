@@ -14,8 +14,8 @@ from airflow_provider_dtrain.store import rungs
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import rung_entries
 from airflow_provider_dtrain.store.store import Store
+from testbed.stores import host
 from tests.support.search_world import Search
-from tests.support.store_world import host
 
 FAILURE = {"error": "UserError", "kind": "user", "message": "ValueError: no"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from testbed.stores import host
 from tests.support.search_world import Search
-from tests.support.store_world import host
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from airflow_provider_dtrain.errors import StaleWatchError, StoreSetBackError
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey
-from tests.support.store_world import copy_of, host, set_back
+from testbed.stores import host
+from tests.support.store_world import copy_of, set_back
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,10 @@ from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.payload import library, pack
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame, Progress
-from tests.netns.transport import ssh_to
+from testbed.netns.transport import ssh_to
 from tests.support.lock_dirs import new_lock_dir
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 
 Run = tuple[HostLink, str, dict[str, Any]]
 SCRIPT = """

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.netns import NamespaceHosts
+from testbed.netns import NamespaceHosts
 from tests.support.supervisor_host import (
     SLEEP,
     Channel,
@@ -27,7 +27,7 @@ from tests.support.supervisor_host import (
 )
 from tests.support.supervisors import unpack_supervisor
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 
 RUN = "t1.1.7"
 #: Prints the pid of a grandchild that has nothing of its run: no environment, no descriptor, no session, no parent.

@@ -17,10 +17,10 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
-from tests.netns.transport import ssh_to
+from testbed.netns.transport import ssh_to
 from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns)])

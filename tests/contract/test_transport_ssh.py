@@ -20,11 +20,11 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection, hook_from_id
-from tests.netns import NamespaceHost, NamespaceHosts
-from tests.netns.transport import ssh_to
+from testbed.netns import NamespaceHost, NamespaceHosts
+from testbed.netns.transport import ssh_to
 from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 
 
 @pytest.mark.netns

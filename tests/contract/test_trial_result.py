@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
-from tests.support.store_world import host
+from testbed.stores import host
 
 REPORTS = ((10, 0.5), (20, 0.9), (30, float("nan")), (40, 0.7))
 

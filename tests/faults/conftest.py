@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from testbed.netns import missing
 from tests.faults.world import World
-from tests.netns import missing
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from airflow_provider_dtrain.store.store import migrate
-from tests.support.standalone import wait_until
-from tests.support.store_world import Server, server_programs
+from testbed.standalone import wait_until
+from testbed.stores import Server, server_programs
 
 
 class Database(Protocol):

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from testbed.netns import NamespaceHost
 from tests.faults.fuzz import Run
 from tests.faults.inject import nothing, wait
 from tests.faults.processes import lives, stat_of
 from tests.faults.stage import Stage, tree
-from tests.netns import NamespaceHost
 
 Undo = Callable[[], object]
 PARTS = ("scheduler", "triggerer", "api-server")

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from testbed.netns import NamespaceHost
 from tests.faults.databases import hold_lock
 from tests.faults.processes import Holder, lives, stat_of
 from tests.faults.user_actions import ACTIONS
 from tests.faults.world import World
-from tests.netns import NamespaceHost
 
 Undo = Callable[[], object]
 

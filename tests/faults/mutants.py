@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.faults.mutant_table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("airflow_provider_dtrain", "tests", "dags", "docs", "bench", "pyproject.toml", "README.md")
+COPIED = ("airflow_provider_dtrain", "tests", "dags", "docs", "bench", "testbed", "pyproject.toml", "README.md")
 TIMEOUT_S = 300.0
 
 

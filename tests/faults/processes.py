@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.netns import NamespaceHost, NamespaceHosts
+from testbed.netns import NamespaceHost, NamespaceHosts
 
 EVERY_S = 0.25
 #: Run of a process whose origin no scan has seen: it is detached from all known processes.

@@ -10,19 +10,17 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
-from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from airflow_provider_dtrain.store.records.trials import AttemptView, TrialView
 from airflow_provider_dtrain.store.store import Store
+from testbed.netns import NamespaceHosts
+from testbed.standalone import Standalone, wait_until
 from tests.faults.processes import Checker, Holder, stat_of
 from tests.faults.verdict import violations
-from tests.netns import NamespaceHosts
-from tests.netns.transport import ssh_to
-from tests.support.standalone import Standalone, wait_until
+from tests.support.registered_hosts import register
 
 #: Longer than Airflow needs on a busy machine to notice a dead worker (60 s here).
 ORPHAN_TIMEOUT_S = 400
@@ -275,32 +273,6 @@ def tree(pids: list[int]) -> list[int]:
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found
-
-
-class Registered(Protocol):
-    """An object with hosts and a hook."""
-
-    @property
-    def hosts(self) -> NamespaceHosts: ...
-
-    @property
-    def hook(self) -> DtrainHook: ...
-
-
-def register(stage: Registered) -> None:
-    """Register the hosts in the store under their own names."""
-    for host in stage.hosts:
-        address = HostAddress(
-            name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
-            make_transport=lambda host=host: ssh_to(host),
-        )  # fmt: skip
-        link = stage.hook.links.get(address)
-        record = host_record_from_facts(
-            host.name, pool="gpus", conn_id=host.name.replace("-", "_"), facts=link.call("probe").result(120),
-            hello=link.hello, slots="cpu:2", remote_dir=".dtrain", python=sys.executable,
-        )  # fmt: skip
-        stage.hook.store.add_host(record)
-    stage.hook.links.close_all()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.netns import missing
 from tests.faults.stage import Stage, staged
-from tests.netns import missing
 
 pytestmark = [
     pytest.mark.netns,

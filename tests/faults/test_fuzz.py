@@ -1,4 +1,4 @@
-"""A few fuzz runs in every test run. ``python -m bench.soak_faults`` and the marker ``soak`` run many more."""
+"""A few fuzz runs in every test run. ``python -m tests.faults.soak`` and the marker ``soak`` run many more."""
 
 from __future__ import annotations
 

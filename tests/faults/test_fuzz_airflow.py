@@ -1,4 +1,4 @@
-"""Fuzz runs with a complete Airflow. ``python -m bench.soak_faults --airflow`` runs many more."""
+"""Fuzz runs with a complete Airflow. ``python -m tests.faults.soak --airflow`` runs many more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.netns import missing
 from tests.faults.fuzz_airflow import AWAY, FAULTS, NEED_ANSWERS, PARTS, draw, one_run
 from tests.faults.stage import Stage, staged
-from tests.netns import missing
 
 HERE = Path(__file__).parent
 

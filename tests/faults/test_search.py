@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.store.records.trials import TrialView
+from testbed.netns import missing
 from tests.faults.stage import Stage, staged
-from tests.netns import missing
 
 pytestmark = [
     pytest.mark.netns,

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from testbed.stores import server_programs
 from tests.faults import inject
 from tests.faults.databases import hold_lock
 from tests.faults.ending import all_is_well
 from tests.faults.world import World
-from tests.support.store_world import server_programs
 
 pytestmark = [pytest.mark.netns, pytest.mark.slow]
 

@@ -18,11 +18,11 @@ import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database.tables import attempts, events, metadata, streams
 from airflow_provider_dtrain.supervisor.events import encode_event
+from testbed.standalone import wait_until
 from tests.faults import memory
 from tests.faults.event_files import lost_tails
 from tests.faults.memory import grown, peak_mib
 from tests.faults.processes import UNKNOWN, Census, Checker
-from tests.support.standalone import wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS = {"rank0.events": ["resumed", "report", "result"], "supervisor.events": ["started", "exit", "ended"]}

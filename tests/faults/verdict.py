@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database.tables import allocation_slots, attempts, checkpoints, events, streams
-from tests.faults import task_logs
+from testbed import task_logs
 from tests.faults.event_files import lost_tails
 from tests.faults.memory import grown
 from tests.faults.world import World

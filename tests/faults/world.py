@@ -23,11 +23,11 @@ from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialView
 from airflow_provider_dtrain.store.store import Store
+from testbed.netns import NamespaceHost, NamespaceHosts
+from testbed.netns.transport import ssh_to
+from testbed.standalone import wait_until
 from tests.faults.databases import DATABASES, Database
 from tests.faults.processes import Checker, Holder, lives, stat_of
-from tests.netns import NamespaceHost, NamespaceHosts
-from tests.netns.transport import ssh_to
-from tests.support.standalone import wait_until
 
 ROOT = Path(__file__).parents[2]
 POOL = "gang"

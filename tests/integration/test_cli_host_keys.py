@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.netns import NamespaceHosts
+from testbed.netns import NamespaceHosts
 from tests.support.cli_world import World
 
-pytest_plugins = ["tests.netns.plugin", "tests.support.cli_world"]
+pytest_plugins = ["testbed.netns.plugin", "tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.netns]
 WORDS = "connection 'unchecked' sets no_host_key_check: true"
 

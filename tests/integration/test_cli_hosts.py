@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.netns import NamespaceHost, NamespaceHosts
+from testbed.netns import NamespaceHost, NamespaceHosts
 from tests.support.cli_world import AIRFLOW, World
 
-pytest_plugins = ["tests.netns.plugin", "tests.support.cli_world"]
+pytest_plugins = ["testbed.netns.plugin", "tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.netns]
 
 

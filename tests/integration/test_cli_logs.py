@@ -23,7 +23,7 @@ from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.store.records.trials import TrialKey
-from tests.faults import task_logs
+from testbed import task_logs
 from tests.support.lock_dirs import new_lock_dir
 
 pytestmark = [pytest.mark.slow, pytest.mark.airflow]

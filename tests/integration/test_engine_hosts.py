@@ -19,8 +19,7 @@ from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store import attempts, recovery
-from tests.integration.test_engine_recovery import DEADLINE_S
-from tests.support.counting import a_minute_passes, config, dead_follower, until
+from tests.support.counting import DEADLINE_S, a_minute_passes, config, dead_follower, until
 from tests.support.engines import Engine, held, second
 
 pytestmark = pytest.mark.usefixtures("quick_looks")

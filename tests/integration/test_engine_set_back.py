@@ -18,9 +18,10 @@ from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
 from airflow_provider_dtrain.triggers import trial as triggers
+from testbed.stores import host
 from tests.support.counting import config, ranks_of, running, until
 from tests.support.engines import Engine
-from tests.support.store_world import Clock, copy_of, host, set_back
+from tests.support.store_world import Clock, copy_of, set_back
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 

@@ -10,8 +10,8 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.plugins import listener
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey
-from tests.support.standalone import wait_until
-from tests.support.store_world import host
+from testbed.standalone import wait_until
+from testbed.stores import host
 
 
 @pytest.fixture

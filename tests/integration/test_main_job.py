@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.netns import NamespaceHosts, missing
+from testbed.netns import NamespaceHosts, missing
+from testbed.standalone import wait_until
 from tests.support.cluster import Cluster, ranks
-from tests.support.standalone import wait_until
 
 pytestmark = [
     pytest.mark.netns,

@@ -13,7 +13,7 @@ from tests.support.engines import Engine
 from tests.support.pair import register_pair
 from tests.support.snapshots import script, starts, until_copied
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.usefixtures("quick_looks")]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.engines import Engine, config
 from tests.support.pair import register_pair
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 pytestmark = pytest.mark.torch
 SSH = 22
 

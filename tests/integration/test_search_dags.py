@@ -16,10 +16,10 @@ import pytest
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.store import Store
-from tests.faults.stage import register
-from tests.netns import NamespaceHosts, missing
+from testbed.netns import NamespaceHosts, missing
+from testbed.standalone import Standalone, wait_until
 from tests.support.forking_cli import Done, ForkingCli
-from tests.support.standalone import Standalone, wait_until
+from tests.support.registered_hosts import register
 
 pytestmark = [
     pytest.mark.netns,

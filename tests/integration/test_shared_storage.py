@@ -10,7 +10,7 @@ import pytest
 from tests.support.engines import Engine, config, held
 from tests.support.pair import register_pair
 
-pytest_plugins = ["tests.netns.plugin"]
+pytest_plugins = ["testbed.netns.plugin"]
 pytestmark = pytest.mark.netns
 
 

@@ -17,8 +17,8 @@ import pytest
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.store import Store
-from tests.faults import task_logs
-from tests.support.log_scene import LINES, LogScene
+from testbed import task_logs
+from testbed.log_scene import LINES, LogScene
 
 pytestmark = [pytest.mark.slow, pytest.mark.airflow]
 

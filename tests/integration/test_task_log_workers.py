@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forking import Process
-from tests.support.log_scene import LINES, TRIALS, LogScene
+from testbed.forking import Process
+from testbed.log_scene import LINES, TRIALS, LogScene
 
 pytestmark = [pytest.mark.slow, pytest.mark.airflow]
 

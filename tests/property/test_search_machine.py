@@ -20,9 +20,9 @@ from airflow_provider_dtrain.core.search.asha import Decision, Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
+from testbed.stores import host
 from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
 from tests.support.search_world import Search
-from tests.support.store_world import host
 
 #: Bracket -> its rungs; all end at the same length.
 BRACKETS = {0: 3, 1: 2}

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWa
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, trials
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
+from tests.support.machines import FOLDER, STEPS, Crash, empty_store, run_until_seen
 
 SIZES = {"h1": 4, "h2": 4, "h3": 2}
 HOLDS = {"granted", "starting", "running", "stopping", "expired"}
@@ -28,7 +28,6 @@ STATES = st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
 WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt", "yield_gang")
 #: Events that occurred, so that a run without events cannot pass.
 SEEN: Counter[str] = Counter()
-STEPS = 40
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.netns import NamespaceHost
+from testbed.netns import NamespaceHost
 from tests.support.forking_cli import Done, ForkingCli
 
 ROOT = Path(__file__).parents[2]

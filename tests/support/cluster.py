@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.netns import NamespaceHost, NamespaceHosts
+from testbed.netns import NamespaceHost, NamespaceHosts
+from testbed.standalone import Standalone
 from tests.support.forking_cli import Done, ForkingCli
-from tests.support.standalone import Standalone
 
 RANKS = """
 name: ranks

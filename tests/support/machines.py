@@ -17,8 +17,10 @@ from airflow_provider_dtrain.store.store import migrate
 
 #: A memory file system if available: the tests are about the order of operations, not the disk.
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-#: Histories per machine; None: the machine's own number. ``python -m bench.soak_steps`` sets a much larger number.
+#: Histories per machine; None: the machine's own number. ``python -m tests.property.soak`` sets a much larger number.
 EXAMPLES = int(os.environ["DTRAIN_MACHINE_EXAMPLES"]) if "DTRAIN_MACHINE_EXAMPLES" in os.environ else None
+#: Steps of one history of the store's machine.
+STEPS = 40
 
 
 class Crash(Exception):

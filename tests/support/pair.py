@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
-from tests.netns.transport import ssh_to
+from testbed.netns.transport import ssh_to
 
 if TYPE_CHECKING:
     import pytest
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from tests.netns import NamespaceHosts
+    from testbed.netns import NamespaceHosts
 
 
 def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_dtrain.engine.logs import rank_log, sender
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
+from testbed.turns import Turns
 from tests.support.log_world import DEADLINE_S, World, until
-from tests.support.turns import Turns
 
 
 @pytest.fixture

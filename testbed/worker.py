@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tests.support.forking import Forker, Process, serve
+from testbed.forking import Forker, Process, serve
 
 MAX_TRIES = 5
 #: Name of the file with the DAG, below the folder of the bundle.
@@ -45,7 +45,7 @@ class Workers:
         bundle = '[{"name": "tests", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", '
         bundle += f'"kwargs": {{"path": "{dags}"}}}}]'
         variables = {**environment, "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": bundle}
-        self._forker = Forker("tests.support.worker", folder / "workers.out", variables)
+        self._forker = Forker("testbed.worker", folder / "workers.out", variables)
 
     def start(self, run_id: str, number: int) -> Process:
         """Start a try of the task.
@@ -92,7 +92,7 @@ if __name__ == "__main__":
     for module in ("dag_processing.bundles.local", "dag_processing.dagbag", "sdk.execution_time.task_runner"):
         importlib.import_module(f"airflow.{module}")
 
-    from tests.faults.trigger import import_all
+    from testbed.deadlines import import_all
 
     import_all()
     serve(main)

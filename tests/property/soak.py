@@ -1,6 +1,6 @@
 """A million simulated steps: random walks over the protocol's model, and histories of the real store.
 
-    python -m bench.soak_steps --steps 1000000 --store-steps 20000 --seed 1
+    python -m tests.property.soak --steps 1000000 --store-steps 20000 --seed 1
 
 The walks reach states beyond the exhaustive search of ``tests/property/test_lifecycle_model.py``: more allocations,
 grants and takeovers, restored backups. The program prints its moves. A violation ends it with the state.
@@ -21,7 +21,7 @@ LARGE = {"rows": 8, "tokens": 24, "takeovers": 8, "crashes": 4}
 
 def walk(steps: int, seed: int) -> tuple[Counter[str], int]:
     """Walk at random, with a restart when a state has no successor, and return the moves and the number of walks."""
-    from tests.property.test_lifecycle_model import Model, check
+    from tests.support.lifecycle_model import Model, check
 
     dice, moves, walks = random.Random(seed), Counter[str](), 0
     while moves.total() < steps:
@@ -42,7 +42,7 @@ def walk(steps: int, seed: int) -> tuple[Counter[str], int]:
 
 def store_histories(steps: int) -> int:
     """Run the store's state machine for about this number of steps, and return pytest's exit code."""
-    from tests.property.test_store_machine import STEPS
+    from tests.support.machines import STEPS
 
     environment = {**os.environ, "DTRAIN_MACHINE_EXAMPLES": str(max(1, steps // STEPS))}
     command = [sys.executable, "-m", "pytest", "-q", "tests/property/test_store_machine.py"]
@@ -50,7 +50,7 @@ def store_histories(steps: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.soak_steps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.property.soak", description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--store-steps", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)

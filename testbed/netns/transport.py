@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
-from tests.netns.host import NamespaceHost
+from testbed.netns.host import NamespaceHost
 
 
 def connection(host: NamespaceHost, **extra: Any) -> SimpleNamespace:

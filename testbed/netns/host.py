@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.netns.network import Network, command, ip
+from testbed.netns.network import Network, command, ip
 
 _START_TIMEOUT_S = 20.0
 

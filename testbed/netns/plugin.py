@@ -1,4 +1,4 @@
-"""Fixtures: ``pytest_plugins = ["tests.netns.plugin"]`` in a test module."""
+"""Fixtures: ``pytest_plugins = ["testbed.netns.plugin"]`` in a test module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.netns.hosts import NamespaceHosts, missing
+from testbed.netns.hosts import NamespaceHosts, missing
 
 
 @pytest.fixture(scope="module")

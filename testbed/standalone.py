@@ -62,7 +62,7 @@ class Standalone:
 
     def _environment(self, dags: Path) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-        root = str(Path(__file__).parents[2])
+        root = str(Path(__file__).parents[1])
         return kept | {
             "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', '')}",
             "PYTHONPATH": f"{root}:{kept.get('PYTHONPATH', '')}".rstrip(":"),

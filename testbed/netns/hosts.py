@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-from tests.netns.host import NamespaceHost, new_tag, unmount_disks
-from tests.netns.network import Network, command, tear_down
+from testbed.netns.host import NamespaceHost, new_tag, unmount_disks
+from testbed.netns.network import Network, command, tear_down
 
 #: Outside /tmp and /var/tmp, because each host has its own.
 BASE = Path("/var/lib/dtrain-test-hosts")

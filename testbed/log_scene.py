@@ -18,13 +18,13 @@ from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.store.records.trials import TrialKey
-from tests.faults import task_logs
-from tests.support.forking import Process
-from tests.support.standalone import wait_until
-from tests.support.triggerer import Triggerer, Triggerers, read_logs, sent_events
-from tests.support.worker import Workers
+from testbed import task_logs
+from testbed.forking import Process
+from testbed.standalone import wait_until
+from testbed.triggerer import Triggerer, Triggerers, read_logs, sent_events
+from testbed.worker import Workers
 
-CODE = Path(__file__).parents[1] / "faults"
+CODE = Path(__file__).parents[1] / "tests" / "faults"
 TRIGGER = "airflow_provider_dtrain.triggers.trial.TrialTrigger"
 #: Trials at once, lines of each and lines per second.
 TRIALS, LINES, RATE = 4, 1200, 200

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.forking import Forker, Process, serve
-from tests.support.turns import Turns
+from testbed.forking import Forker, Process, serve
+from testbed.turns import Turns
 
 
 class Triggerers:
@@ -26,7 +26,7 @@ class Triggerers:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
         (folder / "logs").mkdir(exist_ok=True)
-        self._forker = Forker("tests.support.triggerer", folder / "triggerers.out", environment)
+        self._forker = Forker("testbed.triggerer", folder / "triggerers.out", environment)
 
     def start(self, job: int, triggers: list[dict[str, Any]]) -> Triggerer:
         """Start a triggerer that runs the given triggers."""
@@ -153,7 +153,7 @@ def main(folder: Path, job: int) -> None:
 if __name__ == "__main__":
     import airflow.jobs.triggerer_job_runner  # noqa: F401
 
-    from tests.faults.trigger import import_all
+    from testbed.deadlines import import_all
 
     import_all()
     serve(lambda folder, job: main(Path(folder), job))

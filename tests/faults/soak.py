@@ -1,7 +1,7 @@
 """Fuzz runs with faults on real hosts: a table of runs, violations and recovery times per fault.
 
-    python -m bench.soak_faults --seed 1 --runs 100 --worlds 2
-    python -m bench.soak_faults --seed 1 --runs 20 --airflow
+    python -m tests.faults.soak --seed 1 --runs 100 --worlds 2
+    python -m tests.faults.soak --seed 1 --runs 20 --airflow
 
 Requires root. Each world has its own three hosts, store and trigger process. Worlds run in parallel. With
 ``--airflow`` there is one world with a complete Airflow, whose processes are killed and stopped, too. The program never
@@ -25,7 +25,7 @@ from typing import Any
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.soak_faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--worlds", type=int, default=1, help="number of parallel worlds")
@@ -135,7 +135,7 @@ def main() -> int:
         return 0
     out = options.out or Path(tempfile.mkdtemp(prefix="dtrain-soak-"))
     out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "bench.soak_faults", *sys.argv[1:], "--out", str(out)]
+    command = [sys.executable, "-m", "tests.faults.soak", *sys.argv[1:], "--out", str(out)]
     worlds = []
     for number in range(1 if options.airflow else options.worlds):
         environment = {**os.environ, "AIRFLOW_HOME": tempfile.mkdtemp(prefix="dtrain-soak-home-")}

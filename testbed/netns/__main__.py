@@ -6,11 +6,11 @@ import argparse
 import signal
 import sys
 
-from tests.netns import NamespaceHosts, missing, remove_stale
+from testbed.netns import NamespaceHosts, missing, remove_stale
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.netns", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m testbed.netns", description=__doc__)
     parser.add_argument("what", choices=["up", "clean"])
     parser.add_argument("--count", type=int, default=3)
     parser.add_argument("--shared-home", action="store_true")

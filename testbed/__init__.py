@@ -1,0 +1,1 @@
+"""Machinery that tests and benchmarks share: test hosts, PostgreSQL servers, complete Airflows."""
