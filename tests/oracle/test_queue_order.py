@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from tests.support.naive_queue import NaiveQueue
-from tests.support.situations import Situation, situations
+from tests.support.situations import Situation, full_pools, situations
 
 #: Few hosts of one size, so that gangs often need hosts of unequal sizes.
 MIXED = {"sizes": (4, 2, 2, 1), "most_hosts": 6, "unequal": (False, True)}
@@ -37,4 +37,10 @@ def test_gangs_of_all_shapes_are_decided_as_by_looking_at_every_one_without_pree
 @settings(max_examples=300, deadline=None)
 @given(situations(**MIXED, widths=(1,), preemption=("priority", "slices")))
 def test_gangs_of_all_shapes_preempt_the_gangs_of_single_hosts_that_brute_force_chooses(found):
+    same_as_naive(found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(full_pools(preemption=("slices", "off")))
+def test_a_gang_of_whole_hosts_preempts_or_reserves_those_that_brute_force_chooses(found):
     same_as_naive(found)

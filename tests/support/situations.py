@@ -71,6 +71,34 @@ def situations(
 
 
 @st.composite
+def full_pools(draw, *, preemption):
+    """Draw a pool of small hosts with some free slots, and one request that is larger than every host."""
+    hosts, running = [], []
+    for number in range(draw(st.integers(4, 7))):
+        slots, at = draw(st.sampled_from([1, 2, 3])), 0
+        while at < slots and draw(st.integers(0, 2)):
+            size = draw(st.integers(1, slots - at))
+            parts = {f"h{number}": tuple(range(at, at + size))}
+            running.append(
+                RunningGang(
+                    request_id=f"g{len(running)}",
+                    placement=Placement(parts),
+                    who="trial",
+                    sequence=len(running),
+                    held_s=draw(st.sampled_from([9 * HOUR, 10 * HOUR])),
+                    ran_s=draw(st.sampled_from([2000.0, 4000.0])),
+                    is_preemptible=draw(st.integers(0, 5)) > 0,
+                )
+            )
+            at += size
+        hosts.append(Host(f"h{number}", slots, frozenset(range(at))))
+    options = PoolOptions(
+        reservations=1, preemption=draw(st.sampled_from(preemption)), allow_heterogeneous=draw(st.integers(0, 4)) > 0
+    )
+    return Situation(hosts, [GangRequest("r", draw(st.integers(4, 9)), sequence=99)], running, options)
+
+
+@st.composite
 def _gangs(draw, request_id, sequence, free, widths):
     is_wide = 2 in widths and draw(st.integers(0, 4)) == 0
     empty = [name for name, indices in free.items() if indices and indices == list(range(len(indices)))]

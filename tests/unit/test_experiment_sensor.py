@@ -16,7 +16,6 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 from airflow.serialization.serialized_objects import DagSerialization
-from tests.contract.store_world import host
 
 from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.engine.observation import ENDED, STATES, Target
@@ -26,6 +25,7 @@ from airflow_provider_dtrain.store.records.searches import ExperimentState
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.triggers import experiment as trigger_module
 from airflow_provider_dtrain.triggers.experiment import ExperimentTrigger
+from testbed.stores import host
 
 
 @pytest.fixture

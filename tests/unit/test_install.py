@@ -12,11 +12,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.contract.supervisor_host import interpreters
 
 from airflow_provider_dtrain.hosts.install import _BOOTSTRAP, install
 from airflow_provider_dtrain.hosts.payload import Payload, supervisor
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from tests.support.supervisor_host import interpreters
 from tests.support.supervisors import program
 
 #: Runs the bootstrap once for each folder that standard input names with a number. A process dies, as if killed, before
