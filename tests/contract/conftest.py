@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_dtrain.store.records.gangs import GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
+from testbed import stores
 from testbed.stores import Server, server_programs
-from tests.support import store_world
 from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
 from tests.support.nvml import build_library
 from tests.support.store_world import Clock
@@ -106,7 +106,7 @@ def start(store: Store) -> Callable[[Ticket], int]:
 
 @pytest.fixture
 def world(store: Store) -> Store:
-    store.add_host(store_world.host("gpu-01", slots=2))
+    store.add_host(stores.host("gpu-01", slots=2))
     return store
 
 

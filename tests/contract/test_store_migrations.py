@@ -288,7 +288,7 @@ def test_code_that_is_too_old_for_a_newer_schema_is_refused(url):
 
 FORMER = """
 import sys
-from airflow_provider_dtrain.store import schema
+from airflow_provider_dtrain.store.database import schema
 schema.REVISIONS = schema.REVISIONS[:-1]
 schema.HEAD = schema.REVISIONS[-1]
 from airflow_provider_dtrain.store.store import Store

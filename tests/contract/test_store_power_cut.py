@@ -19,7 +19,7 @@ WORK = """
 import json, sys
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from tests.support.store_world import host
+from testbed.stores import host
 
 folder = sys.argv[1]
 store = Store.open(f"sqlite:///{folder}/dtrain.db")
