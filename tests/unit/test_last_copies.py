@@ -168,7 +168,7 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     part = SimpleNamespace(run=copy, noticed=lambda: None, close=lambda: None, copy_last=nothing)
     idle = SimpleNamespace(run=nothing, close=lambda: None, copy_last=nothing)
-    monkeypatch.setattr(attempt.finishing, "release", release)
+    monkeypatch.setattr(attempt.teardown, "release", release)
     monkeypatch.setattr(attempt, "CheckpointCopier", lambda *_: part)
     monkeypatch.setattr(attempt, "OutputKeeper", lambda *_: idle)
     monkeypatch.setattr(attempt, "GangFollower", FakeGang)

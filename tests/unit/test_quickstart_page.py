@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()
 PROGRAM, DAG_FILE = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SHELL = "".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
-COMMANDS = re.findall(r"airflow dtrain [^\n|)]+", SHELL)
+COMMANDS = re.findall(r"airflow dtrain [^\n|)>]+", SHELL)
 
 
 @pytest.fixture(scope="module")
