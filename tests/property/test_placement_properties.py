@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Pla
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
 from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever, shortfall
-from tests.oracle.naive_layouts import ONE, Preference, ways
+from tests.support.naive_layouts import ONE, Preference, ways
 
 STATES = ["ready"] * 6 + ["draining", "drained", "disabled", "unreachable", "lost"]
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from airflow_provider_dtrain.core.scheduling.free_slots import stable_order
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
-from tests.oracle.naive_layouts import UNEQUAL, Preference, ways
+from tests.support.naive_layouts import UNEQUAL, Preference, ways
 
 
 def subsets(items):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.scheduling.layouts import Layout, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest
-from tests.oracle.naive_layouts import EQUAL, UNEQUAL, ways
+from tests.support.naive_layouts import EQUAL, UNEQUAL, ways
 
 
 def sizes_of(slots: int, hosts: tuple[int, ...], *, unequal: bool = False, **fields) -> list[tuple[int, ...]]:
