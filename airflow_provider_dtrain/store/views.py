@@ -134,6 +134,8 @@ def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[Attem
 def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) -> AttemptView:
     waits, reason = row.allocation_state == "waiting", row.reason
     waits_held = row.gang is not None and row.state == "waiting"
+    # A host may have a run of this name, of a trial that the store has lost.
+    was_refused = row.ended_at is not None and row.plan is None and row.allocation_state == "released"
     if waits:
         reason = waits_because(conn, row.allocation_id, row.allocation_reason, row.asked_at, row)
     same = {
@@ -149,7 +151,7 @@ def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) 
     return AttemptView(
         attempt_id=row.id,
         key=key_of(row),
-        run=None if row.token is None else run_name(store, row.trial_id, row.number, row.token),
+        run=None if row.token is None or was_refused else run_name(store, row.trial_id, row.number, row.token),
         placement={host: indices for host, (indices, _) in placed.items()},
         held_hosts=tuple(host for host, (_, held) in placed.items() if held and _is_concerned(row, host)),
         reason=reason,

@@ -221,7 +221,7 @@ class AttemptView(InSearch):
     experiment: str
     key: TrialKey
     state: AttemptState
-    #: Name on the hosts; None before the gang is granted.
+    #: Name on the hosts; None before the gang is granted, and if no host ever accepted the launch.
     run: str | None
     token: int | None
     watch: int
