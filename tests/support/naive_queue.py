@@ -181,11 +181,12 @@ class NaiveQueue:
             return None
         names = [n for n, h in self.hosts.items() if h.state == "ready" and n not in banned]
         legal = {name: self.legal_victims(name, request) for name in names}
-        found = self.victims_on_one_host(request, legal) or self.victims_on_whole_hosts(request, legal)
-        if found is None:
-            return None
-        ids, claim = found
-        return [self.running[request_id] for request_id in ids], claim
+        found = self.victims_on_one_host(request, legal)
+        if found is not None:
+            ids, claim = found
+            return [self.running[request_id] for request_id in ids], claim
+        ids = self.victims_on_whole_hosts(request, legal)
+        return self.trimmed(request, [self.running[request_id] for request_id in ids], banned) if ids else None
 
     def legal_victims(self, name, request):
         return [
@@ -214,7 +215,7 @@ class NaiveQueue:
         return min(offers, key=lambda offer: offer[:4])[3:] if offers else None
 
     def victims_on_whole_hosts(self, request, legal):
-        """The cost is: slots ended, then on equal hosts seconds run. Larger equal hosts come before cheaper ones."""
+        """Return ids. The cost is: slots ended, then on equal hosts seconds run. Larger equal hosts come first."""
         freed = {name: sum(gang.placement.size for gang in gangs) for name, gangs in legal.items()}
         sizes = {name: len(self.hosts[name].enabled) for name in legal}
         whole = {name: size for name, size in sizes.items() if len(self.free[name]) + freed[name] == size}
@@ -229,8 +230,26 @@ class NaiveQueue:
             return (way.rule, ended, *preference.key(way))
 
         names = min(found, key=key).names
-        ids = [gang.request_id for name in names for gang in legal[name]]
-        return ids, Placement({name: tuple(range(self.hosts[name].slots)) for name in names})
+        return [gang.request_id for name in names for gang in legal[name]]
+
+    def trimmed(self, request, victims, banned):
+        """Leave out each victim, largest first, without which the request still fits in some layout."""
+        kept = list(victims)
+        for gang in sorted(victims, key=lambda gang: (-gang.placement.size, -gang.ran_s, gang.request_id)):
+            rest = [other for other in kept if other is not gang]
+            if self.find_after(request, rest, banned) is not None:
+                kept = rest
+        return kept, self.find_after(request, kept, banned)
+
+    def find_after(self, request, ended, banned):
+        before = {name: set(free) for name, free in self.free.items()}
+        for gang in ended:
+            for name, indices in gang.placement.slots.items():
+                self.free[name] |= set(indices)
+        try:
+            return self.find(request, banned)
+        finally:
+            self.free = before
 
     # Reservations
 

@@ -159,6 +159,16 @@ def test_the_fewest_slots_then_the_fewest_gangs_then_the_least_run_are_ended():
     assert victims(run_pass(hosts, [request(1, 4)], SLICES, running)) == ["four"]
 
 
+def test_no_gang_ends_that_is_not_needed_once_hosts_of_unequal_sizes_may_form_one_gang():
+    """Four hosts of one slot come first, but with the free host of two slots one of their three gangs is enough."""
+    running = [gang(f"g{number}", f"h{number}", [0]) for number in range(3)]
+    hosts = [*hosts_for(running, "h0", "h1", "h2", "free", slots=1), Host("two", 2)]
+    options = replace(SLICES, allow_heterogeneous=True)
+    decision = run_pass(hosts, [request(1, 4)], options, running)
+    assert len(victims(decision)) == 1
+    assert decision.claims["1"].size == 4
+
+
 def test_a_request_has_one_claim_and_orders_nothing_more():
     running = [gang("g", "a", range(8)), gang("h", "b", range(8))]
     hosts = hosts_for(running, "a", "b")
