@@ -35,18 +35,25 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
         render_template_as_native_obj=True,
         params={
             "config": Param(
-                "", type=["string", "object"], format="multiline", title="Configuration",
+                "",
+                type=["string", "object"],
+                format="multiline",
+                title="Configuration",
                 description="YAML of an experiment, or a configuration that 'experiments create' has stored",
             ),
             "template": Param(None, type=["null", "string"], title="Template", description="Name of a stored template"),
             "payload": Param(
-                None, type=["null", "string"], title="Code",
+                None,
+                type=["null", "string"],
+                title="Code",
                 description="Digest of stored code; empty: model_dir, relative to the DAG's folder",
             ),
         },
-    ) as dag:  # fmt: skip
+    ) as dag:
         experiment(
-            "{{ params.config }}", "{{ params.template }}", payload="{{ params.payload }}",
+            "{{ params.config }}",
+            "{{ params.template }}",
+            payload="{{ params.payload }}",
             **{"deferrable": True, **options},
-        )  # fmt: skip
+        )
     return dag

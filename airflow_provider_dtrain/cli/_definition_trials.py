@@ -39,11 +39,17 @@ def experiment(group: str) -> GroupCommand:
                 "lifecycle_commands", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES
             ),
             action(
-                "experiments", "set", "Change priority, weight or slot cap of all its gangs", a.EXPERIMENT, a.PRIORITY,
-                weight, most, function="set_experiment",
+                "experiments",
+                "set",
+                "Change priority, weight or slot cap of all its gangs",
+                a.EXPERIMENT,
+                a.PRIORITY,
+                weight,
+                most,
+                function="set_experiment",
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _create() -> ActionCommand:
@@ -51,9 +57,15 @@ def _create() -> ActionCommand:
     follow = Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true")
     dag = Arg(("--dag",), help="DAG that runs it (default: dtrain_experiment)", default="dtrain_experiment")
     return action(
-        "experiments_create", "create", "Start an experiment: store configuration and code, trigger its DAG",
-        a.CONFIG, code, a.WITH_TEMPLATE, dag, follow,
-    )  # fmt: skip
+        "experiments_create",
+        "create",
+        "Start an experiment: store configuration and code, trigger its DAG",
+        a.CONFIG,
+        code,
+        a.WITH_TEMPLATE,
+        dag,
+        follow,
+    )
 
 
 def trial(group: str) -> GroupCommand:
@@ -78,9 +90,10 @@ def trial(group: str) -> GroupCommand:
     to = Arg(("--to",), help="Target folder (default: ./trial-<id>)", metavar="DIR")
     of = Arg(("--experiment",), help="Only trials of this experiment (id)", type=a.count, metavar="EXPERIMENT")
     state = Arg(
-        ("--state",), help="Only trials in this state",
+        ("--state",),
+        help="Only trials in this state",
         choices=(*TRIAL_LIVE, *TRIAL_ENDED),
-    )  # fmt: skip
+    )
     return GroupCommand(
         name=group,
         help="Trials" + (" (short for: trials)" if group == "t" else ""),

@@ -36,6 +36,10 @@ def _row(event: EventView) -> dict[str, Any]:
     # A file that began anew misses no bytes of its own.
     numbers = {name: body.get(name) or 0 for name in ("offset", "bytes", "lines")}
     return {
-        "host": event.host, "stream": event.stream, **numbers, "code": str(body.get("code") or "anew"),
-        "reason": plain(str(body.get("reason") or "")), "at": event.at,
-    }  # fmt: skip
+        "host": event.host,
+        "stream": event.stream,
+        **numbers,
+        "code": str(body.get("code") or "anew"),
+        "reason": plain(str(body.get("reason") or "")),
+        "at": event.at,
+    }

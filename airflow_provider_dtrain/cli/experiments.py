@@ -108,9 +108,13 @@ def _compared(store: Store, view: ExperimentView) -> ExperimentView:
     ]
     best, trial_id = min(values, key=lambda one: one[0] if smaller else -one[0]) if values else (None, None)
     return replace(
-        view, method=searcher.get("name") or "single", metric=searcher.get("metric"), smaller_is_better=smaller,
-        best=best, best_trial=trial_id,
-    )  # fmt: skip
+        view,
+        method=searcher.get("name") or "single",
+        metric=searcher.get("metric"),
+        smaller_is_better=smaller,
+        best=best,
+        best_trial=trial_id,
+    )
 
 
 def _number(value: Any) -> float | None:

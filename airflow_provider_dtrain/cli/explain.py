@@ -91,10 +91,17 @@ def _request(config: ExperimentConfig) -> GangRequest:
 
     wanted = config.resources
     return GangRequest(
-        _ASKED, slots=wanted.slots_per_trial, priority=wanted.priority, is_single_host=wanted.is_single_host,
-        sequence=sys.maxsize, group=_ASKED, weight=wanted.weight, max_slots=wanted.max_slots,
-        max_runtime_s=config.max_runtime, is_preemptible=bool(config.preemptible),
-    )  # fmt: skip
+        _ASKED,
+        slots=wanted.slots_per_trial,
+        priority=wanted.priority,
+        is_single_host=wanted.is_single_host,
+        sequence=sys.maxsize,
+        group=_ASKED,
+        weight=wanted.weight,
+        max_slots=wanted.max_slots,
+        max_runtime_s=config.max_runtime,
+        is_preemptible=bool(config.preemptible),
+    )
 
 
 def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
@@ -129,14 +136,32 @@ def _verdict(decision: PassDecision) -> dict[str, Any]:
     """Return what a scheduling pass would decide for the configuration, behind all waiting gangs."""
     granted, never = dict(decision.grants).get(_ASKED), decision.unplaceable.get(_ASKED)
     if granted is not None:
-        return {"fits_now": True, "fits_ever": True, "hosts": placement_words(granted.slots), "waiting_ahead": 0,
-                "expected": None, "reason": "free slots suffice"}  # fmt: skip
+        return {
+            "fits_now": True,
+            "fits_ever": True,
+            "hosts": placement_words(granted.slots),
+            "waiting_ahead": 0,
+            "expected": None,
+            "reason": "free slots suffice",
+        }
     if never is not None:
-        return {"fits_now": False, "fits_ever": False, "hosts": None, "waiting_ahead": None, "expected": None,
-                "reason": never.reason}  # fmt: skip
+        return {
+            "fits_now": False,
+            "fits_ever": False,
+            "hosts": None,
+            "waiting_ahead": None,
+            "expected": None,
+            "reason": never.reason,
+        }
     expected = decision.expected.get(_ASKED)
-    return {"fits_now": False, "fits_ever": True, "hosts": None, "waiting_ahead": decision.positions[_ASKED] - 1,
-            "expected": expected.words if expected else None, "reason": decision.reasons[_ASKED]}  # fmt: skip
+    return {
+        "fits_now": False,
+        "fits_ever": True,
+        "hosts": None,
+        "waiting_ahead": decision.positions[_ASKED] - 1,
+        "expected": expected.words if expected else None,
+        "reason": decision.reasons[_ASKED],
+    }
 
 
 def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:

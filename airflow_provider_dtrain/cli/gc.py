@@ -45,8 +45,13 @@ def gc(args: Namespace) -> int:
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with a readable size in place of bytes."""
-    return {"where": row["where"], "what": row["what"], "count": row["count"], "size": size(row["bytes"]),
-            "skipped": row["skipped"]}  # fmt: skip
+    return {
+        "where": row["where"],
+        "what": row["what"],
+        "count": row["count"],
+        "size": size(row["bytes"]),
+        "skipped": row["skipped"],
+    }
 
 
 def _say(args: Namespace, hosts: list[Collected], days: int) -> None:
@@ -83,10 +88,15 @@ def _host_rows(hosts: list[Collected]) -> list[dict[str, Any]]:
     rows = []
     for one in hosts:
         for what, sizes in (("runs", one.runs), ("archives", one.archives)):
-            rows.append({
-                "where": one.host, "what": what, "count": len(sizes), "bytes": sum(sizes.values()),
-                "skipped": one.problem,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "where": one.host,
+                    "what": what,
+                    "count": len(sizes),
+                    "bytes": sum(sizes.values()),
+                    "skipped": one.problem,
+                }
+            )
     return rows
 
 

@@ -49,10 +49,19 @@ def add(args: Namespace) -> int:
         return FAILURE
     link, facts = look(hook, draft)
     record = host_record_from_facts(
-        draft.name, pool=draft.pool, conn_id=draft.conn_id, facts=facts, hello=link.hello, slots=args.slots,
-        remote_dir=draft.remote_dir, state_dir=draft.state_dir, lock_dir=draft.lock_dir, python=args.python,
-        host_key=draft.host_key, address=args.address,
-    )  # fmt: skip
+        draft.name,
+        pool=draft.pool,
+        conn_id=draft.conn_id,
+        facts=facts,
+        hello=link.hello,
+        slots=args.slots,
+        remote_dir=draft.remote_dir,
+        state_dir=draft.state_dir,
+        lock_dir=draft.lock_dir,
+        python=args.python,
+        host_key=draft.host_key,
+        address=args.address,
+    )
     record = replace(record, pid_ns=None if record.pid_ns is None else str(record.pid_ns))
     if not args.dry_run:
         hook.store.add_host(record, by=user())

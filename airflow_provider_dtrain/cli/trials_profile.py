@@ -110,9 +110,13 @@ def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
 def _timing_row(row: dict[str, Any]) -> dict[str, Any]:
     times = {name: f"{1e3 * row[name]:.3f} ms" for name in ("mean_s", "max_s")}
     return {
-        "rank": row["rank"], "timing": row["timing"], "count": int(row["count"]), "mean": times["mean_s"],
-        "max": times["max_s"], "total": "sampled" if row["sampled"] else f"{row['total_s']:.3f} s",
-    }  # fmt: skip
+        "rank": row["rank"],
+        "timing": row["timing"],
+        "count": int(row["count"]),
+        "mean": times["mean_s"],
+        "max": times["max_s"],
+        "total": "sampled" if row["sampled"] else f"{row['total_s']:.3f} s",
+    }
 
 
 def _system_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +127,9 @@ def _system_row(row: dict[str, Any]) -> dict[str, Any]:
         return (size(value) if in_bytes else cell(round(float(value), 1))) + after
 
     return {
-        "host": row["host"], "gpu": row["gpu"], "metric": row["metric"],
-        **{name: shown(row[name]) for name in ("min", "mean", "max")}, "samples": int(row["count"]),
-    }  # fmt: skip
+        "host": row["host"],
+        "gpu": row["gpu"],
+        "metric": row["metric"],
+        **{name: shown(row[name]) for name in ("min", "mean", "max")},
+        "samples": int(row["count"]),
+    }

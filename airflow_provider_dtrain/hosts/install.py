@@ -144,9 +144,10 @@ def _refusal(host: str, python: str, remote_dir: str, verdict: str) -> HostError
         errno_name, _, reason = words.partition(" ")
         code, remedy = _REFUSALS.get(errno_name, ("install", "correct the cause"))
         return HostRefusedError(
-            host, f"Host '{host}' cannot store the supervisor in '{remote_dir}': {shown(reason.encode())}; {remedy}.",
+            host,
+            f"Host '{host}' cannot store the supervisor in '{remote_dir}': {shown(reason.encode())}; {remedy}.",
             code=code,
-        )  # fmt: skip
+        )
     return HostProtocolError(host, f"The supervisor arrived damaged on host '{host}': {shown(verdict.encode())}.")
 
 

@@ -144,8 +144,11 @@ class SelectBestTrialOperator(BaseOperator):
         result = selection.result
         self.log.info(
             "Best trial %d (number %d): metric %s with %s",
-            result["trial_id"], result["number"], result["metric"], result["hparams"],
-        )  # fmt: skip
+            result["trial_id"],
+            result["number"],
+            result["metric"],
+            result["hparams"],
+        )
         if selection.is_new_best:
             self._announce(context, selection)
         elif selection.announced is not None:

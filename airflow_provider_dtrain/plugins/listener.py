@@ -106,8 +106,12 @@ def _work() -> None:
             try:
                 end_gangs(dag_id, run_id, because)
             except Exception:
-                log.warning("Held gangs of DAG %s, run %s were not ended; they expire after hold_for", dag_id, run_id,
-                            exc_info=True)  # fmt: skip
+                log.warning(
+                    "Held gangs of DAG %s, run %s were not ended; they expire after hold_for",
+                    dag_id,
+                    run_id,
+                    exc_info=True,
+                )
 
 
 def end_gangs(dag_id: str, run_id: str, because: str) -> list[int]:

@@ -35,8 +35,9 @@ class Fields:
             raise self.bad(name, "is missing")
         return value
 
-    def text(self, name: str, pattern: re.Pattern[str] | None = None, *, limit: int = 4096,
-             default: Any = REQUIRED) -> Any:  # fmt: skip
+    def text(
+        self, name: str, pattern: re.Pattern[str] | None = None, *, limit: int = 4096, default: Any = REQUIRED
+    ) -> Any:
         """Return a string of at most ``limit`` characters without NUL, or None if that is the default."""
         value = self._get(name, default)
         if value is None and default is None:
@@ -79,8 +80,16 @@ class Fields:
             raise self.bad(name, f"must be a list of {least} to {limit} items, got {shorten(value)}")
         return value
 
-    def texts(self, name: str, pattern: re.Pattern[str] | None = None, *, least: int = 0, limit: int = 4096,
-              length: int = 4096, default: Any = REQUIRED) -> list[str]:  # fmt: skip
+    def texts(
+        self,
+        name: str,
+        pattern: re.Pattern[str] | None = None,
+        *,
+        least: int = 0,
+        limit: int = 4096,
+        length: int = 4096,
+        default: Any = REQUIRED,
+    ) -> list[str]:
         """Return a list of strings."""
         found = self.items(name, least=least, limit=limit, default=default)
         inner = Fields({str(i): item for i, item in enumerate(found)}, self._path(name))

@@ -20,8 +20,14 @@ from .names import DELETED, DIGEST, KINDS, Json
 from .trees import opened_below, remove_tree, tree_bytes, walk_tree
 
 
-def collect(layout: Layout, older_than_s: float, *, runs: Iterable[str] | None = None, archives: Iterable[str] = (),
-            dry_run: bool = False) -> Json:  # fmt: skip
+def collect(
+    layout: Layout,
+    older_than_s: float,
+    *,
+    runs: Iterable[str] | None = None,
+    archives: Iterable[str] = (),
+    dry_run: bool = False,
+) -> Json:
     """Remove the folders of runs that ended long ago, and archives unused for as long. Return their sizes.
 
     Folders of runs that were never started, such as those of refused starts, are removed likewise. Tombstones stay,

@@ -131,10 +131,12 @@ def suspects(folder: RunFolder) -> list[Proc]:
     parents, sessions = orphans_parents(source, procs), {number(rank.get("pid")) for rank in rank_records(folder)}
     sessions.add(number(source.get("session")))
     first = [
-        proc for proc in procs.values()
-        if proc.start_time >= start and (proc.ppid in parents or (proc.session in sessions and proc.session > 0))
+        proc
+        for proc in procs.values()
+        if proc.start_time >= start
+        and (proc.ppid in parents or (proc.session in sessions and proc.session > 0))
         and is_suspect(proc, source)
-    ]  # fmt: skip
+    ]
     found = {proc.pid: proc for proc in [*first, *descendants([proc.pid for proc in first], procs)]}
     spared = known_processes(procs) | ancestors(os.getpid(), procs)
     return [proc for proc in found.values() if proc.pid not in spared and not is_dead(proc)]
@@ -171,8 +173,11 @@ def orphans_parents(source: Json, procs: dict[int, Proc]) -> set[int]:
     """Return the pids that may have inherited a run's orphans, none for a run started by an older version."""
     heirs = source.get("heirs")
     heirs = [heir for heir in heirs if isinstance(heir, dict)] if isinstance(heirs, list) else []
-    living = [procs[heir["pid"]].pid for heir in heirs
-              if heir.get("pid") in procs and procs[heir["pid"]].start_time == heir.get("start_time")]  # fmt: skip
+    living = [
+        procs[heir["pid"]].pid
+        for heir in heirs
+        if heir.get("pid") in procs and procs[heir["pid"]].start_time == heir.get("start_time")
+    ]
     # The nearest heir inherits. Once it is gone, any of the heirs above it may have inherited.
     return set(living[:1] if len(living) == len(heirs) else living)
 

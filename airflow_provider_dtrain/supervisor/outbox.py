@@ -32,8 +32,11 @@ class Output:
         """Write as much as the other side accepts now."""
         while self.waiting and not self.broken:
             try:
-                done = os.writev(self.fd, list(self.waiting)[:64]) if len(self.waiting) > 1 else os.write(
-                    self.fd, self.waiting[0])  # fmt: skip
+                done = (
+                    os.writev(self.fd, list(self.waiting)[:64])
+                    if len(self.waiting) > 1
+                    else os.write(self.fd, self.waiting[0])
+                )
             except BlockingIOError:
                 return
             except OSError:

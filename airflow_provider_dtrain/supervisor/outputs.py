@@ -121,8 +121,11 @@ class Outputs:
     def end(self) -> Json:
         """Return the content of the last member."""
         largest = sorted(self.left_out, reverse=True)[:3]
-        left_out = {"files": len(self.left_out), "bytes": sum(size for size, _ in self.left_out),
-                    "largest": [path for _, path in largest]}  # fmt: skip
+        left_out = {
+            "files": len(self.left_out),
+            "bytes": sum(size for size, _ in self.left_out),
+            "largest": [path for _, path in largest],
+        }
         return {"files": self.files, "unsettled": self.unsettled, "left_out": left_out, "others": self.others}
 
     def chosen(self) -> list[OutputFile]:

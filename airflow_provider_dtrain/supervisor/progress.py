@@ -71,8 +71,13 @@ class RunProgress:
         if seen is None or seen.start_time != proc.start_time:
             seen = self.looks[rank] = RankLook(proc, cpu_s, now)
         seen.take(proc, cpu_s, now)
-        found = {"rank": rank, "pid": pid, "state": proc.state, "state_s": round(now - seen.state_since, 1),
-                 "idle_s": round(now - seen.busy_at, 1)}  # fmt: skip
+        found = {
+            "rank": rank,
+            "pid": pid,
+            "state": proc.state,
+            "state_s": round(now - seen.state_since, 1),
+            "idle_s": round(now - seen.busy_at, 1),
+        }
         return {**found, **read_page(self.folder.file("progress", str(rank)), now)}
 
     @staticmethod

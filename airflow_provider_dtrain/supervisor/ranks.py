@@ -68,20 +68,22 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
     own = folder.file(f"rank{rank['rank']}")
     path = [folder.file("work"), folder.layout.library(plan["library"]) if plan["library"] else ""]
     path.append(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
-    env.update({
-        "MASTER_ADDR": go["master_addr"],
-        "MASTER_PORT": str(go["master_port"]),
-        "CUDA_VISIBLE_DEVICES": rank["device"] or "",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": ":".join(part for part in path if part),
-        "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
-        "TORCHELASTIC_RUN_ID": folder.name,
-        "DTRAIN_RUN": folder.name,
-        "DTRAIN_RUN_DIR": folder.path,
-        "DTRAIN_EVENTS": os.path.join(own, "events"),
-        "DTRAIN_CONTEXT": folder.file("context.json"),
-    })  # fmt: skip
+    env.update(
+        {
+            "MASTER_ADDR": go["master_addr"],
+            "MASTER_PORT": str(go["master_port"]),
+            "CUDA_VISIBLE_DEVICES": rank["device"] or "",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": ":".join(part for part in path if part),
+            "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
+            "TORCHELASTIC_RUN_ID": folder.name,
+            "DTRAIN_RUN": folder.name,
+            "DTRAIN_RUN_DIR": folder.path,
+            "DTRAIN_EVENTS": os.path.join(own, "events"),
+            "DTRAIN_CONTEXT": folder.file("context.json"),
+        }
+    )
     return env
 
 
@@ -93,8 +95,16 @@ def rank_argv(plan: Json) -> list[str]:
     return argv
 
 
-def become_rank(argv: list[str], env: dict[str, str], folder: RunFolder, rank: Rank, parent: int, cgroup: Cgroup | None,
-                log: int, locks: list[int]) -> None:  # fmt: skip
+def become_rank(
+    argv: list[str],
+    env: dict[str, str],
+    folder: RunFolder,
+    rank: Rank,
+    parent: int,
+    cgroup: Cgroup | None,
+    log: int,
+    locks: list[int],
+) -> None:
     """Turn a freshly forked child into a rank. Returns only by raising.
 
     The order matters: the cgroup before any fork, the parent-death signal before the check of the

@@ -91,9 +91,17 @@ def addresses_to_listen_on(interface: str | None) -> list[str]:
 def connect_all(nonce: str, targets: list[tuple[str, int]], timeout_s: float) -> list[Json]:
     """Connect to all targets at once. Return the result of each, in their order."""
     results: list[Json] = [
-        {"address": address, "port": port, "ok": False, "source_address": None, "interface": None,
-         "elapsed_s": timeout_s, "error": "timed out"} for address, port in targets
-    ]  # fmt: skip
+        {
+            "address": address,
+            "port": port,
+            "ok": False,
+            "source_address": None,
+            "interface": None,
+            "elapsed_s": timeout_s,
+            "error": "timed out",
+        }
+        for address, port in targets
+    ]
 
     def one(result: Json) -> None:
         result.update(connect_one(nonce, result["address"], result["port"], timeout_s))

@@ -386,8 +386,14 @@ class Supervisor:
         """Record that the system refused a process for a rank, and fail the run."""
         words = f"cannot start a process: {error.strerror}"
         rank.exit_code = 126
-        self.event("exit", rank=rank.number, exit_code=126, error={"message": words, "traceback": ""}, log_tail="",
-                   sent_signal=False)  # fmt: skip
+        self.event(
+            "exit",
+            rank=rank.number,
+            exit_code=126,
+            error={"message": words, "traceback": ""},
+            log_tail="",
+            sent_signal=False,
+        )
         self.first_failure = rank.number
         self.begin_stop("failed", self.plan["grace_s"])
 
@@ -418,8 +424,9 @@ class Supervisor:
         error = error_of(rank.folder, code)
         if code == -signal.SIGKILL and not rank.signalled and error is not None:
             error["message"] += f": {who_killed(oom_kills() - self.oom_kills)}"
-        self.event("exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail,
-                   sent_signal=rank.signalled)  # fmt: skip
+        self.event(
+            "exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail, sent_signal=rank.signalled
+        )
         if code != 0 and not rank.signalled and self.first_failure is None:
             self.first_failure = rank.number
 

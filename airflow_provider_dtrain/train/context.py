@@ -43,10 +43,22 @@ class Context(Ending):
     """
 
     def __init__(
-        self, env: Environment, distributed: Distributed, writer: EventWriter, reporter: Reporter, saver: Saver,
-        prepared: Prepared, progress: Progress, gradients: Gradients, timings: Timings, rungs: Rungs, *,
-        hparams: Hparams, seed: int, device: Any,
-    ) -> None:  # fmt: skip
+        self,
+        env: Environment,
+        distributed: Distributed,
+        writer: EventWriter,
+        reporter: Reporter,
+        saver: Saver,
+        prepared: Prepared,
+        progress: Progress,
+        gradients: Gradients,
+        timings: Timings,
+        rungs: Rungs,
+        *,
+        hparams: Hparams,
+        seed: int,
+        device: Any,
+    ) -> None:
         self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
         self._prepared, self._progress = prepared, progress
         self._gradients, self._timings, self._clock = gradients, timings, timings.clock
@@ -178,9 +190,15 @@ class Context(Ending):
         return ready
 
     def loader(
-        self, dataset: Any, *, batch_size: int | None = None, shuffle: bool = True, drop_last: bool = False,
-        max_batches: int | None = None, **options: Any,
-    ) -> Loader:  # fmt: skip
+        self,
+        dataset: Any,
+        *,
+        batch_size: int | None = None,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        max_batches: int | None = None,
+        **options: Any,
+    ) -> Loader:
         """Return this rank's part of one epoch of training data, from the restored position on.
 
         Global batch ``b`` of an epoch holds the same samples with any number of slots.
@@ -196,11 +214,20 @@ class Context(Ending):
         """
         self._progress.has_loader = True
         loader = Loader(
-            dataset, self._progress, seed=self.seed, rank=self.distributed.get_rank(),
-            size=self.distributed.get_size(), per_slot=batch_size or self.per_slot_batch_size, shuffle=shuffle,
-            drop_last=drop_last, max_batches=max_batches, options=options, timings=self._timings,
-            on_last=self._gradients.announce_last, leaves=self._sees_stop,
-        )  # fmt: skip
+            dataset,
+            self._progress,
+            seed=self.seed,
+            rank=self.distributed.get_rank(),
+            size=self.distributed.get_size(),
+            per_slot=batch_size or self.per_slot_batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            max_batches=max_batches,
+            options=options,
+            timings=self._timings,
+            on_last=self._gradients.announce_last,
+            leaves=self._sees_stop,
+        )
         self._datasets.refuse_part(dataset, "ctx.loader", "training")
         return loader
 
@@ -214,8 +241,13 @@ class Context(Ending):
         :param dataset: map-style, with a length; the whole data set on each rank
         :raises SetupError: the data set differs between the ranks
         """
-        loader = validation_loader(dataset, rank=self.distributed.get_rank(), size=self.distributed.get_size(),
-                                   per_slot=batch_size or self.per_slot_batch_size, options=options)  # fmt: skip
+        loader = validation_loader(
+            dataset,
+            rank=self.distributed.get_rank(),
+            size=self.distributed.get_size(),
+            per_slot=batch_size or self.per_slot_batch_size,
+            options=options,
+        )
         self._datasets.refuse_part(dataset, "ctx.validation_loader", "validation")
         return loader
 
@@ -396,8 +428,11 @@ class Context(Ending):
         self._last_step = step
         self._meet()
         metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
-        facts = {"epoch": self._progress.epoch, "metrics": metrics,
-                 "global_batch_size": self.hparams.get("global_batch_size")}  # fmt: skip
+        facts = {
+            "epoch": self._progress.epoch,
+            "metrics": metrics,
+            "global_batch_size": self.hparams.get("global_batch_size"),
+        }
         with self._timings.of("checkpoint"):
             path = self._saver.save(
                 step, {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}, facts

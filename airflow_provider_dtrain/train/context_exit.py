@@ -110,8 +110,11 @@ class Ending:
     def _final(self) -> Any:
         if self._result is not None:
             return self._result
-        return {"step": self._last_step, "metrics": dict(self._validated[1]) if self._validated else {},
-                "checkpoint": self._saver.shown_latest()}  # fmt: skip
+        return {
+            "step": self._last_step,
+            "metrics": dict(self._validated[1]) if self._validated else {},
+            "checkpoint": self._saver.shown_latest(),
+        }
 
     if TYPE_CHECKING:
 

@@ -73,10 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(options: argparse.Namespace) -> None:
     with init(
-        hparams=dict(map(_hparam, options.hparam)), config=_read(options.config) if options.config else None,
-        seed=options.seed, checkpoint_dir=options.checkpoint_dir, device=options.device,
+        hparams=dict(map(_hparam, options.hparam)),
+        config=_read(options.config) if options.config else None,
+        seed=options.seed,
+        checkpoint_dir=options.checkpoint_dir,
+        device=options.device,
         fail_on_nan=not options.keep_going_on_nan,
-    ) as ctx:  # fmt: skip
+    ) as ctx:
         from airflow_provider_dtrain.train.trial.run import train
 
         metrics = train(load_class(options.trial_class), ctx, max_length=options.max_length)
@@ -122,9 +125,10 @@ def load_class(name: str) -> Any:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m airflow_provider_dtrain.train.harness", description="Train a PyTorchTrial class.",
+        prog="python -m airflow_provider_dtrain.train.harness",
+        description="Train a PyTorchTrial class.",
         epilog="In a trial, everything except the class comes from the experiment's configuration.",
-    )  # fmt: skip
+    )
     parser.add_argument("trial_class", metavar="module:TrialClass")
     parser.add_argument("--config", metavar="FILE", help="experiment configuration (YAML or JSON)")
     parser.add_argument("--hparam", metavar="NAME=VALUE", action="append", default=[], help="may be repeated")

@@ -37,10 +37,16 @@ _live: list[Context] = []
 
 
 def init(
-    *, hparams: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
-    backend: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S, checkpoint_dir: str | Path | None = None,
-    fail_on_nan: bool = True, config: Mapping[str, Any] | None = None,
-) -> Context:  # fmt: skip
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    backend: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    checkpoint_dir: str | Path | None = None,
+    fail_on_nan: bool = True,
+    config: Mapping[str, Any] | None = None,
+) -> Context:
     """Return this rank's context, joined to its process group, seeded and on its device.
 
     The same call works as a trial, under torchrun and as ``python train.py`` (one process, no environment). Use it
@@ -77,8 +83,16 @@ def init(
     if (env.config.get("reproducibility") or {}).get("deterministic"):
         seeding.make_deterministic()
     seeding.seed_everything(trial_seed)
-    context = _build(env, distributed, trial_seed, chosen, Hparams({**(hparams or {}), **env.hparams}),
-                     checkpoint_dir, fail_on_nan, timeout_s)  # fmt: skip
+    context = _build(
+        env,
+        distributed,
+        trial_seed,
+        chosen,
+        Hparams({**(hparams or {}), **env.hparams}),
+        checkpoint_dir,
+        fail_on_nan,
+        timeout_s,
+    )
     HERE.begin(env.run_dir, env.rank, lambda: context._batches)
     context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
     _live.append(context)
@@ -90,9 +104,15 @@ def init(
 
 
 def _build(
-    env: Environment, distributed: Distributed, seed: int, device: Any, hparams: Hparams,
-    checkpoint_dir: str | Path | None, fail_on_nan: bool, timeout_s: float,
-) -> Context:  # fmt: skip
+    env: Environment,
+    distributed: Distributed,
+    seed: int,
+    device: Any,
+    hparams: Hparams,
+    checkpoint_dir: str | Path | None,
+    fail_on_nan: bool,
+    timeout_s: float,
+) -> Context:
     writer, prepared, progress = EventWriter(env.events_path), Prepared(), Progress()
     optimizations = env.config.get("optimizations") or {}
     average = optimizations.get("average_training_metrics", True)
@@ -105,9 +125,20 @@ def _build(
     patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
     rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)
     return Context(
-        env, distributed, writer, reporter, saver, prepared, progress, gradients, timings, rungs, hparams=hparams,
-        seed=seed, device=device,
-    )  # fmt: skip
+        env,
+        distributed,
+        writer,
+        reporter,
+        saver,
+        prepared,
+        progress,
+        gradients,
+        timings,
+        rungs,
+        hparams=hparams,
+        seed=seed,
+        device=device,
+    )
 
 
 def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path | str, bool]:

@@ -98,9 +98,13 @@ class Epoch(TrainUnit):
 
 @contextlib.contextmanager
 def init(
-    *, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None,
-    distributed: None = None, aggregation_frequency: int = 1, enable_tensorboard_logging: bool = True,
-) -> Iterator[PyTorchTrialContext]:  # fmt: skip
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    exp_conf: Mapping[str, Any] | None = None,
+    distributed: None = None,
+    aggregation_frequency: int = 1,
+    enable_tensorboard_logging: bool = True,
+) -> Iterator[PyTorchTrialContext]:
     """Yield a context for a trial class.
 
     In a trial, ``exp_conf`` and ``aggregation_frequency`` are ignored, and the trial's hyperparameters override
@@ -135,11 +139,17 @@ class Trainer:
         log.warning("configure_profiler has no effect; set profiling in the configuration.")
 
     def fit(
-        self, checkpoint_period: TrainUnit | None = None, validation_period: TrainUnit | None = None,
-        max_length: TrainUnit | None = None, reporting_period: TrainUnit | None = None,
-        checkpoint_policy: str | None = None, latest_checkpoint: str | Path | None = None,
-        step_zero_validation: bool = False, test_mode: bool = False, profiling_enabled: bool = False,
-    ) -> dict[str, float]:  # fmt: skip
+        self,
+        checkpoint_period: TrainUnit | None = None,
+        validation_period: TrainUnit | None = None,
+        max_length: TrainUnit | None = None,
+        reporting_period: TrainUnit | None = None,
+        checkpoint_policy: str | None = None,
+        latest_checkpoint: str | Path | None = None,
+        step_zero_validation: bool = False,
+        test_mode: bool = False,
+        profiling_enabled: bool = False,
+    ) -> dict[str, float]:
         """Train to the end and return the metrics of the last validation.
 
         A setting that is not passed comes from the configuration.
@@ -153,9 +163,10 @@ class Trainer:
         ctx = self._context._ctx
         plan = plan_of(ctx.config)
         for field, unit in (
-            ("checkpoint_period", checkpoint_period), ("validation_period", validation_period),
+            ("checkpoint_period", checkpoint_period),
+            ("validation_period", validation_period),
             ("max_length", Batch(1) if test_mode else max_length),
-        ):  # fmt: skip
+        ):
             if unit is not None:
                 given: dict[str, Any] = {field: unit.length(field)}
                 plan = replace(plan, **given)
@@ -174,9 +185,13 @@ class Trainer:
 
 
 def load_trial_from_checkpoint_path(
-    path: str | Path, trial_class: type[PyTorchTrial], *, hparams: Mapping[str, Any] | None = None,
-    exp_conf: Mapping[str, Any] | None = None, trial_kwargs: Mapping[str, Any] | None = None,
-) -> PyTorchTrial:  # fmt: skip
+    path: str | Path,
+    trial_class: type[PyTorchTrial],
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    exp_conf: Mapping[str, Any] | None = None,
+    trial_kwargs: Mapping[str, Any] | None = None,
+) -> PyTorchTrial:
     """Return a trial whose models have the weights of a checkpoint, for inference in this process.
 
     :param path: folder of the checkpoint

@@ -174,12 +174,22 @@ class Scheduler:
         held_s, waited_s = request.held_s, waiter.waited_at(self.now)
         gang = gang_of(
             RunningGang(
-                request_id=request.request_id, placement=placement, who=request.request_id,
-                priority=request.priority, sequence=request.sequence, group=request.group, weight=request.weight,
-                crowd=request.crowd, held_s=held_s, waited_s=waited_s, is_preemptible=request.is_preemptible,
+                request_id=request.request_id,
+                placement=placement,
+                who=request.request_id,
+                priority=request.priority,
+                sequence=request.sequence,
+                group=request.group,
+                weight=request.weight,
+                crowd=request.crowd,
+                held_s=held_s,
+                waited_s=waited_s,
+                is_preemptible=request.is_preemptible,
                 ends_in_s=request.max_runtime_s,
-            ), self.now, self.options,
-        )  # fmt: skip
+            ),
+            self.now,
+            self.options,
+        )
         self._start(gang)
 
     def order(self, waiter: Waiter, victims: Sequence[Gang], placement: Placement) -> None:

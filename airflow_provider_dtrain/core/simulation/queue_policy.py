@@ -26,9 +26,14 @@ class Queue:
     def submit(self, job: Job, sequence: int, now: float) -> None:
         """Enqueue the job."""
         request = self.requests[job.job_id] = GangRequest(
-            job.job_id, job.slots, priority=job.priority, sequence=sequence, group=job.group,
-            max_runtime_s=job.max_runtime_s, is_preemptible=job.is_preemptible,
-        )  # fmt: skip
+            job.job_id,
+            job.slots,
+            priority=job.priority,
+            sequence=sequence,
+            group=job.group,
+            max_runtime_s=job.max_runtime_s,
+            is_preemptible=job.is_preemptible,
+        )
         self.scheduler.advance(now)
         self.scheduler.submit(request)
 

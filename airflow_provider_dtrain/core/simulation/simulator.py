@@ -321,7 +321,12 @@ class _World:
 
     def outcome(self, decisions: int) -> Outcome:
         return Outcome(
-            completions=self.completions, slots=self.total, largest_host=self.largest, cost_s=self.cost_s,
-            held_slot_s=self.held_slot_s, contended_s=self.contended_s, idle_slot_s=self.idle_slot_s,
+            completions=self.completions,
+            slots=self.total,
+            largest_host=self.largest,
+            cost_s=self.cost_s,
+            held_slot_s=self.held_slot_s,
+            contended_s=self.contended_s,
+            idle_slot_s=self.idle_slot_s,
             decisions=decisions,
-        )  # fmt: skip
+        )

@@ -111,9 +111,13 @@ _COUNT = _maybe(is_count)
 _SHARED = _fields(writable=_flag, self=_text, seen=_list(_text))
 _PROCESS = _fields(device=_any, pid=_any, name=_any, user=_any, memory_bytes=is_number)
 _RUN = _fields(
-    state=_WORDS, reason=_WORDS, launch=_WORDS, unrenewed_s=_maybe(is_number), token=_COUNT,
+    state=_WORDS,
+    reason=_WORDS,
+    launch=_WORDS,
+    unrenewed_s=_maybe(is_number),
+    token=_COUNT,
     ranks=_maybe(_list(_fields(rank=_maybe(_rank), pid=_COUNT, exit_code=_maybe(_exit_code)))),
-)  # fmt: skip
+)
 _TARGET = _fields(ok=_flag, address=_text, port=_port, source_address=_WORDS, interface=_WORDS, error=_WORDS)
 _OFFER = _fields(address=_text, interface=_text, speed_mbps=_maybe(_exit_code), mtu=_COUNT)
 

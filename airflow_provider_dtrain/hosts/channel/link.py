@@ -165,9 +165,15 @@ class HostLink:
         return answer
 
     def subscribe(
-        self, run: str, offsets: Mapping[str, int], sink: Sink, *, logs: str = "rank0",
-        on_progress: ProgressSink | None = None, streams: Collection[str] | None = None,
-    ) -> Future[dict[str, Any]]:  # fmt: skip
+        self,
+        run: str,
+        offsets: Mapping[str, int],
+        sink: Sink,
+        *,
+        logs: str = "rank0",
+        on_progress: ProgressSink | None = None,
+        streams: Collection[str] | None = None,
+    ) -> Future[dict[str, Any]]:
         """Subscribe to a run's streams from the given offsets. Never blocks.
 
         :param offsets: stream -> first byte to send; a stream without an offset starts at 0

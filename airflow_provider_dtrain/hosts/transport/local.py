@@ -98,9 +98,13 @@ def _base_environment(home: Path) -> dict[str, str]:
     user = getpass.getuser()
     path = os.pathsep.join(os.get_exec_path())
     return {
-        "PATH": path, "HOME": str(home), "USER": user, "LOGNAME": user,
-        "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir(),
-    }  # fmt: skip
+        "PATH": path,
+        "HOME": str(home),
+        "USER": user,
+        "LOGNAME": user,
+        "LANG": "C.UTF-8",
+        "TMPDIR": tempfile.gettempdir(),
+    }
 
 
 class _Process:

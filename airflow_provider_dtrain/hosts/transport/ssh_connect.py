@@ -281,9 +281,10 @@ def _explain(host: str, hook: SSHHook, where: str, error: Exception) -> Exceptio
         return _Dropped(words or "end of file")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return HostUnreachableError(
-            host, f"Host '{host}' ({where}) and paramiko have no algorithm in common: {words} See the connection's "
+            host,
+            f"Host '{host}' ({where}) and paramiko have no algorithm in common: {words} See the connection's "
             "extras ciphers and disabled_algorithms.",
-        )  # fmt: skip
+        )
     if isinstance(error, paramiko.AuthenticationException) and ("timeout" in words or "saw EOF" in words):
         return HostUnreachableError(host, f"Host '{host}' ({where}) closed the connection during the login: {words}")
     if isinstance(error, paramiko.AuthenticationException) or "authentication" in words.lower():

@@ -54,5 +54,6 @@ class Background:
             self._said = True
             log.warning(
                 "Training waited %.1f s until the previous checkpoint was on disk: storage is slower than checkpoints "
-                "are taken. Save less often, or to a faster disk.", waited_s,
-            )  # fmt: skip
+                "are taken. Save less often, or to a faster disk.",
+                waited_s,
+            )

@@ -50,8 +50,11 @@ def of_rank(
         log.warning(
             "%s had a state of its own on each of the %d ranks that wrote the checkpoint. This run has %d ranks, which "
             "all get the state of rank 0. Resume with %d ranks to keep each rank's state.",
-            ", ".join(_name(index, saved, objects) for index in saved[0]), len(saved), size, len(saved),
-        )  # fmt: skip
+            ", ".join(_name(index, saved, objects) for index in saved[0]),
+            len(saved),
+            size,
+            len(saved),
+        )
     return list(states)
 
 

@@ -40,9 +40,18 @@ class Saver:
     """
 
     def __init__(
-        self, env: Environment, distributed: Distributed, writer: EventWriter, prepared: Prepared, progress: Progress,
-        gradients: Gradients, *, where: Path | str, look: bool, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        env: Environment,
+        distributed: Distributed,
+        writer: EventWriter,
+        prepared: Prepared,
+        progress: Progress,
+        gradients: Gradients,
+        *,
+        where: Path | str,
+        look: bool,
+        seed: int,
+    ) -> None:
         self._env, self._distributed, self._writer = env, distributed, writer
         self._prepared, self._progress, self._gradients, self._seed = prepared, progress, gradients, seed
         self._storage_config = env.config.get("checkpoint_storage") or {}
@@ -111,8 +120,9 @@ class Saver:
         except Exception as error:
             log.error("%s", error)
 
-    def _write(self, target: storage.Storage, where: Any, step: int, contents: Mapping[str, Any],
-               facts: Mapping[str, Any]) -> None:  # fmt: skip
+    def _write(
+        self, target: storage.Storage, where: Any, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> None:
         """Write the checkpoint, prune, and write the event. Runs in the background."""
         if not self._swept:
             target.sweep()
@@ -224,8 +234,12 @@ class Saver:
             seeding.apply(states[rank])
             return
         if rank == 0:
-            log.info("The checkpoint has random states of %d ranks, and this run has %d: random streams are derived "
-                     "anew from the seed, the rank and the step.", len(states), size)  # fmt: skip
+            log.info(
+                "The checkpoint has random states of %d ranks, and this run has %d: random streams are derived "
+                "anew from the seed, the rank and the step.",
+                len(states),
+                size,
+            )
         seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
 
     def _facts(self) -> dict[str, Any]:

@@ -79,8 +79,11 @@ def from_hparams(hparams: Mapping[str, Any], slots: int, *, warn: bool) -> Batch
         log.warning(
             "global_batch_size %d is not divisible by %d slots: each slot takes %d, so the effective global batch size "
             "is %d.",
-            sizes.configured, slots, sizes.per_slot, sizes.effective,
-        )  # fmt: skip
+            sizes.configured,
+            slots,
+            sizes.per_slot,
+            sizes.effective,
+        )
     return sizes
 
 
@@ -94,5 +97,8 @@ def suggest_weak_scaling(before: Mapping[str, Any], slots: int, global_batch_siz
         log.info(
             "The gang grew from %d to %d slots and global_batch_size stayed %d: each slot now does less work per "
             "exchange of gradients. For weak scaling, set global_batch_size to %d and adapt the learning rate.",
-            old_slots, slots, global_batch_size, global_batch_size * slots // old_slots,
-        )  # fmt: skip
+            old_slots,
+            slots,
+            global_batch_size,
+            global_batch_size * slots // old_slots,
+        )

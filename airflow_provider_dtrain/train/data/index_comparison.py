@@ -73,9 +73,7 @@ class Verdict:
     source: IndexSource | None = None
 
 
-def compare(
-    find_source: Callable[[], IndexSource | None], loader: Any, distributed: Distributed, what: str
-) -> Verdict:  # fmt: skip
+def compare(find_source: Callable[[], IndexSource | None], loader: Any, distributed: Distributed, what: str) -> Verdict:
     """Return how the ranks share a loader. Called by all ranks, including one whose loader has no indices.
 
     :param find_source: returns None when the indices are not known
@@ -181,9 +179,12 @@ def _examine(source: IndexSource, loader: Any, ranks: int) -> tuple[Finding, Key
         return Finding(), None
     keys = source.keys(items)
     finding = Finding(
-        _digest(source, items, keys), keys.numbers.numel(), contents=source.contents(), comparable=keys.comparable,
+        _digest(source, items, keys),
+        keys.numbers.numel(),
+        contents=source.contents(),
+        comparable=keys.comparable,
         divided=source.has_generators_apart() and source.is_divided(ranks, keys),
-    )  # fmt: skip
+    )
     return _with_batches(finding, source, loader, len(items)), keys
 
 

@@ -133,8 +133,12 @@ class IndexSource:
             return drawn
         items, limit = self._draw(epoch)
         if len(items) > limit:
-            log.warning("%s draws more than %d indices in epoch %d, twice its length. The rest of it is left out.",
-                        type(self.sampler).__name__, limit, epoch)  # fmt: skip
+            log.warning(
+                "%s draws more than %d indices in epoch %d, twice its length. The rest of it is left out.",
+                type(self.sampler).__name__,
+                limit,
+                epoch,
+            )
             items = items[:limit]
         return items
 

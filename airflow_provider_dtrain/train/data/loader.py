@@ -121,10 +121,22 @@ class Loader:
     """
 
     def __init__(
-        self, dataset: Any, progress: Progress, *, seed: int, rank: int, size: int, per_slot: int, shuffle: bool,
-        drop_last: bool, max_batches: int | None, options: dict[str, Any], timings: Timings | None = None,
-        on_last: Callable[[], None] | None = None, leaves: Callable[[], bool] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: Any,
+        progress: Progress,
+        *,
+        seed: int,
+        rank: int,
+        size: int,
+        per_slot: int,
+        shuffle: bool,
+        drop_last: bool,
+        max_batches: int | None,
+        options: dict[str, Any],
+        timings: Timings | None = None,
+        on_last: Callable[[], None] | None = None,
+        leaves: Callable[[], bool] | None = None,
+    ) -> None:
         refuse_loader(dataset, options, "ctx.loader")
         if not hasattr(dataset, "__len__"):
             raise SetupError(
@@ -186,9 +198,12 @@ class Loader:
             order, start=start, per_slot=self._per_slot, rank=self._rank, size=self._size, drop_last=self._drop_last
         )
         return torch_loader(
-            self.dataset, list(batches), derive(self._seed, "loader", epoch, self._rank),
-            start // (self._per_slot * self._size), self._options,
-        )  # fmt: skip
+            self.dataset,
+            list(batches),
+            derive(self._seed, "loader", epoch, self._rank),
+            start // (self._per_slot * self._size),
+            self._options,
+        )
 
 
 def refuse_loader(dataset: Any, options: Mapping[str, Any], call: str) -> None:
@@ -243,9 +258,7 @@ class SeededBatches:
 
     def __init__(self, dataset: Any, seed: int, *, in_worker: bool = True) -> None:
         # Names that the data set does not have itself.
-        self.__dict__.update(
-            _dtrain_dataset=dataset, _dtrain_seed=seed, _dtrain_in_worker=in_worker, _dtrain_held=None
-        )  # fmt: skip
+        self.__dict__.update(_dtrain_dataset=dataset, _dtrain_seed=seed, _dtrain_in_worker=in_worker, _dtrain_held=None)
 
     def __len__(self) -> int:
         return len(self._dtrain_dataset)

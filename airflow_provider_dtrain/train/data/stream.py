@@ -33,9 +33,14 @@ class Stream:
     """
 
     def __init__(
-        self, loader: Any, distributed: Distributed, seed: int, what: str, plan: SeedPlan | None,
+        self,
+        loader: Any,
+        distributed: Distributed,
+        seed: int,
+        what: str,
+        plan: SeedPlan | None,
         nothing: Callable[[], Exception],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loader, self._distributed, self._seed, self._what = loader, distributed, seed, what
         self._plan, self._nothing = plan, nothing
         self._rank = distributed.get_rank()
@@ -109,8 +114,15 @@ class Stream:
             return
         self._warned = True
         kind = type(getattr(self._loader, "dataset", self._loader)).__name__
-        log.warning("The %s data (%s) yields %s batches than its length of %d, on the rank where it is shortest. An "
-                    "epoch has this length, and %s.", self._what, kind, fault, length, effect)  # fmt: skip
+        log.warning(
+            "The %s data (%s) yields %s batches than its length of %d, on the rank where it is shortest. An "
+            "epoch has this length, and %s.",
+            self._what,
+            kind,
+            fault,
+            length,
+            effect,
+        )
 
 
 class StreamEpoch:
@@ -126,9 +138,14 @@ class StreamEpoch:
     """
 
     def __init__(
-        self, batches: Iterator[Any], done: int, length: int | None, rounding: int, distributed: Distributed,
+        self,
+        batches: Iterator[Any],
+        done: int,
+        length: int | None,
+        rounding: int,
+        distributed: Distributed,
         warn: Callable[[str, str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._batches, self._done, self._rounding = batches, done, rounding
         self._distributed, self._warn = distributed, warn
         #: Number of batches in the epoch; None: until the data ends.

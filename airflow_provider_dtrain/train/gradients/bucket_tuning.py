@@ -81,8 +81,12 @@ class FusionTuner:
         if self._left:
             return True
         if self._distributed.get_rank() == 0:
-            log.info("auto_tune_tensor_fusion: %.3g MiB of gradients fit into one bucket with any candidate; "
-                     "tensor_fusion_threshold stays at %g MiB.", largest, self.chosen_mib)  # fmt: skip
+            log.info(
+                "auto_tune_tensor_fusion: %.3g MiB of gradients fit into one bucket with any candidate; "
+                "tensor_fusion_threshold stays at %g MiB.",
+                largest,
+                self.chosen_mib,
+            )
         self._finish()
         return False
 
@@ -92,8 +96,11 @@ class FusionTuner:
         chosen, slowest = fastest(everyone)
         if self._distributed.get_rank() == 0:
             told = ", ".join(f"{mib:g} MiB {seconds * 1e3:.2f} ms" for mib, seconds in sorted(slowest.items()))
-            log.info("auto_tune_tensor_fusion chose %g MiB: median backward pass with gradient exchange, slowest rank: "
-                     "%s.", chosen, told)  # fmt: skip
+            log.info(
+                "auto_tune_tensor_fusion chose %g MiB: median backward pass with gradient exchange, slowest rank: %s.",
+                chosen,
+                told,
+            )
         if chosen != self.chosen_mib:
             self._set(chosen)
         self._finish()

@@ -73,9 +73,12 @@ class Gradients:
         """
         self._precision.wrap_forward(model)
         wrapped = wrap(
-            model, device=self._device, size=self._distributed.get_size(), bucket_mib=self._bucket_mib,
+            model,
+            device=self._device,
+            size=self._distributed.get_size(),
+            bucket_mib=self._bucket_mib,
             find_unused_parameters=find_unused_parameters,
-        )  # fmt: skip
+        )
         if wrapped is not model:
             self._compression.install(wrapped)
             self._models.append(wrapped)
@@ -125,9 +128,14 @@ class Gradients:
         HERE.now = COMPUTE
 
     def step(
-        self, optimizer: Any, *, clip_grad_norm: float | None = None,
-        clip_grads: Callable[[list[Any]], Any] | None = None, zero_grad: bool = True, flush: bool = False,
-    ) -> tuple[bool, Any]:  # fmt: skip
+        self,
+        optimizer: Any,
+        *,
+        clip_grad_norm: float | None = None,
+        clip_grads: Callable[[list[Any]], Any] | None = None,
+        zero_grad: bool = True,
+        flush: bool = False,
+    ) -> tuple[bool, Any]:
         """Take an optimizer step if one is due. Return whether it was taken, and the norm before clipping.
 
         :param clip_grad_norm: largest norm of all gradients of this optimizer together
@@ -206,8 +214,12 @@ class Gradients:
             self._waiting.gradients = list(mine["gradients"]) if mine else []
         else:
             if rank == 0:
-                log.info("The checkpoint has gradients of an unfinished group from %d ranks, and this run has %d: each "
-                         "rank resumes with their mean.", len(states), size)  # fmt: skip
+                log.info(
+                    "The checkpoint has gradients of an unfinished group from %d ranks, and this run has %d: each "
+                    "rank resumes with their mean.",
+                    len(states),
+                    size,
+                )
             self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
         self._give_restored()
 
@@ -215,9 +227,11 @@ class Gradients:
         """Warn once about a program that steps without the library. Called at every synchronization."""
         if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
-            log.warning("ctx.backward was called %d times and ctx.step never: gradients add up, are never cleared, and "
-                        "schedulers do not advance. Call ctx.step(optimizer) instead of optimizer.step().",
-                        self._backwards)  # fmt: skip
+            log.warning(
+                "ctx.backward was called %d times and ctx.step never: gradients add up, are never cleared, and "
+                "schedulers do not advance. Call ctx.step(optimizer) instead of optimizer.step().",
+                self._backwards,
+            )
 
     def check_end(self, *, trained_before: bool) -> None:
         """Check at the end of the program that ``optimizations`` had an effect, and that no batches are left.
@@ -235,16 +249,23 @@ class Gradients:
             )
         pending = max((group.count for group in self._groups.values()), default=0)
         if pending and self._distributed.get_rank() == 0:
-            log.warning("The last %d batches are not in the weights: their group of %d (aggregation_frequency) was not "
-                        "finished. End your own loop with ctx.step(optimizer, flush=True).",
-                        pending, self._every)  # fmt: skip
+            log.warning(
+                "The last %d batches are not in the weights: their group of %d (aggregation_frequency) was not "
+                "finished. End your own loop with ctx.step(optimizer, flush=True).",
+                pending,
+                self._every,
+            )
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _step_group(
-        self, optimizer: Any, clip_grad_norm: float | None, clip_grads: Callable[[list[Any]], Any] | None,
-        zero_grad: bool, flush: bool,
-    ) -> tuple[bool, Any]:  # fmt: skip
+        self,
+        optimizer: Any,
+        clip_grad_norm: float | None,
+        clip_grads: Callable[[list[Any]], Any] | None,
+        zero_grad: bool,
+        flush: bool,
+    ) -> tuple[bool, Any]:
         self.add_optimizer(optimizer)
         group = self._groups[id(optimizer)]
         if self.plain and not group.has_gradients():

@@ -49,9 +49,10 @@ def create(name: str, parameters: Any, **options: Any) -> Any:
     """
     chosen = get(name)
     accepted = [
-        option.name for option in inspect.signature(chosen).parameters.values()
+        option.name
+        for option in inspect.signature(chosen).parameters.values()
         if option.name != "params" and option.kind is not inspect.Parameter.VAR_KEYWORD
-    ]  # fmt: skip
+    ]
     wrong = sorted(set(options) - set(accepted))
     if wrong:
         raise OptimizerError(f"Optimizer {name!r} does not accept {', '.join(wrong)}. It takes: {', '.join(accepted)}.")
@@ -66,9 +67,10 @@ def create(name: str, parameters: Any, **options: Any) -> Any:
 
 def _of_torch() -> dict[str, Any]:
     return {
-        attribute.lower(): value for attribute, value in vars(torch.optim).items()
+        attribute.lower(): value
+        for attribute, value in vars(torch.optim).items()
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and attribute not in _LEFT_OUT
-    }  # fmt: skip
+    }
 
 
 def _of_pytorch_optimizer(key: str) -> Any:

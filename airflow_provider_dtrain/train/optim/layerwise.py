@@ -26,13 +26,28 @@ class Lars(pytorch_optimizer.LARS):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, weight_decay: float = 0.0, momentum: float = 0.9, dampening: float = 0.0,
-        trust_coefficient: float = 1e-3, nesterov: bool = False, foreach: bool | None = None, maximize: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.9,
+        dampening: float = 0.0,
+        trust_coefficient: float = 1e-3,
+        nesterov: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
         super().__init__(
-            params, lr=lr, weight_decay=weight_decay, momentum=momentum, dampening=dampening,
-            trust_coefficient=trust_coefficient, nesterov=nesterov, foreach=foreach, maximize=maximize,
-        )  # fmt: skip
+            params,
+            lr=lr,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            dampening=dampening,
+            trust_coefficient=trust_coefficient,
+            nesterov=nesterov,
+            foreach=foreach,
+            maximize=maximize,
+        )
 
 
 class Lamb(pytorch_optimizer.Lamb):
@@ -46,13 +61,26 @@ class Lamb(pytorch_optimizer.Lamb):
     """
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
-        weight_decay: float = 0.0, foreach: bool | None = None, maximize: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
         super().__init__(
-            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, foreach=foreach, maximize=maximize,
-            weight_decouple=False, adam_debias=True,
-        )  # fmt: skip
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            foreach=foreach,
+            maximize=maximize,
+            weight_decouple=False,
+            adam_debias=True,
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group. With ``adapt`` False, layer-wise scaling excludes it."""

@@ -19,9 +19,11 @@ def split_parameters(model: Any) -> list[dict[str, Any]]:
     :param model: torch.nn.Module, before or after ``ctx.prepare``
     """
     norms = {
-        id(parameter) for module in model.modules() if _is_norm(module)
+        id(parameter)
+        for module in model.modules()
+        if _is_norm(module)
         for parameter in module.parameters(recurse=False)
-    }  # fmt: skip
+    }
     weights: list[Any] = []
     rest: list[Any] = []
     for parameter in model.parameters():

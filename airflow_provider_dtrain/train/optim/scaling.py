@@ -92,8 +92,10 @@ class LinearScaling(LRScheduler):
         if saved != (self.factor, self.warmup_steps):
             log.info(
                 "Linear scaling uses factor %g and %d warm-up steps, not factor %g and %d steps of the checkpoint.",
-                self.factor, self.warmup_steps, *saved,
-            )  # fmt: skip
+                self.factor,
+                self.warmup_steps,
+                *saved,
+            )
             for group, lr in zip(self.optimizer.param_groups, self.get_lr()):
                 group["lr"] = lr
             self._last_lr = self.get_lr()
@@ -108,9 +110,15 @@ class LinearScaling(LRScheduler):
 
 
 def linear_scaling(
-    optimizer: Any, ctx: Any, *, reference_batch_size: int | None = None, warmup_steps: int | None = None,
-    warmup_epochs: float | None = None, batches_per_epoch: int | None = None, after: Any = None,
-) -> LinearScaling:  # fmt: skip
+    optimizer: Any,
+    ctx: Any,
+    *,
+    reference_batch_size: int | None = None,
+    warmup_steps: int | None = None,
+    warmup_epochs: float | None = None,
+    batches_per_epoch: int | None = None,
+    after: Any = None,
+) -> LinearScaling:
     """Return a linear scaling scheduler for the trial's slots and batches.
 
     The factor is the number of samples in the mean gradient of a step, divided by the batch size for which the

@@ -115,8 +115,15 @@ class Heart(threading.Thread):
             self._seen, self._since = seen, now
         self._beat += 1
         steps, _, (phase, what) = seen
-        page = {"beat": self._beat, "at": round(now, 3), "since": round(self._since, 3), "steps": steps,
-                "started": here.started, "phase": phase, "what": what[:60]}  # fmt: skip
+        page = {
+            "beat": self._beat,
+            "at": round(now, 3),
+            "since": round(self._since, 3),
+            "steps": steps,
+            "started": here.started,
+            "phase": phase,
+            "what": what[:60],
+        }
         os.pwrite(self._fd, json.dumps(page, separators=(",", ":")).encode().ljust(PAGE_BYTES)[:PAGE_BYTES], 0)
 
     def stop(self) -> None:

@@ -113,8 +113,10 @@ class EventWriter:
             self._said_full = True
             log.warning(
                 "The events file of this rank has %d bytes, and the limit is %d: later training metrics and timings "
-                "are dropped. Report less often.", self._size, FILE_LIMIT_BYTES,
-            )  # fmt: skip
+                "are dropped. Report less often.",
+                self._size,
+                FILE_LIMIT_BYTES,
+            )
         return False
 
     def _open(self, path: Path) -> None:

@@ -37,9 +37,14 @@ class Reporter:
     """
 
     def __init__(
-        self, distributed: Distributed, writer: EventWriter, *, average: bool = True, fail_on_nan: bool = True,
+        self,
+        distributed: Distributed,
+        writer: EventWriter,
+        *,
+        average: bool = True,
+        fail_on_nan: bool = True,
         timings: Timings | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._distributed, self._writer, self._timings = distributed, writer, timings or Timings()
         self._rank = distributed.get_rank()
         self._average = average and distributed.get_size() > 1

@@ -82,8 +82,10 @@ class Rungs:
                 return
         log.warning(
             "The searcher has not answered about rung %d within %g s. Training continues, and the answer counts when "
-            "it comes.", self._asked, self._timeout_s,
-        )  # fmt: skip
+            "it comes.",
+            self._asked,
+            self._timeout_s,
+        )
 
     def _read(self) -> bool:
         """Return whether the open question now has an answer."""

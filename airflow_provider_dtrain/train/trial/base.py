@@ -74,9 +74,10 @@ def evaluates_batches(trial: PyTorchTrial) -> bool:
     """
     kind = type(trial)
     defined = [
-        name for name in ("evaluate_batch", "evaluate_full_dataset")
+        name
+        for name in ("evaluate_batch", "evaluate_full_dataset")
         if getattr(kind, name) is not getattr(PyTorchTrial, name)
-    ]  # fmt: skip
+    ]
     if len(defined) != 1:
         raise TrialClassError(
             f"{kind.__name__} defines {' and '.join(defined) or 'neither evaluate_batch nor evaluate_full_dataset'}; "

@@ -164,9 +164,12 @@ class PyTorchTrialContext:
         return ready
 
     def wrap_optimizer(
-        self, optimizer: Any, backward_passes_per_step: int = 1, fp16_compression: bool | None = None,
+        self,
+        optimizer: Any,
+        backward_passes_per_step: int = 1,
+        fp16_compression: bool | None = None,
         average_aggregated_gradients: bool | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Return the optimizer and add it to checkpoints. Build it from wrapped models.
 
         :raises SetupError: one of the other arguments is given, which the configuration replaces
@@ -174,9 +177,12 @@ class PyTorchTrialContext:
         for name, given, instead in (
             ("backward_passes_per_step", backward_passes_per_step != 1, "optimizations.aggregation_frequency"),
             ("fp16_compression", fp16_compression is not None, "optimizations.gradient_compression"),
-            ("average_aggregated_gradients", average_aggregated_gradients is not None,
-             "optimizations.average_aggregated_gradients"),
-        ):  # fmt: skip
+            (
+                "average_aggregated_gradients",
+                average_aggregated_gradients is not None,
+                "optimizations.average_aggregated_gradients",
+            ),
+        ):
             if given:
                 raise SetupError(f"wrap_optimizer({name}=...) is not supported; set {instead} in the configuration.")
         self.optimizers.append(optimizer)
@@ -238,9 +244,12 @@ class PyTorchTrialContext:
         self._gradients.backward(loss, gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)
 
     def step_optimizer(
-        self, optimizer: Any, clip_grads: Callable[[Any], Any] | None = None, auto_zero_grads: bool = True,
+        self,
+        optimizer: Any,
+        clip_grads: Callable[[Any], Any] | None = None,
+        auto_zero_grads: bool = True,
         scaler: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take one optimizer step if one is due, and clear the gradients.
 
         :param clip_grads: called with the optimizer's parameters before the step

@@ -42,11 +42,22 @@ class DataLoader:
     """
 
     def __init__(
-        self, dataset: Any, batch_size: int | None = 1, shuffle: bool = False, sampler: Any = None,
-        batch_sampler: Any = None, num_workers: int = 0, collate_fn: Any = None, pin_memory: bool = False,
-        drop_last: bool = False, timeout: float = 0, worker_init_fn: Any = None, multiprocessing_context: Any = None,
-        generator: Any = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Any = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Any = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        **options: Any,
+    ) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise SetupError(
                 f"{type(dataset).__name__} has no indices to shard by. Return a torch.utils.data.DataLoader of it, and "
@@ -56,12 +67,21 @@ class DataLoader:
         if batch_size is None and batch_sampler is None:
             raise SetupError("DataLoader needs batch_size or batch_sampler, got None for both.")
         self.torch_loader = torch_data.DataLoader(
-            dataset, batch_size=1 if batch_sampler is not None else batch_size,
-            shuffle=None if sampler is not None or batch_sampler is not None else shuffle, sampler=sampler,
-            batch_sampler=batch_sampler, num_workers=num_workers, collate_fn=collate_fn, pin_memory=pin_memory,
-            drop_last=drop_last, timeout=timeout, worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context, generator=generator, **options,
-        )  # fmt: skip
+            dataset,
+            batch_size=1 if batch_sampler is not None else batch_size,
+            shuffle=None if sampler is not None or batch_sampler is not None else shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            **options,
+        )
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[Any]:
@@ -85,7 +105,7 @@ class Shares:
 
     def __init__(
         self, loader: Any, distributed: Distributed, seed: int, what: str, *, left_alone: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.loader: Any = loader.torch_loader if isinstance(loader, DataLoader) else loader
         self._distributed, self._seed, self._what = distributed, seed, what
         self._rank, self._size = distributed.get_rank(), distributed.get_size()
@@ -111,9 +131,7 @@ class Shares:
 
     def _find_source(self) -> IndexSource | None:
         if not hasattr(self.loader, "__iter__"):
-            raise SetupError(
-                f"The {self._what} data loader must be iterable, got {type(self.loader).__name__}."
-            )  # fmt: skip
+            raise SetupError(f"The {self._what} data loader must be iterable, got {type(self.loader).__name__}.")
         left = self._left_alone or not is_indexed(self.loader)
         return None if left else IndexSource(self.loader, self._seed, self._plan)
 
@@ -155,8 +173,9 @@ class Shares:
             return EmptyLoaderError(f"The {self._what} data loader yields no batch on a rank ({counts} batches).")
         less = (
             f" A batch of all {self._size} slots takes {self.stride} samples and drop_last drops smaller ones."
-            if self._drops() else ""
-        )  # fmt: skip
+            if self._drops()
+            else ""
+        )
         return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}.{less} Check its data set.")
 
     def training(self, epoch: int, offset: int, length: int | None) -> Iterator[Any]:
@@ -181,10 +200,20 @@ class Shares:
         else:
             order = self._drawn(self._source, epoch)
             self.drawn = self._cut_length(len(order))
-            batches = list(rank_batches(
-                order, start=offset, per_slot=self.loader.batch_size, rank=self._rank, size=self._size,
-                drop_last=self._drops(),
-            )) if self._by_sample else self._dealt(order)[first:]  # fmt: skip
+            batches = (
+                list(
+                    rank_batches(
+                        order,
+                        start=offset,
+                        per_slot=self.loader.batch_size,
+                        rank=self._rank,
+                        size=self._size,
+                        drop_last=self._drops(),
+                    )
+                )
+                if self._by_sample
+                else self._dealt(order)[first:]
+            )
         return self._load(batches, derive(self._seed, "loader", epoch, self._rank), first)
 
     @property
@@ -249,8 +278,9 @@ class Shares:
         log.warning(
             "The library does not cut this training data, and training resumes in the middle of an epoch with %d ranks "
             "instead of %d. In this epoch, some samples may be repeated or skipped. The next epoch is complete.",
-            self._size, ranks,
-        )  # fmt: skip
+            self._size,
+            ranks,
+        )
 
     def converted(self, offset: int, batches: int, sharing: str) -> int:
         """Return the position of a checkpoint in the units of this loader. A stream counts batches, not samples.
@@ -266,8 +296,11 @@ class Shares:
             log.warning(
                 "The sharing of the training data is %r now and was %r when the checkpoint was written. Training "
                 "resumes after %d batches of the epoch. In this epoch, some samples may be repeated or skipped. The "
-                "next epoch is complete.", self.sharing.value, sharing or "unknown", batches,
-            )  # fmt: skip
+                "next epoch is complete.",
+                self.sharing.value,
+                sharing or "unknown",
+                batches,
+            )
         return batches * self.stride
 
     def _say(self) -> None:
@@ -279,25 +312,40 @@ class Shares:
             counts = self._verdict.batches
             again = f"; {self._verdict.repeated} samples are on several ranks" if self._verdict.repeated else ""
             again = "; its generators are seeded by rank" if self._verdict.by_rank else again
-            log.info("The %s data loader (%s) gives each rank its own part and is used unchanged: %s batches per "
-                     "rank%s.", self._what, kind, _span(counts), again)  # fmt: skip
+            log.info(
+                "The %s data loader (%s) gives each rank its own part and is used unchanged: %s batches per rank%s.",
+                self._what,
+                kind,
+                _span(counts),
+                again,
+            )
             if max(counts) - min(counts) > 1 and self._what == "training":
-                log.warning("The ranks' parts of the training data differ in length (%s batches). %s", _span(counts),
-                            "drop_last drops the surplus." if self._drops() else
-                            "Ranks with fewer batches repeat theirs.")  # fmt: skip
+                log.warning(
+                    "The ranks' parts of the training data differ in length (%s batches). %s",
+                    _span(counts),
+                    "drop_last drops the surplus." if self._drops() else "Ranks with fewer batches repeat theirs.",
+                )
         elif self._source is not None and self._source.plain is None:
             items = len(self._source)
-            log.info("The %s data loader (%s) draws the same %d %s on all ranks (%s). Each rank gets %d of them.",
-                     self._what, kind, items, "samples" if self._by_sample else "batches",
-                     type(self._source.sampler).__name__, -(-items // self._size))  # fmt: skip
+            log.info(
+                "The %s data loader (%s) draws the same %d %s on all ranks (%s). Each rank gets %d of them.",
+                self._what,
+                kind,
+                items,
+                "samples" if self._by_sample else "batches",
+                type(self._source.sampler).__name__,
+                -(-items // self._size),
+            )
         elif self.sharing is Sharing.STREAM and not self._left_alone:
             if isinstance(self.loader, torch_data.DataLoader) and not has_iterable(self.loader):
                 kind = f"{type(self.loader).__name__} with {type(_sampler(self.loader)).__name__}"
             log.warning(
                 "The %s data cannot be sharded by index (%s): each of the %d ranks iterates its own copy. Let the data "
                 "set or the sampler give each rank its part (context.distributed.rank and .size).",
-                self._what, kind, self._size,
-            )  # fmt: skip
+                self._what,
+                kind,
+                self._size,
+            )
 
 
 def _sampler(loader: Any) -> Any:

@@ -23,10 +23,16 @@ from airflow_provider_dtrain.train.trial.validation import Validator
 
 
 def run_trial(
-    trial_class: type[PyTorchTrial], *, hparams: Mapping[str, Any] | None = None, max_length: Any = None,
-    config: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
-    checkpoint_dir: str | Path | None = None, fail_on_nan: bool = True,
-) -> dict[str, float]:  # fmt: skip
+    trial_class: type[PyTorchTrial],
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    max_length: Any = None,
+    config: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    checkpoint_dir: str | Path | None = None,
+    fail_on_nan: bool = True,
+) -> dict[str, float]:
     """Train a trial class, off-cluster or under torchrun. Return the metrics of its last validation.
 
     :param hparams: hyperparameters; they override those of ``config``
@@ -76,10 +82,14 @@ def plan_of(config: Mapping[str, Any], max_length: Any = None, rungs: Sequence[i
 
 
 def evaluate_trial(
-    trial_class: type[PyTorchTrial], *, hparams: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None, seed: int | None = None, device: str | None = None,
+    trial_class: type[PyTorchTrial],
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
     checkpoint: str | Path | None = None,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Evaluate a trial class on its validation data. Return the metrics.
 
     The class needs no method that only training needs.

@@ -86,9 +86,12 @@ class Trainer:
         trial, ctx, context = self._trial, self._ctx, self._context
         seed = context.get_trial_seed()
         self._shares = Shares(
-            trial.build_training_data_loader(), context.distributed, seed, "training",
+            trial.build_training_data_loader(),
+            context.distributed,
+            seed,
+            "training",
             left_alone=context.experimental.left_alone,
-        )  # fmt: skip
+        )
         self._state.ranks = context.distributed.get_size()
         self._state.sharing = self._shares.sharing.value
         self._validator = Validator(trial, context, self._callbacks)
@@ -194,8 +197,11 @@ class Trainer:
         if length is not None and done > length and self._shares.settles_at is None and self._rank == 0:
             log.warning(
                 "The checkpoint was written after %d batches of epoch %d, which has %d batches now: the epoch ends. "
-                "The next epoch is complete.", done, self._position.epoch, length,
-            )  # fmt: skip
+                "The next epoch is complete.",
+                done,
+                self._position.epoch,
+                length,
+            )
 
     def _due_at_end(self) -> list[bool]:
         """Return whether a validation and a checkpoint are due where the data of an epoch ended early."""

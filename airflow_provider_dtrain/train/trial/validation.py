@@ -124,9 +124,12 @@ class Validator:
         sharded = [part for part in parts if getattr(part, "num_replicas", 1) > 1]
         if sharded and not self._warned and self._context.distributed.rank == 0:
             self._warned = True
-            log.warning("evaluate_full_dataset runs on rank 0 with rank 0's loader, whose %s yields one of %d parts of "
-                        "the data. Return a loader of the whole data set.",
-                        type(sharded[0]).__name__, sharded[0].num_replicas)  # fmt: skip
+            log.warning(
+                "evaluate_full_dataset runs on rank 0 with rank 0's loader, whose %s yields one of %d parts of "
+                "the data. Return a loader of the whole data set.",
+                type(sharded[0]).__name__,
+                sharded[0].num_replicas,
+            )
 
 
 @contextlib.contextmanager
