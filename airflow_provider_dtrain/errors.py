@@ -200,9 +200,13 @@ class RankFailedError(UserError):
     """
 
     def __init__(self, *, rank: int, host: str, exit_code: int | None, traceback: str, message: str = "") -> None:
-        self.rank, self.host, self.exit_code, self.traceback = rank, host, exit_code, traceback
+        self.rank = rank
+        self.host = host
+        self.exit_code = exit_code
+        self.traceback = traceback
         how = f"exit code {exit_code}" if (exit_code or 0) >= 0 else f"signal {-(exit_code or 0)}"
-        text, first = traceback.rstrip(), (message.strip().splitlines() or [""])[0]
+        text = traceback.rstrip()
+        first = (message.strip().splitlines() or [""])[0]
         super().__init__(f"Rank {rank} on host '{host}' failed first ({how}){f': {first}' if first else '.'}\n{text}")
 
 

@@ -89,7 +89,8 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     :param one: word for what waits in the queue: ``gang``, or ``job`` of a trace
     :param many: its plural
     """
-    time, share = {"type": a.seconds, "metavar": "TIME"}, {"type": a.share, "metavar": "SHARE"}
+    time = {"type": a.seconds, "metavar": "TIME"}
+    share = {"type": a.share, "metavar": "SHARE"}
     order = (
         Arg(("--fresh",), help=f"A {one} that has held slots for less than this goes first (default 2h)", **time),
         Arg(("--young",), help="One that has held slots for less than this goes next (default 8h)", **time),

@@ -190,11 +190,13 @@ def _cause(store: Store, view: ExperimentView) -> str:
 
 def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, ExperimentView | None]]:
     """Yield the state of the DAG run and the experiment at each change, until the DAG run ends."""
-    last, quiet_from = "", time.monotonic()
+    last = ""
+    quiet_from = time.monotonic()
     while True:
         state = _run_state(dag_id, run_id)
         found = store.list_experiments(dag_id=dag_id, run_id=run_id)
-        view, over = (found[0] if found else None), state in ("success", "failed")
+        view = found[0] if found else None
+        over = state in ("success", "failed")
         now = f"{state} {_line(view) if view else ''}"
         if now != last:
             yield state, view

@@ -134,7 +134,8 @@ def _host(record: HostRecord, slots: list[SlotView]) -> Host:
 
 def _verdict(decision: PassDecision) -> dict[str, Any]:
     """Return what a scheduling pass would decide for the configuration, behind all waiting gangs."""
-    granted, never = dict(decision.grants).get(_ASKED), decision.unplaceable.get(_ASKED)
+    granted = dict(decision.grants).get(_ASKED)
+    never = decision.unplaceable.get(_ASKED)
     if granted is not None:
         return {
             "fits_now": True,
@@ -168,7 +169,8 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
     trial = store.trial(trial_id)
     view = store.attempt(trial.attempt_id)
     facts = store.queue_facts(view.allocation_id)
-    silent, waits = store.silent_since(view.heard_at), view.state == "waiting"
+    silent = store.silent_since(view.heard_at)
+    waits = view.state == "waiting"
     row: dict[str, Any] = {
         "request": f"trial {trial_id}",
         "pool": view.pool,
@@ -198,8 +200,10 @@ def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
     task = next((one for one in store.tasks() if one.allocation_id == allocation_id), None)
     if task is None:
         raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
-    facts, silent = store.queue_facts(allocation_id), store.silent_since(task.heard_at)
-    is_followed, waits = silent is None, task.position is not None
+    facts = store.queue_facts(allocation_id)
+    silent = store.silent_since(task.heard_at)
+    is_followed = silent is None
+    waits = task.position is not None
     reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)
     row = {
         "request": f"{GANG_PREFIX}{allocation_id}",

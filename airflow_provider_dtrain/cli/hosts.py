@@ -91,7 +91,8 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     from airflow_provider_dtrain.cli._probe_report import look, other_stores
     from airflow_provider_dtrain.engine.upkeep.recovery import recover
 
-    store, problem = hook.store, None
+    store = hook.store
+    problem = None
     facts: dict[str, Any] = {}
     try:
         link, facts = look(hook, record)
@@ -146,7 +147,8 @@ def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecor
     try:
         slot_type, slots = slots_from_facts(facts, str(len(record.slots)))
     except ConfigError:
-        slot_type, slots = "cuda", ()
+        slot_type = "cuda"
+        slots = ()
     if slot_type != "cuda" or len(slots) < len(record.slots):
         found = len(facts.get("gpus") or [])
         return None, (

@@ -20,7 +20,8 @@ def pause(args: Namespace) -> None:
     """Pause an experiment: its trials release their slots until it is activated."""
     from airflow_provider_dtrain.engine.upkeep.orphaned_trials import pause_unfollowed
 
-    hook, number = _hook(), args.experiment_id
+    hook = _hook()
+    number = args.experiment_id
     lose = _without_checkpoint(hook, number)
     if lose and not _agreed(
         args, f"Trials {lose} have no checkpoint and may start from the beginning. Pause experiment {number}?"

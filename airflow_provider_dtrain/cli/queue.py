@@ -54,7 +54,8 @@ def set_task(args: Namespace) -> None:
 
 
 def _row(task: TaskView, silent_since: datetime | None) -> dict[str, object]:
-    key, waits = task.key, task.position is not None
+    key = task.key
+    waits = task.position is not None
     place = task.position if silent_since is None else None
     return {
         "gang": task.allocation_id,

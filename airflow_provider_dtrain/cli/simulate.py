@@ -32,7 +32,8 @@ OURS = "this pool"
 def run(args: Namespace) -> None:
     """Compare waiting times, completion and use of the hosts under three rules."""
     jobs = _chosen(args)
-    hosts, options = hosts_of(args.hosts), _options(args)
+    hosts = hosts_of(args.hosts)
+    options = _options(args)
     kept, left_out = split(jobs, hosts, options)
     _name_left_out(left_out, len(jobs))
     if not kept:

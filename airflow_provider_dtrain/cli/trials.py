@@ -63,7 +63,8 @@ def describe(args: Namespace) -> None:
     ranks = store.ranks(trial.attempt_id)
     checkpoints = store.checkpoints(trial.trial_id)
     refused = [_refused(one) for one in store.refused_checkpoints(trial.trial_id)]
-    silent, gaps = store.silent_since(view.heard_at), gaps_of(store, trial.attempt_id)
+    silent = store.silent_since(view.heard_at)
+    gaps = gaps_of(store, trial.attempt_id)
     facts = {
         **_row(trial),
         "seed": trial.seed,
@@ -208,7 +209,8 @@ def at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
 @command
 def activate(args: Namespace) -> None:
     """Resume a paused trial at its place in the queue."""
-    store, number = _store(), args.trial_id
+    store = _store()
+    number = args.trial_id
     if not store.activate(number, user()):
         note(f"Trial {number} is not paused: {store.trial(number).state}.")
     elif (state := store.attempt(store.trial(number).attempt_id).state) == "waiting":
@@ -305,7 +307,8 @@ def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, 
 
 def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:
     """Return the columns that compare the trials of one experiment."""
-    row, result = _short(store, trial, task), trial.result or {}
+    row = _short(store, trial, task)
+    result = trial.result or {}
     space = store.get_config(trial.config_id).document.get("hyperparameters")
     return {
         "trial": trial.trial_id,

@@ -48,7 +48,9 @@ class _Reader:
             raise UserError(
                 "--tail counts from the end of the log, --from and --to from its start: they cannot be combined."
             )
-        self.hook, self.store, self.args = hook, hook.store, args
+        self.hook = hook
+        self.store = hook.store
+        self.args = args
         self.tails: dict[tuple[str, int], _Tail] = {}
 
     def chosen(self) -> AttemptView:
@@ -101,7 +103,9 @@ class _Tail:
     """Log of one rank, from the offset up to which it has been printed."""
 
     def __init__(self, hook: DtrainHook, run: str, rank: RankView, args: Namespace) -> None:
-        self.hook, self.run, self.args = hook, run, args
+        self.hook = hook
+        self.run = run
+        self.args = args
         self.stream = f"rank{rank.rank}.log"
         self.prefix = f"[rank {rank.rank}] ".encode() if args.all else b""
         self.offset = -1024 * args.tail if args.tail else args.start or 0
@@ -120,7 +124,8 @@ class _Tail:
         except DtrainError as error:
             if self.failed and not is_over:
                 return
-            first, self.failed = not self.failed, True
+            first = not self.failed
+            self.failed = True
             if first:
                 note(f"The log of rank {rank.rank} cannot be read from its host: {error}")
             if self.offset <= 0 and (is_over or not self.args.follow):
@@ -136,7 +141,8 @@ class _Tail:
             call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=length)
             answer = call.result(CALL_TIMEOUT_S + 5)
             piece = piece_of(rank.host, answer, offset=self.offset, length=length)
-            data, start = piece.data, piece.offset
+            data = piece.data
+            start = piece.offset
             if self.end is not None:
                 start = min(start, self.end)
                 data = data[: self.end - start]

@@ -30,7 +30,8 @@ def profile(args: Namespace) -> None:
 
     hook = DtrainHook()
     view = _chosen(hook.store, args)
-    timings, system = _timings(hook.store, view), _system(hook, view)
+    timings = _timings(hook.store, view)
+    system = _system(hook, view)
     if args.output != "table":
         dump(args.output, {"trial": view.trial_id, "attempt": view.number, "timings": timings, "system": system})
         return
@@ -96,7 +97,8 @@ def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
 
 def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
     """Return the complete lines of a run's samples on a host."""
-    link, data = hook.link(hook.store.get_host(host)), bytearray()
+    link = hook.link(hook.store.get_host(host))
+    data = bytearray()
     while len(data) < SAMPLES_MOST_BYTES:
         call = link.call("read", run=run, stream="samples", offset=len(data), length=CHUNK_BYTES)
         piece = piece_of(host, call.result(CALL_TIMEOUT_S), offset=len(data), length=CHUNK_BYTES)

@@ -78,7 +78,8 @@ class CheckpointPlaces:
 
         :param storage: ``checkpoint_storage`` of its configuration
         """
-        root, kind = storage_root(storage or {}), StorageKind.RUN
+        root = storage_root(storage or {})
+        kind = StorageKind.RUN
         if root is not None:
             kind = StorageKind.BUCKET if "://" in root else StorageKind.SHARED
         return cls(kind=kind, root=root or "", experiment_id=experiment_id, trial_id=trial_id)

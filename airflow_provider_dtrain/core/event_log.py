@@ -102,7 +102,8 @@ def _parse(line: bytes) -> dict[str, Any]:
         event = parse_object(body, depth=MAX_DEPTH, values=MAX_VALUES)
     except UntrustedInputError as error:
         raise _Refused("invalid", str(error)) from None
-    at, kind = event.get("at"), event.get("kind")
+    at = event.get("at")
+    kind = event.get("kind")
     if not is_count(event.get("seq")) or not is_number(at) or not 0 <= float(at or 0) < _LATEST:
         raise _Refused("invalid", "an event without a valid seq or at")
     if not isinstance(kind, str) or not 0 < len(kind) < 64 or not kind.isprintable():

@@ -63,7 +63,8 @@ class Quota:
     """Counts the events of one attempt's ranks. Thread-safe, because several threads read the hosts' frames."""
 
     def __init__(self, limits: Limits, usage: Usage) -> None:
-        self.limits, self.usage = limits, usage
+        self.limits = limits
+        self.usage = usage
         self._lock = threading.Lock()
 
     def admit(self, event: Mapping[str, Any], size: int) -> Verdict:
@@ -75,7 +76,9 @@ class Quota:
             return self._admit(event, size)
 
     def _admit(self, event: Mapping[str, Any], size: int) -> Verdict:
-        kind, usage, limits = event["kind"], self.usage, self.limits
+        kind = event["kind"]
+        usage = self.usage
+        limits = self.limits
         if not self._has_room(kind, size):
             return Verdict(None, "attempt_events_limit")
         if kind == "checkpoint" and 0 < limits.checkpoints <= usage.checkpoints:
@@ -91,14 +94,18 @@ class Quota:
         return self._without_new_names(event) if rows >= 0 else Verdict(event)
 
     def _has_room(self, kind: str, size: int) -> bool:
-        events, bytes_ = self.limits.events, self.limits.events * BYTES_PER_EVENT
+        events = self.limits.events
+        bytes_ = self.limits.events * BYTES_PER_EVENT
         if kind in RESERVED_KINDS:
-            events, bytes_ = events + RESERVED_EVENTS, bytes_ + RESERVED_BYTES
+            events += RESERVED_EVENTS
+            bytes_ += RESERVED_BYTES
         return not self.limits.events or (self.usage.events < events and self.usage.event_bytes + size <= bytes_)
 
     def _without_new_names(self, event: Mapping[str, Any]) -> Verdict:
         """Return a report with the metrics whose names are known or still within the limit."""
-        metrics, known, most = event["metrics"], self.usage.names, self.limits.metric_names
+        metrics = event["metrics"]
+        known = self.usage.names
+        most = self.limits.metric_names
         new = [name for name in metrics if name not in known]
         refused = set(new[max(0, most - len(known)) :]) if most else set()
         known.update(name for name in new if name not in refused)
@@ -116,7 +123,8 @@ class SupervisorQuota:
     """
 
     def __init__(self, host: str, usage: Usage) -> None:
-        self._host, self._usage = host, usage
+        self._host = host
+        self._usage = usage
         self._new: dict[SupervisorKey, set[int]] = {}
 
     def admit(self, event: Mapping[str, Any]) -> bool | None:

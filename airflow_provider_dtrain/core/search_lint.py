@@ -35,7 +35,9 @@ def _exponents(path: str, leaf: Any) -> Iterator[str]:
     """Yield a warning for a ``log`` whose ends look like values instead of exponents."""
     if not isinstance(leaf, Mapping) or leaf.get("type") != "log":
         return
-    low, high, base = leaf["minval"], leaf["maxval"], leaf.get("base", LOG_BASE)
+    low = leaf["minval"]
+    high = leaf["maxval"]
+    base = leaf.get("base", LOG_BASE)
     if low > 0 and high <= 1 and not (float(low).is_integer() and float(high).is_integer()):
         ends = f"{base**low:.4g} to {base**high:.4g}"
         yield f"{path}: minval and maxval are exponents, so this is {ends}; 0.001 to 0.1 is written -3 and -1"

@@ -76,7 +76,8 @@ def outline(config: ExperimentConfig) -> Outline:
     """
     if problems := search_problems(config):
         raise ConfigError(problems)
-    searcher, limit = config.searcher, length_of(config.searcher)
+    searcher = config.searcher
+    limit = length_of(config.searcher)
     return Outline(
         method=searcher.name,
         metric=searcher.metric,
@@ -138,7 +139,8 @@ def _count(config: ExperimentConfig) -> int:
 
 def _brackets(config: ExperimentConfig) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield the units at each rung and the trials of each bracket."""
-    searcher, limit = config.searcher, length_of(config.searcher)
+    searcher = config.searcher
+    limit = length_of(config.searcher)
     length = limit[1] if limit else 1
     if isinstance(searcher, AsyncHalvingSearcher):
         yield tuple(rung_lengths(searcher.num_rungs, length, searcher.divisor)), searcher.max_trials
@@ -157,7 +159,8 @@ def _brackets(config: ExperimentConfig) -> Iterator[tuple[tuple[int, ...], int]]
 
 
 def _values(config: ExperimentConfig, seed: int, trials: int) -> Iterator[dict[str, Any] | None]:
-    space, method = config.hyperparameters, config.searcher.name
+    space = config.hyperparameters
+    method = config.searcher.name
     if method == "grid":
         yield from points(space)
         return
@@ -168,7 +171,8 @@ def _values(config: ExperimentConfig, seed: int, trials: int) -> Iterator[dict[s
 
 def _mixed(trials: Sequence[int]) -> Iterator[int]:
     """Yield the bracket of each trial, so that all brackets run from the start, each in its share."""
-    total, given = sum(trials), [0] * len(trials)
+    total = sum(trials)
+    given = [0] * len(trials)
     for number in range(total):
         behind = [share * (number + 1) - total * done for share, done in zip(trials, given, strict=True)]
         bracket = behind.index(max(behind))
@@ -178,10 +182,13 @@ def _mixed(trials: Sequence[int]) -> Iterator[int]:
 
 def _expected(rungs: Sequence[int], trials: int, divisor: int) -> float:
     """Return the expected units of a bracket when all orders of its trials are equally likely."""
-    arriving, before, units = float(trials), 0, 0.0
+    arriving = float(trials)
+    before = 0
+    units = 0.0
     for length in rungs:
         units += arriving * (length - before)
-        arriving, before = _going_on(arriving, divisor), length
+        arriving = _going_on(arriving, divisor)
+        before = length
     return units
 
 

@@ -87,7 +87,8 @@ def bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     """
     from airflow_provider_dtrain.train.function import plain_json
 
-    signature, name = inspect.signature(function), function.__name__
+    signature = inspect.signature(function)
+    name = function.__name__
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

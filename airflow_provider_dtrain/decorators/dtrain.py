@@ -85,7 +85,8 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
     def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
         from airflow_provider_dtrain.engine.submission.submit import render, submit
 
-        source, call = read_function(self.python_callable), self._call()
+        source = read_function(self.python_callable)
+        call = self._call()
         gang = self._gang()
         held = hook.store.gang(gang.allocation_id) if gang is not None else None
         document = self._document(folder, source.file_name, slots=held.slots if held is not None else None)
@@ -107,7 +108,8 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         """Return the call, with values of Airflow's context for parameters that have the name of a context key."""
         from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
-        kwargs, context = dict(self.op_kwargs), self._context or {}
+        kwargs = dict(self.op_kwargs)
+        context = self._context or {}
         given = inspect.signature(self.python_callable).bind_partial(*self.op_args, **kwargs).arguments
         for name in inspect.signature(self.python_callable).parameters:
             if name in KNOWN_CONTEXT_KEYS and name not in given and name in context:

@@ -61,7 +61,8 @@ class DtrainHook(BaseHook):
         """The provider's store, opened once per process."""
         from airflow_provider_dtrain.store.store import Store
 
-        shared, url = _shared(), self.settings.sql_alchemy_conn
+        shared = _shared()
+        url = self.settings.sql_alchemy_conn
         with shared.lock:
             if url not in shared.stores:
                 shared.stores[url] = Store.open(url)

@@ -98,7 +98,8 @@ async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict
 
 def storage_config_now(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
     """Return the same as :func:`storage_config`, for synchronous code."""
-    conn_id, variables = getattr(config.checkpoint_storage, "conn_id", None), as_variables(sealed)
+    conn_id = getattr(config.checkpoint_storage, "conn_id", None)
+    variables = as_variables(sealed)
     if conn_id is not None:
         try:
             variables = _added(config, BaseHook.get_connection(conn_id), variables)
@@ -159,7 +160,8 @@ def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def _no_connection(config: ExperimentConfig, error: Exception) -> NotFoundError:
     storage = config.checkpoint_storage
-    conn_id, kind = getattr(storage, "conn_id", None), _CONNECTION_TYPES.get(str(storage.type))
+    conn_id = getattr(storage, "conn_id", None)
+    kind = _CONNECTION_TYPES.get(str(storage.type))
     return NotFoundError(
         f"checkpoint_storage.conn_id names connection '{conn_id}', which cannot be fetched: {error}. "
         f"Add it with: airflow connections add {conn_id} --conn-type {kind} ..."

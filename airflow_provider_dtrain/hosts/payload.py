@@ -189,16 +189,19 @@ def _archive(entries: Iterator[tuple[str, Path | bytes]]) -> Payload:
 
 def _add(tar: tarfile.TarFile, name: str, path: Path | bytes) -> None:
     member = tarfile.TarInfo(name)
-    member.mtime, member.mode = 0, 0o644
+    member.mtime = 0
+    member.mode = 0o644
     if isinstance(path, bytes):
         member.size = len(path)
         tar.addfile(member, io.BytesIO(path))
     elif path.is_symlink():
-        member.type, member.mode = tarfile.SYMTYPE, 0o777
+        member.type = tarfile.SYMTYPE
+        member.mode = 0o777
         member.linkname = _relative_target(path)
         tar.addfile(member)
     elif path.is_dir():
-        member.type, member.mode = tarfile.DIRTYPE, 0o755
+        member.type = tarfile.DIRTYPE
+        member.mode = 0o755
         tar.addfile(member)
     else:
         # Read the whole file first: a file that grows meanwhile must not break the archive.

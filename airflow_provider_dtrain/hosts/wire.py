@@ -157,7 +157,8 @@ class Frame:
 
         :raises WireError: a field is missing or of the wrong type
         """
-        run, stream = document.get("run"), document.get("stream")
+        run = document.get("run")
+        stream = document.get("stream")
         counts = [document.get(key, 0) for key in ("offset", "epoch", "skip_bytes")]
         if not _is_text(run) or not _is_text(stream) or not all(map(is_count, counts)) or counts[1] >= 2**31:
             raise WireError(f"a frame with wrong fields: {shown(json.dumps(document).encode())}")
@@ -198,8 +199,10 @@ class Progress:
 
         :raises WireError: a field is missing or of the wrong type
         """
-        run, ranks = document.get("run"), document.get("ranks")
-        reading, stopped_s = document.get("boottime_s"), document.get("supervisor_stopped_s", 0.0)
+        run = document.get("run")
+        ranks = document.get("ranks")
+        reading = document.get("boottime_s")
+        stopped_s = document.get("supervisor_stopped_s", 0.0)
         if not _is_text(run) or not isinstance(ranks, list) or not is_span(reading) or not is_span(stopped_s):
             raise WireError(f"a progress report with wrong fields: {shown(json.dumps(document).encode())}")
         if len(ranks) > RANKS_LIMIT:

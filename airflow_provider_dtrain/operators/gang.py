@@ -65,7 +65,8 @@ class ReleaseGangOperator(BaseOperator):
             self.log.info("No gang to release: the task that requests it was not granted one")
             return
         with failing_at_once():
-            gang, hook = HeldGang.parse(self.allocation), DtrainHook()
+            gang = HeldGang.parse(self.allocation)
+            hook = DtrainHook()
             known = hook.store.gang(gang.allocation_id)
             if known.token != gang.token:
                 self.log.warning(

@@ -74,7 +74,8 @@ class PlanTrialsOperator(BaseOperator):
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():
-            hook, folder = DtrainHook(), dag_folder(context)
+            hook = DtrainHook()
+            folder = dag_folder(context)
             trials = plan_search(
                 hook,
                 trial_key(context),
@@ -171,7 +172,8 @@ class SelectBestTrialOperator(BaseOperator):
         from airflow_provider_dtrain.assets import best_alias, best_asset
 
         self._declare(selection.experiment)
-        alias, asset = best_alias(selection.experiment), best_asset(selection.experiment)
+        alias = best_alias(selection.experiment)
+        asset = best_asset(selection.experiment)
         context["outlet_events"][alias].add(asset, extra=selection.result)
         self.log.info(
             "New best trial of '%s' (previous best metric: %s), announced as %s",

@@ -129,7 +129,8 @@ def _distribution(leaf: Mapping[str, Any]) -> BaseDistribution:
 
     if leaf["type"] == "categorical":
         return CategoricalDistribution(range(len(leaf["vals"])))
-    low, high = leaf["minval"], leaf["maxval"]
+    low = leaf["minval"]
+    high = leaf["maxval"]
     if leaf["type"] == "int":
         return IntDistribution(low, high)
     if leaf["type"] == "double":
@@ -183,7 +184,8 @@ def _from_optuna(leaf: Mapping[str, Any], value: Any) -> Any:
 def _nested(group: Mapping[str, Any], drawn: Mapping[Path, Any], above: Path = ()) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in sorted(group):
-        leaf, path = group[name], (*above, name)
+        leaf = group[name]
+        path = (*above, name)
         if isinstance(leaf, Mapping) and "type" not in leaf:
             values[name] = _nested(leaf, drawn, path)
         else:

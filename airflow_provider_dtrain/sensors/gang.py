@@ -155,7 +155,8 @@ class GangSensor(BaseSensorOperator):
         else:
             document = dict(render(hook, self.config, self.template, folder, pool=self.host_pool).document)
         config = ExperimentConfig.model_validate(document)
-        wanted, single = config.resources, self.is_single_host
+        wanted = config.resources
+        single = self.is_single_host
         hook.ensure_local()
         log_mistaken_pool(self, self.host_pool or wanted.pool, hook.store)
         return GangSubmission(

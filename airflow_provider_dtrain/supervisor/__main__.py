@@ -116,7 +116,8 @@ def role_start(layout: Layout, args: argparse.Namespace) -> Json:
         return answer
     master = {"master_addr": document.get("master_addr", "127.0.0.1"), "master_port": answer["port"] or 0}
     master["master_port"] = document.get("master_port", master["master_port"])
-    found, deadline = go(layout, plan["run"], master), time.monotonic() + GO_WAIT_S
+    found = go(layout, plan["run"], master)
+    deadline = time.monotonic() + GO_WAIT_S
     while found is None and time.monotonic() < deadline:
         time.sleep(0.002)
         found = go_outcome(layout.run(plan["run"]))

@@ -17,7 +17,8 @@ from .processes import all_procs, ancestors, boot_id, command_of, describe, is_d
 
 def list_processes(devices: Iterable[str]) -> dict[str, list[Json]]:
     """Return the processes on each of some devices that the driver lists, with user, memory and command."""
-    wanted, found = set(devices), dict[str, list[Json]]()
+    wanted = set(devices)
+    found = dict[str, list[Json]]()
     if not wanted:
         return {}
     with Nvml.opened() as nvml:
@@ -39,7 +40,8 @@ def device_users(layout: Layout, devices: Iterable[str]) -> tuple[list[Json], li
     """
     devices = list(devices)
     listed = list_processes(devices)
-    path, boot = os.path.join(layout.state_dir, "listed_devices.json"), boot_id()
+    path = os.path.join(layout.state_dir, "listed_devices.json")
+    boot = boot_id()
     known = read_json(path) or {}
     before = known.get("devices") if known.get("boot_id") == boot else None
     before = [device for device in before if isinstance(device, str)] if isinstance(before, list) else []
@@ -82,7 +84,8 @@ def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Js
     # No process of a run from before the last boot is alive.
     is_of_this_boot = known.get("boot_id") == boot_id()
     start = number(known.get("start_time")) if is_of_this_boot else 1 << 62
-    own, foreign = [], []
+    own = []
+    foreign = []
     users, unlisted = device_users(folder.layout, slots)
     procs = all_procs() if users else {}
     spared = known_processes(procs) | ancestors(os.getpid(), procs) if users else set()

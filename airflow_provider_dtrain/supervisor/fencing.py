@@ -79,7 +79,8 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
             return False
         if folder.ended() or not folder.has("started"):
             return True
-        deadline, pause_s = time.monotonic() + wait_s, 0.005
+        deadline = time.monotonic() + wait_s
+        pause_s = 0.005
         while any(left := remains(folder)):
             if time.monotonic() > deadline or not left[0]:
                 # Send followers the event now, so that they fence the run and show what is left.

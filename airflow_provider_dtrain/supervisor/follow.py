@@ -73,7 +73,8 @@ class Follow:
     """
 
     def __init__(self, layout: Layout, zygote: Zygote, stdin: int, stdout: int) -> None:
-        self.layout, self.zygote = layout, zygote
+        self.layout = layout
+        self.zygote = zygote
         self.stdin = stdin
         self.output = Output(stdout)
         self.input = bytearray()
@@ -339,7 +340,8 @@ class Follow:
         return found or {}, b""
 
     def _look_at_go(self) -> None:
-        waiting, self.waiting_go = self.waiting_go, []
+        waiting = self.waiting_go
+        self.waiting_go = []
         for key, folder, deadline in waiting:
             try:
                 found = go_outcome(folder)
@@ -445,7 +447,8 @@ class Follow:
         name = fields.text("stream", READABLE)
         rank, _, kind = name.rpartition(".")
         path = folder.file("events.supervisor") if rank == "supervisor" else folder.file(rank, kind)
-        offset, length = fields.integer("offset", -(1 << 62), 1 << 62), fields.integer("length", 0, 4 << 20)
+        offset = fields.integer("offset", -(1 << 62), 1 << 62)
+        length = fields.integer("length", 0, 4 << 20)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -522,7 +525,8 @@ class Follow:
         return lambda: preflight(self.layout, fields)
 
     def _net_connect(self, fields: Fields) -> Callable[[], Json]:
-        nonce, timeout_s = fields.text("nonce", WORD), fields.number("timeout_s", 0.01, 60, default=5)
+        nonce = fields.text("nonce", WORD)
+        timeout_s = fields.number("timeout_s", 0.01, 60, default=5)
         targets = []
         for index, item in enumerate(fields.items("targets", limit=1024)):
             target = Fields(item, f"targets.{index}")
@@ -530,13 +534,15 @@ class Follow:
         return lambda: {"results": connect_all(nonce, targets, timeout_s)}
 
     def _fence(self, fields: Fields) -> Callable[[], Json]:
-        run, token = fields.run(), fields.integer("token", 0, 10**18)
+        run = fields.run()
+        token = fields.integer("token", 0, 10**18)
         wait_s = fields.number("wait_s", 0, 60, default=FENCE_WAIT_S)
         launch = fields.text("launch", WORD, default=None)
         return lambda: fence(self.layout, run, token, wait_s, launch)
 
     def _remove_checkpoints(self, fields: Fields) -> Callable[[], Json]:
-        names, folder = fields.texts("names", CHECKPOINT_NAME, limit=4096), fields.text("folder")
+        names = fields.texts("names", CHECKPOINT_NAME, limit=4096)
+        folder = fields.text("folder")
         if fields.text("run", default=None) is not None:
             root = self.layout.run(fields.run()).path
         else:
@@ -548,14 +554,16 @@ class Follow:
         return lambda: remove_checkpoints(root, folder, names)
 
     def _collect(self, fields: Fields) -> Callable[[], Json]:
-        age_s, dry_run = fields.number("older_than_s", 0, 1e12), fields.flag("dry_run", default=False)
+        age_s = fields.number("older_than_s", 0, 1e12)
+        dry_run = fields.flag("dry_run", default=False)
         named = "runs" in fields.values
         runs = fields.texts("runs", RUN_NAME, limit=COLLECT_LIMIT) if named else None
         archives = fields.texts("archives", ARCHIVE_NAME, limit=COLLECT_LIMIT, default=[])
         return lambda: collect(self.layout, age_s, runs=runs, archives=archives, dry_run=dry_run)
 
     def _match(self, fields: Fields) -> Callable[[], Json]:
-        folder, patterns = self._folder(fields), fields.texts("patterns", least=1, limit=64)
+        folder = self._folder(fields)
+        patterns = fields.texts("patterns", least=1, limit=64)
         return lambda: run_match(folder, patterns)
 
     # Heartbeats, recovery and streams.

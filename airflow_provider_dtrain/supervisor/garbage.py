@@ -39,7 +39,9 @@ def collect(
     :raises OSError: nothing could be removed; the first error
     """
     sizes: dict[str, int] = {}
-    wanted, now, failed = None if runs is None else set(runs), time.time(), None
+    wanted = None if runs is None else set(runs)
+    now = time.time()
+    failed = None
     if not dry_run:
         finish_removals(layout)
     for name in layout.runs():
@@ -147,7 +149,8 @@ def collect_archives(layout: Layout, older_than_s: float, wanted: set[str] | Non
     for kind in KINDS:
         folder = os.path.join(layout.remote_dir, kind)
         for entry in names_in(folder):
-            digest, path = entry.partition(".")[0], os.path.join(folder, entry)
+            digest = entry.partition(".")[0]
+            path = os.path.join(folder, entry)
             name = f"{kind}/{digest}"
             if not DIGEST.fullmatch(digest) or digest in used or (wanted is not None and name not in wanted):
                 continue
@@ -185,7 +188,8 @@ def remove_checkpoints(root: str, folder: str, names: list[str]) -> Json:
 
 def remove_from(root: str, names: list[str]) -> Json:
     """Remove checkpoints from the folder that holds them."""
-    removed, kept = [], {}
+    removed = []
+    kept = {}
     for name in names:
         path = os.path.join(root, name)
         reason = why_no_checkpoint(path) if os.path.lexists(path) else None

@@ -92,7 +92,8 @@ def sweep_orphans() -> None:
 
     After :data:`SAMPLER_PATIENCE_S`, a sampler stuck in a driver is abandoned.
     """
-    begun, pause_s = time.monotonic(), 0.001
+    begun = time.monotonic()
+    pause_s = 0.001
     while has_children():
         procs = descendants([os.getpid()], all_procs())
         for proc in procs:
@@ -192,7 +193,8 @@ class Zygote:
             head, fds, _, _ = socket.recv_fds(sock, 8, 1)
             if len(head) < 8 or not fds:
                 return
-            length, request = struct.unpack("=Q", head)[0], bytearray()
+            length = struct.unpack("=Q", head)[0]
+            request = bytearray()
             while len(request) < length:
                 chunk = sock.recv(min(1 << 20, length - len(request)))
                 if not chunk:

@@ -39,7 +39,8 @@ class RunFolder:
     """The files of one run on this host."""
 
     def __init__(self, layout: Layout, name: str) -> None:
-        self.layout, self.name = layout, name
+        self.layout = layout
+        self.name = name
         self.path = os.path.join(layout.state_dir, "runs", name)
         self.tombstone = os.path.join(layout.state_dir, "tombstones", name)
 

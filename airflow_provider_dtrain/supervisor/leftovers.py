@@ -128,7 +128,8 @@ def suspects(folder: RunFolder) -> list[Proc]:
     procs = all_procs()
     told = (read_json(folder.file("started")) or {}).get("origin")
     source: Json = told if isinstance(told, dict) else {}
-    parents, sessions = orphans_parents(source, procs), {number(rank.get("pid")) for rank in rank_records(folder)}
+    parents = orphans_parents(source, procs)
+    sessions = {number(rank.get("pid")) for rank in rank_records(folder)}
     sessions.add(number(source.get("session")))
     first = [
         proc

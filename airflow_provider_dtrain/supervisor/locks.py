@@ -90,7 +90,8 @@ def why_no_lock_dir(path: str) -> str | None:
     except OSError as error:
         words = f"it cannot be read: {error.strerror}"
     else:
-        owner, kind = user_name(found.st_uid), mount_of(path)[1]
+        owner = user_name(found.st_uid)
+        kind = mount_of(path)[1]
         mode = stat.S_IMODE(found.st_mode)
         if not stat.S_ISDIR(found.st_mode):
             words = f"it is {kind_of(found)}"

@@ -23,7 +23,8 @@ def cap_log(rank: Rank, limit: int) -> bool:
         found = os.stat(path, follow_symlinks=False)
         if found.st_blocks * 512 <= limit or found.st_size <= limit:
             return False
-        start, end = limit // 2 & ~4095, (found.st_size - limit // 4) & ~4095
+        start = limit // 2 & ~4095
+        end = (found.st_size - limit // 4) & ~4095
         if rank.gap == [start, end] or end <= start:
             return False
         rank.note_gap(start, end)
@@ -49,7 +50,8 @@ def free(rank: Rank, fd: int, start: int, end: int, limit: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             raise
-    size, kept = os.fstat(fd).st_size, min(limit // 4, CUT_TAIL)
+    size = os.fstat(fd).st_size
+    kept = min(limit // 4, CUT_TAIL)
     tail = os.pread(fd, kept, max(start, size - kept))
     rank.note_gap(start, size + CUT_SLACK)
     # Make it longer than before: a reader that has reached its end must not mistake it for another file.

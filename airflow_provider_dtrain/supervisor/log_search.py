@@ -102,7 +102,8 @@ def log_lines(path: str, start: int) -> Iterator[str]:
     except OSError:
         return
     try:
-        size, rest = os.fstat(fd).st_size, b""
+        size = os.fstat(fd).st_size
+        rest = b""
         position = max(0, size + start) if start < 0 else 0
         while position < size:
             with contextlib.suppress(OSError):

@@ -83,7 +83,8 @@ def links() -> dict[int, Link]:
 
 def addresses() -> list[Address]:
     """Return every address of every interface."""
-    interfaces, found = links(), []
+    interfaces = links()
+    found = []
     for message in netlink_dump(RTM_GETADDR, struct.pack("=BBBBi", 0, 0, 0, 0, 0)):
         family, prefix, flags, scope, index = struct.unpack_from("=BBBBi", message)
         attrs = attributes(message[8:])

@@ -94,7 +94,10 @@ class Outputs:
     """
 
     def __init__(self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int) -> None:
-        self.folder, self.known, self.limit_bytes, self.limit_files = folder, known, limit_bytes, limit_files
+        self.folder = folder
+        self.known = known
+        self.limit_bytes = limit_bytes
+        self.limit_files = limit_files
         #: path -> [size, mtime, version] of each file that is sent or known.
         self.files: dict[str, list[Any]] = {}
         self.unsettled: list[str] = []
@@ -200,7 +203,8 @@ class Outputs:
             if version_of(os.fstat(fd)) != file.version:
                 return False
             member = tarfile.TarInfo(file.path)
-            member.size, member.mtime = file.size, int(file.mtime)
+            member.size = file.size
+            member.mtime = int(file.mtime)
             member.mode = 0o755 if os.fstat(fd).st_mode & 0o100 else 0o644
             padded = Padded(source)
             archive.addfile(member, padded)
@@ -231,7 +235,8 @@ class Padded:
     """A file that reads as zeros behind its end and after a read error, so that neither breaks the archive."""
 
     def __init__(self, source: IO[bytes]) -> None:
-        self.source, self.is_broken = source, False
+        self.source = source
+        self.is_broken = False
 
     def read(self, count: int = -1, /) -> bytes:
         """Return exactly ``count`` bytes."""

@@ -65,7 +65,8 @@ def logout_facts() -> Json:
 
 def kills_user_processes() -> bool | None:
     """Return logind's setting ``KillUserProcesses``, None if it is not set and the built-in default applies."""
-    name, found = "systemd/logind.conf", None
+    name = "systemd/logind.conf"
+    found = None
     drop_ins: dict[str, str] = {}
     for folder in ("/usr/lib", "/run", "/etc"):
         parts = os.path.join(folder, f"{name}.d")

@@ -18,19 +18,25 @@ class RankLook:
     """State of one rank's process, gathered from all polls so far."""
 
     def __init__(self, proc: Proc, cpu_s: float, now: float) -> None:
-        self.start_time, self.state, self.state_since = proc.start_time, proc.state, now
-        self.cpu_s, self.at, self.busy_at = cpu_s, now, now
+        self.start_time = proc.start_time
+        self.state = proc.state
+        self.state_since = now
+        self.cpu_s = cpu_s
+        self.at = now
+        self.busy_at = now
 
     def take(self, proc: Proc, cpu_s: float, now: float) -> None:
         """Add the result of a poll."""
         if proc.state != self.state:
-            self.state, self.state_since = proc.state, now
+            self.state = proc.state
+            self.state_since = now
         if 0 < now - self.at < LOOK_S / 2:
             # One tick of the kernel's clock would look like work.
             return
         if cpu_s - self.cpu_s >= IDLE_RATIO * (now - self.at):
             self.busy_at = now
-        self.cpu_s, self.at = cpu_s, now
+        self.cpu_s = cpu_s
+        self.at = now
 
 
 class RunProgress:
@@ -58,16 +64,19 @@ class RunProgress:
         stopped_s = now - self.stopped_since if self.stopped_since is not None else 0.0
         report = {"boottime_s": now, "ranks": ranks, "supervisor_stopped_s": round(stopped_s, 1)}
         # A rank that resumes is news as well.
-        before, self.had_news = self.had_news, any(map(self._is_news, ranks))
+        before = self.had_news
+        self.had_news = any(map(self._is_news, ranks))
         return report, before or self.had_news
 
     def _rank(self, record: Json, now: float) -> Json | None:
-        rank, pid = number(record.get("rank")), number(record.get("pid"))
+        rank = number(record.get("rank"))
+        pid = number(record.get("pid"))
         proc = read_proc(pid) if pid > 0 and record.get("exit_code") is None else None
         if proc is None or proc.start_time != record.get("start_time") or is_dead(proc):
             self.looks.pop(rank, None)
             return None
-        cpu_s, seen = cpu_seconds(pid), self.looks.get(rank)
+        cpu_s = cpu_seconds(pid)
+        seen = self.looks.get(rank)
         if seen is None or seen.start_time != proc.start_time:
             seen = self.looks[rank] = RankLook(proc, cpu_s, now)
         seen.take(proc, cpu_s, now)

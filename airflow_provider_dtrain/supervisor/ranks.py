@@ -37,7 +37,8 @@ class Rank:
 
     def note_gap(self, start: int, end: int) -> None:
         """Record a gap of the log before its bytes are freed, so that readers recognize the hole."""
-        path, document = os.path.join(self.folder, "gaps.json"), {"gaps": [[start, end]]}
+        path = os.path.join(self.folder, "gaps.json")
+        document = {"gaps": [[start, end]]}
         try:
             write_json(path, document, durable=False)
         except OSError as error:
@@ -188,7 +189,8 @@ def parse_error_file(document: Json | None) -> Json | None:
     inner = (document or {}).get("message")
     extra: Any = document
     if isinstance(inner, dict):
-        extra, inner = inner.get("extraInfo"), inner.get("message")
+        extra = inner.get("extraInfo")
+        inner = inner.get("message")
     if not isinstance(inner, str) or not inner:
         return None
     trace = (extra.get("traceback") or extra.get("py_callstack")) if isinstance(extra, dict) else None

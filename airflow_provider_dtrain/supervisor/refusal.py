@@ -20,7 +20,9 @@ class Refused(Exception):
 
     def __init__(self, code: str, message: str, **details: Any) -> None:
         super().__init__(message)
-        self.code, self.message, self.details = code, message, details
+        self.code = code
+        self.message = message
+        self.details = details
 
     def answer(self) -> Json:
         """Return the refusal as an answer frame."""

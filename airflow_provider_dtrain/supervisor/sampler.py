@@ -33,7 +33,9 @@ class Sampler:
     """
 
     def __init__(self, path: str, interval_s: float, devices: list[str], limit: int = SAMPLES_LIMIT) -> None:
-        self.interval_s, self.devices, self.limit = interval_s, devices, limit
+        self.interval_s = interval_s
+        self.devices = devices
+        self.limit = limit
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.written = os.fstat(self.fd).st_size
         self.thin_at = limit // 2
@@ -46,12 +48,15 @@ class Sampler:
         """Write samples until the process is killed or the file is full."""
         if self.devices:
             threading.Thread(target=self._ask_gpus, daemon=True).start()
-        before, before_at = self._counters(), time.monotonic()
+        before = self._counters()
+        before_at = time.monotonic()
         while self.has_room():
             time.sleep(self.interval_s)
-            after, now = self._counters(), time.monotonic()
+            after = self._counters()
+            now = time.monotonic()
             self._write("system", self.sample(before, after, now - before_at))
-            before, before_at = after, now
+            before = after
+            before_at = now
             self._thin()
 
     def has_room(self) -> bool:
@@ -100,7 +105,8 @@ class Sampler:
                 name, _, counts = line.partition(":")
                 if self._counts("/sys/class/net", name.strip()):
                     words = counts.split()
-                    received, sent = received + int(words[0]), sent + int(words[8])
+                    received = received + int(words[0])
+                    sent = sent + int(words[8])
         return {"net_sent": sent, "net_recv": received}
 
     def _disks(self) -> dict[str, float]:
@@ -110,7 +116,8 @@ class Sampler:
                 words = line.split()
                 if self._counts("/sys/block", words[2]):
                     operations += int(words[3]) + int(words[7])
-                    read, written = read + int(words[5]) * 512, written + int(words[9]) * 512
+                    read = read + int(words[5]) * 512
+                    written = written + int(words[9]) * 512
         return {"disk_iops": operations, "disk_read": read, "disk_write": written}
 
     def _counts(self, kind: str, name: str) -> bool:
@@ -135,7 +142,8 @@ class Sampler:
             handles = [(uuid, nvml.handle_of(uuid)) for uuid in self.devices]
             while True:
                 found = [{"uuid": uuid, **nvml.load(handle)} for uuid, handle in handles if handle is not None]
-                self.gpus, self.gpus_at = found, time.monotonic()
+                self.gpus = found
+                self.gpus_at = time.monotonic()
                 time.sleep(self.interval_s)
 
     def _write(self, kind: str, fields: Json) -> None:

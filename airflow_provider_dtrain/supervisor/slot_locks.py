@@ -21,7 +21,9 @@ class SlotLocks:
     """Locks of the slots of one run. They are held until :meth:`release`, or until the process ends."""
 
     def __init__(self, layout: Layout, folder: RunFolder, plan: Json) -> None:
-        self.layout, self.folder, self.plan = layout, folder, plan
+        self.layout = layout
+        self.folder = folder
+        self.plan = plan
         #: Slot -> descriptors of its lock files: this account's, then the one of all accounts.
         self.held: dict[int, list[int]] = {}
 
@@ -40,7 +42,8 @@ class SlotLocks:
             write_label(locks[0], {**label, "device": devices[index]})
 
     def _take_account_lock(self, index: int) -> int:
-        path, begun = self.layout.slot_lock(index), time.monotonic()
+        path = self.layout.slot_lock(index)
+        begun = time.monotonic()
         while (lock := take_lock(path)) is None:
             holder = str((read_json(path) or {}).get("run"))
             ending = RUN_NAME.fullmatch(holder) is not None and self.layout.run(holder).has("ended")
@@ -80,7 +83,8 @@ class SlotLocks:
 
         :raises Refused: a slot was granted under a newer token
         """
-        store, token = self.plan["store"], self.plan["token"]
+        store = self.plan["store"]
+        token = self.plan["token"]
         for index in self.held:
             known = number(self.layout.tokens(index).get(store))
             if known > token:

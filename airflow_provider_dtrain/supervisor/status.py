@@ -109,7 +109,9 @@ def run_status(folder: RunFolder) -> Json:
 
     ``unrenewed_s`` is measured on this host's own clock. It is None if no reading of this boot is known.
     """
-    state, known, plan = folder.state(), folder.supervisor() or {}, folder.plan() or {}
+    state = folder.state()
+    known = folder.supervisor() or {}
+    plan = folder.plan() or {}
     renewed = folder.renewal().get("renewed_boottime_s", state.get("prepared_boottime_s"))
     of_this_boot = known.get("boot_id") == boot_id()
     # The ``ended`` event is sent shortly before the file that records it. Until then state.json counts.

@@ -23,7 +23,9 @@ class Stream:
     """
 
     def __init__(self, name: str, path: str, offset: int, *, whole: bool) -> None:
-        self.name, self.path, self.whole = name, path, whole
+        self.name = name
+        self.path = path
+        self.whole = whole
         self.offset = self.acked = offset
         self.epoch = 0
         #: End of the part that is sent, once the writer is gone. Bytes appended later are ignored.

@@ -69,7 +69,9 @@ class Supervisor:
     """
 
     def __init__(self, layout: Layout, plan: Json, secrets: dict[str, str]) -> None:
-        self.layout, self.plan, self.secrets = layout, plan, secrets
+        self.layout = layout
+        self.plan = plan
+        self.secrets = secrets
         self.folder = layout.run(plan["run"])
         self.state = "preparing"
         self.reason: str | None = None
@@ -87,7 +89,8 @@ class Supervisor:
         #: On CLOCK_BOOTTIME.
         self.orphan_deadline = float("inf")
         self.is_rung = False
-        self.next_log_check, self.log_check_s = 0.0, FLOOD_CHECK_S
+        self.next_log_check = 0.0
+        self.log_check_s = FLOOD_CHECK_S
         self.kill_pause_s = 0.001
         #: The supervisor received SIGTERM, e.g. because the host shuts down.
         self.terminated = False
@@ -96,7 +99,8 @@ class Supervisor:
         self.killing_since = 0.0
         self.oom_kills = 0
         #: The run was requested to write a checkpoint and end. The strangers are ranks that may be unaware of it.
-        self.requested, self.strangers = False, list[Rank]()
+        self.requested = False
+        self.strangers = list[Rank]()
         self.started_at = 0.0
 
     # Preparing.
@@ -438,7 +442,8 @@ class Supervisor:
             self.timeout_deadline = float("inf")
             self.begin_stop("timeout", self.plan["grace_s"])
         # A process that wakes the supervisor may have shortened the lease.
-        rung, self.is_rung = self.is_rung, False
+        rung = self.is_rung
+        self.is_rung = False
         if (rung or boottime() > self.orphan_deadline) and self._is_orphan():
             self.begin_stop("orphaned", self.plan["grace_s"])
         if self.state in ("running", "stopping") and now >= self.next_log_check:

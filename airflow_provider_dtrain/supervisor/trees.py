@@ -24,7 +24,8 @@ def remove_tree(root: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(root)
         return
-    waiting, emptied = [root], set[str]()
+    waiting = [root]
+    emptied = set[str]()
     while waiting:
         folder = waiting.pop()
         with contextlib.suppress(OSError):

@@ -59,17 +59,29 @@ class Context(Ending):
         seed: int,
         device: Any,
     ) -> None:
-        self._env, self._writer, self._reporter, self._saver = env, writer, reporter, saver
-        self._prepared, self._progress = prepared, progress
-        self._gradients, self._timings, self._clock = gradients, timings, timings.clock
-        self._rungs, self._decided, self._has_reached = rungs, False, False
-        self._timed, self._move = timings.enabled, mover(device)
-        self._time_to_device, self._time_backward = timings.adder("to_device"), timings.adder("backward")
-        self._time_step, self._time_schedulers = timings.adder("step_optimizer"), timings.adder("step_lr_schedulers")
+        self._env = env
+        self._writer = writer
+        self._reporter = reporter
+        self._saver = saver
+        self._prepared = prepared
+        self._progress = progress
+        self._gradients = gradients
+        self._timings = timings
+        self._clock = timings.clock
+        self._rungs = rungs
+        self._decided = False
+        self._has_reached = False
+        self._timed = timings.enabled
+        self._move = mover(device)
+        self._time_to_device = timings.adder("to_device")
+        self._time_backward = timings.adder("backward")
+        self._time_step = timings.adder("step_optimizer")
+        self._time_schedulers = timings.adder("step_lr_schedulers")
         #: Small messages between the ranks.
         self.distributed = distributed
         #: The trial's hyperparameters and its seed, the same on all ranks.
-        self.hparams, self.seed = hparams, seed
+        self.hparams = hparams
+        self.seed = seed
         #: torch.device of this rank.
         self.device = device
         #: The effective experiment configuration; empty off-cluster.
@@ -82,7 +94,8 @@ class Context(Ending):
         self._position: Callable[[int, int | None], Position] = self._script_position
         self._records_per_epoch: int | None = None
         self._streams_apart = self._stepped = False
-        self._schedules, self._datasets = Schedules(), DatasetComparison(distributed)
+        self._schedules = Schedules()
+        self._datasets = DatasetComparison(distributed)
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
@@ -307,7 +320,9 @@ class Context(Ending):
         if gradients.plain and self._stepped and clip_grad_norm is None and not (flush or self._timed):
             optimizer.step()
             optimizer.zero_grad()
-            stepped, norm, after = True, None, 0.0
+            stepped = True
+            norm = None
+            after = 0.0
         else:
             before = self._clock()
             stepped, norm = gradients.step(optimizer, clip_grad_norm=clip_grad_norm, flush=flush)
@@ -450,7 +465,8 @@ class Context(Ending):
         metadata, counters = self._saver.restore()
         if not metadata:
             return 0
-        self._batches, self._schedules.epochs_stepped = counters["batches"], counters["epochs_stepped"]
+        self._batches = counters["batches"]
+        self._schedules.epochs_stepped = counters["epochs_stepped"]
         self._last_step = metadata["step"]
         self._validated = (metadata["step"], metadata.get("metrics") or {})
         if self.distributed.get_rank() == 0 and metadata.get("global_batch_size"):
@@ -505,6 +521,7 @@ class Context(Ending):
 
     def _sizes(self) -> BatchSizes:
         if self._batch_sizes is None:
-            size, warn = self.distributed.get_size(), self.distributed.get_rank() == 0
+            size = self.distributed.get_size()
+            warn = self.distributed.get_rank() == 0
             self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=warn)
         return self._batch_sizes

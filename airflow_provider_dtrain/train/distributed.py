@@ -26,7 +26,9 @@ class Distributed:
     """
 
     def __init__(self, env: Environment, *, group: Any = None, store: Any = None) -> None:
-        self._env, self._group, self._store = env, group, store
+        self._env = env
+        self._group = group
+        self._store = store
         self._leader_calls = self._chief_calls = 0
         guess = -(-env.world_size // max(1, env.local_world_size))
         self._hosts = int(os.environ.get("GROUP_WORLD_SIZE") or guess)

@@ -74,7 +74,9 @@ class NonFiniteLossError(MetricError):
     """
 
     def __init__(self, name: str, step: int, rank: int) -> None:
-        self.name, self.step, self.rank = name, step, rank
+        self.name = name
+        self.step = step
+        self.rank = rank
         super().__init__(
             f"{name} is NaN at step {step} on rank {rank}. A NaN loss does not recover: lower the learning rate, clip "
             "gradients, or check the input of this step. To continue anyway, set dtrain.init(fail_on_nan=False)."

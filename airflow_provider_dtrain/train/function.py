@@ -83,7 +83,8 @@ def load(path: Path, name: str, defaults: Mapping[str, Any]) -> Callable[..., An
 
 
 def _strip(node: ast.FunctionDef) -> None:
-    node.decorator_list, node.returns = [], None
+    node.decorator_list = []
+    node.returns = None
     for argument in ast.walk(node.args):
         if isinstance(argument, ast.arg):
             argument.annotation = None

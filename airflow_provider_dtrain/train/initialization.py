@@ -113,7 +113,9 @@ def _build(
     fail_on_nan: bool,
     timeout_s: float,
 ) -> Context:
-    writer, prepared, progress = EventWriter(env.events_path), Prepared(), Progress()
+    writer = EventWriter(env.events_path)
+    prepared = Prepared()
+    progress = Progress()
     optimizations = env.config.get("optimizations") or {}
     average = optimizations.get("average_training_metrics", True)
     timings = open_timings(env.events_path, env.config, writer, env.rank)

@@ -27,7 +27,8 @@ class Prepared:
 
     def watch(self, on_save: Callable[[dict[str, Any]], None], on_load: Callable[[dict[str, Any]], None]) -> None:
         """Pass every state to these functions, which may change it, before it is saved and before it is loaded."""
-        self._on_save, self._on_load = on_save, on_load
+        self._on_save = on_save
+        self._on_load = on_load
 
     def __len__(self) -> int:
         return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.others)

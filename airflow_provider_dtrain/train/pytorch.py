@@ -132,7 +132,8 @@ class Trainer:
     """
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
-        self._loop, self._context = _Loop(trial, context), context
+        self._loop = _Loop(trial, context)
+        self._context = context
 
     def configure_profiler(self, **settings: Any) -> None:
         """Log a warning. The field ``profiling`` of the configuration selects the measurements."""

@@ -29,7 +29,8 @@ class ExperimentTrigger(BaseTrigger):
 
     def __init__(self, target: Mapping[str, Any], poke_interval: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.target, self.poke_interval = dict(target), poke_interval
+        self.target = dict(target)
+        self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""

@@ -36,7 +36,8 @@ class GangTrigger(BaseTrigger):
 
     def __init__(self, allocation_id: int, deadline: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.allocation_id, self.deadline = allocation_id, deadline
+        self.allocation_id = allocation_id
+        self.deadline = deadline
         self._waiter: GangWaiter | None = None
         self._fired = False
 

@@ -42,7 +42,8 @@ class TrialTrigger(BaseTrigger):
 
     def __init__(self, trial_id: int, deadline: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.trial_id, self.deadline = trial_id, deadline
+        self.trial_id = trial_id
+        self.deadline = deadline
         self._runtime: Runtime | None = None
         self._fired = False
 
@@ -58,7 +59,8 @@ class TrialTrigger(BaseTrigger):
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
 
         warm_up(self)
-        outcome, emptied = None, FILES.reopened(self._log_file())
+        outcome = None
+        emptied = FILES.reopened(self._log_file())
         while outcome is None:
             self._runtime = runtime = await self._take_over()
             runtime.logs.emptied(emptied)

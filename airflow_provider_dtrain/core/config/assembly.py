@@ -118,7 +118,8 @@ def _lacks(config: ExperimentConfig, scope: Scope, *, needs_entrypoint: bool) ->
 
 
 def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
-    slots, limit = config.resources.slots_per_trial, config.resources.max_slots
+    slots = config.resources.slots_per_trial
+    limit = config.resources.max_slots
     if limit is not None and limit < slots and scope.knows("resources.slots_per_trial", "resources.max_slots"):
         yield "resources.max_slots", f"{limit} is below resources.slots_per_trial {slots}: no trial could run"
     path = "hyperparameters.global_batch_size"

@@ -68,12 +68,17 @@ def split_command(entrypoint: str | list[str]) -> list[str]:
 def _words(text: str) -> Iterator[Word]:
     position = _end_of_space(text, 0)
     while position < len(text):
-        start, parts, syntax = position, [], None
+        start = position
+        parts = []
+        syntax = None
         while match := _PART.match(text, position):
-            kind, part, position = str(match.lastgroup), match[match.lastgroup or 0], match.end()
+            kind = str(match.lastgroup)
+            part = match[match.lastgroup or 0]
+            position = match.end()
             if kind == "double":
                 end = _end_of_double(text, position)
-                part, position = text[position:end], end + 1
+                part = text[position:end]
+                position = end + 1
             if syntax is None and kind in ("plain", "double"):
                 syntax = _expansion(part)
             parts.append(_ESCAPED_IN_QUOTES.sub(r"\1", part) if kind == "double" else part)

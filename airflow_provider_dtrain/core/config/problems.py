@@ -69,7 +69,8 @@ def _unnamed(error: Any, document: Mapping[str, Any]) -> Problem | None:
     location: Location = error["loc"]
     if error["type"] != "extra_forbidden" or location[0] not in UNION_TAG or not (owners := _owners(location)):
         return None
-    union, tag = str(location[0]), UNION_TAG[str(location[0])]
+    union = str(location[0])
+    tag = UNION_TAG[str(location[0])]
     section = document.get(union)
     if not isinstance(section, Mapping) or section.get(tag) is not None:
         return None
@@ -77,7 +78,9 @@ def _unnamed(error: Any, document: Mapping[str, Any]) -> Problem | None:
 
 
 def _problems(error: Any, guide: _Guide) -> Iterator[Problem]:
-    kind, location, context = error["type"], error["loc"], error.get("ctx", {})
+    kind = error["type"]
+    location = error["loc"]
+    context = error.get("ctx", {})
     path = _path(location)
     if kind == "dtrain" and "problems" in context:
         yield from context["problems"]

@@ -89,7 +89,8 @@ def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[st
 
 
 def _brackets(searcher: AdaptiveAshaSearcher, scope: Scope) -> Iterator[tuple[str, str]]:
-    path, most = "searcher.bracket_rungs", max(searcher.bracket_rungs, default=1)
+    path = "searcher.bracket_rungs"
+    most = max(searcher.bracket_rungs, default=1)
     # Another layer may set the divisor of a partial document. The smallest divisor allows the most rungs.
     divisor = searcher.divisor if scope.knows("searcher.divisor") else 2
     need = "need" if scope.knows("searcher.divisor") else "need at least"

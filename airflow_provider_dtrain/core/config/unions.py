@@ -125,7 +125,8 @@ class SharedFsStorage(_Storage):
 
     @model_validator(mode="after")
     def _below(self) -> SharedFsStorage:
-        inner, outer = self.storage_path, self.host_path.rstrip("/") + "/"
+        inner = self.storage_path
+        outer = self.host_path.rstrip("/") + "/"
         if inner is not None and inner.startswith("/") and not (inner.rstrip("/") + "/").startswith(outer):
             raise refuse(f"storage_path '{inner}' is not below host_path '{self.host_path}'")
         return self

@@ -106,7 +106,8 @@ def choose_network(
 
 
 def _address(row: Mapping[str, Any], port: int) -> Address:
-    speed, mtu = row.get("speed_mbps") or 0, row.get("mtu") or 0
+    speed = row.get("speed_mbps") or 0
+    mtu = row.get("mtu") or 0
     return Address(
         address=row["address"], port=port, interface=row["interface"], speed_mbps=max(0, speed), mtu=max(0, mtu)
     )
@@ -137,7 +138,9 @@ class _Ways:
     """Addresses that all hosts offer, and the connections that were tried."""
 
     def __init__(self, hosts: Sequence[str], listens: Answers, connects: Answers, interface: str | None) -> None:
-        self.hosts, self.master, self.interface = hosts, hosts[0], interface
+        self.hosts = hosts
+        self.master = hosts[0]
+        self.interface = interface
         self.offers = candidates(hosts, listens)
         self.tried: dict[tuple[str, str, int], Mapping[str, Any]] = {}
         for host in hosts:
@@ -192,7 +195,8 @@ class _Route:
     """All connections of the gang if rank 0 is reached at one address."""
 
     def __init__(self, ways: _Ways, offer: Address) -> None:
-        self.ways, self.offer = ways, offer
+        self.ways = ways
+        self.offer = offer
         self.ends: dict[str, Address] = {ways.master: offer}
         self.failures: list[_Failure] = []
         for host in ways.hosts[1:]:
@@ -223,7 +227,8 @@ class _Route:
     def rank(self) -> tuple[int, int, str, bool, str]:
         """Sort key, best first: the slowest link and smallest MTU of all ends count."""
         ends = self.ends.values()
-        slowest, smallest = min(end.speed_mbps for end in ends), min(end.mtu for end in ends)
+        slowest = min(end.speed_mbps for end in ends)
+        smallest = min(end.mtu for end in ends)
         return (-slowest, -smallest, self.offer.interface, _is_v6(self.offer.address), self.offer.address)
 
 

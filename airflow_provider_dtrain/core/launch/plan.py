@@ -122,7 +122,8 @@ def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str,
     order = rank_order(placement)
     slots = {host: placement.slots[host] or (NO_SLOT,) for host in order}
     world_size = sum(map(len, slots.values()))
-    plans, first_rank = {}, 0
+    plans = {}
+    first_rank = 0
     for group_rank, host in enumerate(order):
         place = _Place(host, slots[host], first_rank, group_rank, len(order), world_size)
         plans[host] = _plan(place, facts, common)
@@ -202,7 +203,8 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
 
 
 def _rank(place: _Place, local_rank: int, host: HostFacts) -> dict[str, Any]:
-    rank, slot = place.first_rank + local_rank, place.slots[local_rank]
+    rank = place.first_rank + local_rank
+    slot = place.slots[local_rank]
     env = {
         "RANK": rank,
         "LOCAL_RANK": local_rank,

@@ -116,7 +116,8 @@ class Verdict:
         """Message with number, place and waiting time of the waiting ranks. Empty when no rank waits."""
         if not self.waiting:
             return ""
-        first, count = self.waiting[0], len(self.waiting)
+        first = self.waiting[0]
+        count = len(self.waiting)
         return f"{count} rank{'s wait' if count > 1 else ' waits'} for it in {first.what} (for {first.still_s:.0f} s)"
 
 

@@ -25,7 +25,8 @@ class Protection:
     """
 
     def __init__(self, pool_slots: int, options: PoolOptions) -> None:
-        self.pool_slots, self.options = pool_slots, options
+        self.pool_slots = pool_slots
+        self.options = options
         self._overdue: dict[int, list[Overdue]] = {}
         self._protected: dict[int, set[str]] = {}
         self._unsettled: set[int] = set()

@@ -62,7 +62,8 @@ class Pass:
         return self.grants, self.preemptions
 
     def _begin(self) -> None:
-        self._is_stale, self._reservations = False, None
+        self._is_stale = False
+        self._reservations = None
         self._unreservable.clear()
         self._todo.clear()
         for kind in self.state.lanes.by_kind:
@@ -186,7 +187,8 @@ class Pass:
 
     def _is_open(self, held: Reservation, waiter: Waiter) -> bool:
         """Return whether a request behind the holder may start on its hosts without delaying it for good."""
-        request, options = waiter.request, self.state.options
+        request = waiter.request
+        options = self.state.options
         runtime_s = request.max_runtime_s
         if runtime_s is not None and held.due_s is not None and runtime_s <= held.due_s + EPSILON:
             return True
@@ -202,7 +204,8 @@ class Pass:
         return self._reservations
 
     def _reservation(self, holder: Waiter) -> Reservation:
-        board, gangs = self.state.board, self.state.gangs
+        board = self.state.board
+        gangs = self.state.gangs
         is_stuck = is_for_good(board, gangs, holder.request, holder.rank, holder.reserved)
         due_s = due(board, gangs, holder.reserved, self.state.now)
         return Reservation(holder, self.state.lanes.key(holder), is_stuck, due_s)

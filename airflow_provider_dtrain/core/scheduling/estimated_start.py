@@ -61,7 +61,8 @@ class Words:
             beside = self.state.shares.gangs_beside(waiter)
             most = waiter.party.max_gangs
             return sentences([f"{beside} of {most} trials of the experiment run (max_concurrent_trials)"])
-        used, cap = self.state.shares.in_use(waiter), waiter.party.max_slots
+        used = self.state.shares.in_use(waiter)
+        cap = waiter.party.max_slots
         fact = f"its experiment has {used} of at most {cap} slots, and it needs {waiter.shape.slots}"
         never = cap is not None and waiter.shape.slots > cap
         return sentences([fact, *(["it can never start below that cap: raise max_slots"] if never else [])])

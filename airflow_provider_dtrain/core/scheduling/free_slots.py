@@ -136,7 +136,8 @@ class Board:
         """Make slots available again, except those that cannot be granted for now."""
         for name, indices in placement.slots.items():
             if name in self.free and indices:
-                host, opened = self.hosts[name], self._free_set(name)
+                host = self.hosts[name]
+                opened = self._free_set(name)
                 opened.update(set(indices).intersection(host.enabled).difference(host.blocked))
                 self._move(name, len(opened))
 
@@ -146,7 +147,8 @@ class Board:
         return self._open[name]
 
     def _move(self, name: str, after: int) -> None:
-        before, size = self.free[name], self.size[name]
+        before = self.free[name]
+        size = self.size[name]
         self.free[name] = after
         self.changes.append(name)
         del self.by_free[before][name]

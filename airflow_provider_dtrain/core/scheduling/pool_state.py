@@ -53,7 +53,8 @@ class Scheduler:
     def __init__(
         self, hosts: Iterable[Host], options: PoolOptions, running: Iterable[RunningGang] = (), now: float = 0.0
     ) -> None:
-        self.options, self.now = options, now
+        self.options = options
+        self.now = now
         self.board = Board(hosts)
         self.gangs = Gangs(options, self.board.changes)
         self.shares = Shares()
@@ -120,7 +121,8 @@ class Scheduler:
     def set_gang(self, request_id: str, *, is_preemptible: bool, cost_s: float = 0.0) -> None:
         """Set whether a running gang can be preempted, and the seconds that a preemption costs it."""
         gang = self.gangs.by_id[request_id]
-        gang.is_preemptible, gang.cost_s = is_preemptible, cost_s
+        gang.is_preemptible = is_preemptible
+        gang.cost_s = cost_s
         self._set_gang_level(gang)
         self._set_gang_timers(gang)
 
@@ -171,7 +173,8 @@ class Scheduler:
         """Turn a waiting request into a running gang."""
         request = self._forget(waiter.request.request_id).request
         self.board.grant(placement)
-        held_s, waited_s = request.held_s, waiter.waited_at(self.now)
+        held_s = request.held_s
+        waited_s = waiter.waited_at(self.now)
         gang = gang_of(
             RunningGang(
                 request_id=request.request_id,
@@ -220,7 +223,8 @@ class Scheduler:
 
     def reach(self, rank: Rank) -> Reach:
         """Return the up-to-date index of slots that a request of a rank can get on each host."""
-        by_level, by_age = self.options.preemption == "slices", rank.level == PROTECTED
+        by_level = self.options.preemption == "slices"
+        by_age = rank.level == PROTECTED
         key = (
             0 if self.options.preemption == "off" else rank.priority,
             rank.level if by_level else 0,
@@ -335,7 +339,8 @@ class Scheduler:
         self.shares.claim(waiter.party.group, -waiter.claim.size)
         self.shares.count(waiter.party.crowd, -1)
         self.lanes.touch(waiter.party.group)
-        waiter.claim, waiter.kept = None, Placement({})
+        waiter.claim = None
+        waiter.kept = Placement({})
 
     def _unreserve(self, waiter: Waiter) -> None:
         waiter.reserved = ()
@@ -359,7 +364,8 @@ class Scheduler:
         for waiter in [one for group in sorted(self.shares.changed) for one in self._with_cap.get(group, {}).values()]:
             is_eligible = not self.shares.is_capped(waiter)
             if is_eligible != waiter.is_eligible:
-                waiter.waited_s, waiter.since = waiter.waited_at(self.now), self.now
+                waiter.waited_s = waiter.waited_at(self.now)
+                waiter.since = self.now
                 waiter.is_eligible = is_eligible
                 self._count_overdue(waiter)
         self.shares.changed.clear()
@@ -402,7 +408,8 @@ class Scheduler:
         self.gangs.update(gang, level, self.now)
 
     def _set_gang_timers(self, gang: Gang) -> None:
-        options, moments = self.options, []
+        options = self.options
+        moments = []
         if options.preemption == "slices":
             moments += [gang.held_from + options.fresh_s, gang.held_from + options.young_s]
         if options.preemption != "off" and gang.is_preemptible and not gang.is_ending:

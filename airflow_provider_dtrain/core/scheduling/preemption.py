@@ -57,7 +57,8 @@ class Search:
         return None
 
     def _on_one_host(self) -> Choice | None:
-        wanted, free = self.request.slots, self.board.free
+        wanted = self.request.slots
+        free = self.board.free
         names = self.reach.hosts_with(wanted, self.banned)
         best: tuple[_Cost, int, str] | None = None
         ties = stable_order(self.request.request_id, names)

@@ -155,7 +155,8 @@ class Lane:
     """Requests of one kind, ordered by share, then by submission."""
 
     def __init__(self, kind: Kind, shares: Shares) -> None:
-        self.kind, self.shares = kind, shares
+        self.kind = kind
+        self.shares = shares
         self.members: dict[str, Waiter] = {}
         self._queues: dict[Party, list[tuple[int, str]]] = {}
         self._heads: list[tuple[float, int, str, Party]] = []

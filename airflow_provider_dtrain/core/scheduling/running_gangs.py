@@ -80,7 +80,8 @@ class Gangs:
     """
 
     def __init__(self, options: PoolOptions, changes: list[str]) -> None:
-        self.options, self.changes = options, changes
+        self.options = options
+        self.changes = changes
         self.by_id: dict[str, Gang] = {}
         self._on: dict[str, dict[str, Gang]] = {}
         #: host -> (priority, class) -> slots of gangs that have run for long enough and can be preempted.
@@ -114,7 +115,8 @@ class Gangs:
         self._count(gang, (gang.priority, level) if is_ripe else None)
 
     def _count(self, gang: Gang, ripe: tuple[int, int] | None) -> None:
-        before, gang.ripe = gang.ripe, ripe
+        before = gang.ripe
+        gang.ripe = ripe
         if before == ripe:
             return
         for name, indices in gang.placement.slots.items():
@@ -142,7 +144,8 @@ class Gangs:
             return 0
         if rank.level == PROTECTED and self.options.preemption == "slices":
             return sum(len(gang.placement.slots[host]) for gang in self.victims(host, rank))
-        is_slices, mine = self.options.preemption == "slices", rank.priority
+        is_slices = self.options.preemption == "slices"
+        mine = rank.priority
         return sum(
             slots
             for (priority, level), slots in counts.items()
@@ -179,7 +182,9 @@ class Reach:
     """
 
     def __init__(self, board: Board, gangs: Gangs, rank: Rank) -> None:
-        self.board, self.gangs, self.rank = board, gangs, rank
+        self.board = board
+        self.gangs = gangs
+        self.rank = rank
         self.of: dict[str, int] = {}
         #: Number of slots -> hosts on which that many are available.
         self.hosts: dict[int, set[str]] = {}
@@ -199,7 +204,8 @@ class Reach:
             self._seen = len(changes)
 
     def _set(self, name: str) -> None:
-        now, before = self.board.free[name] + self.gangs.available(name, self.rank), self.of.get(name, -1)
+        now = self.board.free[name] + self.gangs.available(name, self.rank)
+        before = self.of.get(name, -1)
         if now == before:
             return
         size = self.board.size[name]

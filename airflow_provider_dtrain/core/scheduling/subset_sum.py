@@ -71,7 +71,8 @@ class _Search:
     """Depth-first search, many large items first, pruned by the best solution and by equal states."""
 
     def __init__(self, groups: list[tuple[int, list[int]]], total: int) -> None:
-        self.groups, self.total = groups, total
+        self.groups = groups
+        self.total = total
         self.best: _Node | None = None
         self.seen: dict[tuple[int, int], tuple[int, int]] = {}
         # tails[i]: the sums that the groups from i on can form. The search enters no branch without a solution.
@@ -103,7 +104,8 @@ class _Search:
         at_least = node.items - (-node.rest // self.groups[node.group][0])
         if self.best is not None and (node.cost, at_least) >= (self.best.cost, self.best.items):
             return True
-        state, value = (node.group, node.rest), (node.cost, node.items)
+        state = (node.group, node.rest)
+        value = (node.cost, node.items)
         if state in self.seen and self.seen[state] <= value:
             return True
         self.seen[state] = value

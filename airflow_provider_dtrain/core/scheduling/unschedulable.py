@@ -94,7 +94,10 @@ class _Ways:
     """
 
     def __init__(self, board: Board, unusable: Set[str], request: GangRequest) -> None:
-        self.board, self.unusable, self.request, self.slots = board, unusable, request, request.slots
+        self.board = board
+        self.unusable = unusable
+        self.request = request
+        self.slots = request.slots
         self.scale = 1 + sum(board.size.values())
         #: Number of slots -> hosts, largest first.
         self.by_size: dict[int, list[str]] = {size: [] for size in sorted(set(board.size.values()), reverse=True)}
@@ -129,7 +132,9 @@ class _Ways:
         return max(0, wanted - self.board.free[name]) if is_of_use else wanted
 
     def _rows(self, names: Sequence[str], wanted: int) -> Iterable[Row]:
-        free, unusable, scale = self.board.free, self.unusable, self.scale
+        free = self.board.free
+        unusable = self.unusable
+        scale = self.scale
         costs = [
             (scale + wanted) * scale + self._in_use(name, wanted)
             if name in unusable

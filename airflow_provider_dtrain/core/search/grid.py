@@ -38,7 +38,9 @@ def axis(leaf: object) -> list[Any]:
         return [value_of(leaf)]
     if leaf["type"] == "categorical":
         return list(leaf["vals"])
-    low, high, count = leaf["minval"], leaf["maxval"], axis_size(leaf)
+    low = leaf["minval"]
+    high = leaf["maxval"]
+    count = axis_size(leaf)
     if leaf["type"] == "int":
         return [round(Fraction(low) + part * (high - low)) for part in _parts(count)]
     values = [_between(float(low), float(high), part) for part in _parts(count)]

@@ -57,10 +57,12 @@ def _maker(leaf: Any) -> Callable[[Draws], Any]:
     if leaf["type"] == "categorical":
         values = leaf["vals"]
         return lambda draws: own(values[draws.below(len(values))])
-    low, high = leaf["minval"], leaf["maxval"]
+    low = leaf["minval"]
+    high = leaf["maxval"]
     if leaf["type"] == "int":
         return lambda draws: low + draws.below(high - low + 1)
-    least, most = float(low), float(high)
+    least = float(low)
+    most = float(high)
     if leaf["type"] == "double":
         return lambda draws: _between(least, most, draws.unit())
     base = float(leaf.get("base", LOG_BASE))

@@ -69,7 +69,8 @@ def leaves(group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def named_leaves(group: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield (names from the top, leaf) of every hyperparameter. A name may contain dots."""
     for name in sorted(group):
-        value, path = group[name], (*above, name)
+        value = group[name]
+        path = (*above, name)
         if is_leaf(value):
             yield path, value
         else:

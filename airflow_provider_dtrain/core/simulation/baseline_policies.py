@@ -17,7 +17,8 @@ class _Baseline:
     """State that the baselines share: the board, and the placements of running jobs."""
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
-        self.board, self.options = Board(hosts), options
+        self.board = Board(hosts)
+        self.options = options
         self.running: dict[str, Placement] = {}
 
     def finish(self, job_id: str, now: float) -> None:
@@ -148,7 +149,8 @@ class EasyBackfill(_Baseline):
         starts.append(self._start(request, placement))
 
     def _fill(self, shadow: _Shadow, now: float, starts: list[tuple[str, Placement]]) -> None:
-        anywhere, elsewhere = set[int](), set[int]()
+        anywhere = set[int]()
+        elsewhere = set[int]()
         for job, request in list(self.queue.values())[1:]:
             if job.slots in anywhere:
                 continue

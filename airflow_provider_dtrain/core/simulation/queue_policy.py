@@ -47,7 +47,8 @@ class Queue:
         """Enqueue the job again, with its place in the order and its counters."""
         self.scheduler.advance(now)
         gang = self.scheduler.end(job_id)
-        held_s, waited_s = now - gang.held_from, gang.waited_s
+        held_s = now - gang.held_from
+        waited_s = gang.waited_s
         self.scheduler.submit(replace(self.requests[job_id], held_s=held_s, waited_s=waited_s))
 
     def decide(self, now: float) -> Orders:

@@ -120,8 +120,10 @@ def hosts_of(groups: Iterable[tuple[int, int]]) -> list[Host]:
 
 def split(jobs: Iterable[Job], hosts: Sequence[Host], options: PoolOptions) -> tuple[list[Job], Counter[int]]:
     """Return the jobs that the hosts can ever serve, and how many of each other size were left out."""
-    board, possible = Board(hosts), dict[int, bool]()
-    kept, left_out = [], Counter[int]()
+    board = Board(hosts)
+    possible = dict[int, bool]()
+    kept = []
+    left_out = Counter[int]()
     for job in jobs:
         if job.slots not in possible:
             possible[job.slots] = could_ever(board, GangRequest(job.job_id, job.slots), options)
@@ -210,7 +212,8 @@ class _World:
     """State of one simulation."""
 
     def __init__(self, jobs: Sequence[Job], hosts: Sequence[Host], rule: Rule, cost_s: float) -> None:
-        self.rule, self.cost_s = rule, cost_s
+        self.rule = rule
+        self.cost_s = cost_s
         self.arrivals = sorted(jobs, key=lambda job: job.submit_s)
         self.arrived = 0
         self.states: dict[str, _State] = {}
@@ -219,7 +222,8 @@ class _World:
         self.due_at: float | None = None
         self.now = self.arrivals[0].submit_s if self.arrivals else 0.0
         sizes = {host.name: host.slots for host in hosts}
-        self.total, self.largest = sum(sizes.values()), max(sizes.values(), default=0)
+        self.total = sum(sizes.values())
+        self.largest = max(sizes.values(), default=0)
         self.slots = _Slots({name: set() for name in sizes}, self.total, sizes)
         self.waiting = 0
         self.completions: list[Completion] = []
@@ -251,7 +255,8 @@ class _World:
         return min(moments, default=None)
 
     def _pass_time(self, moment: float) -> None:
-        seconds, self.now = moment - self.now, moment
+        seconds = moment - self.now
+        self.now = moment
         self.held_slot_s += seconds * (self.total - self.slots.free)
         if self.waiting:
             self.contended_s += seconds
@@ -277,7 +282,8 @@ class _World:
         if state.placement is not None:
             raise ValueError(f"Job {state.job.job_id!r} runs already.")
         self.slots.take(state.job, placement)
-        state.placement, state.started_s = placement, self.now
+        state.placement = placement
+        state.started_s = self.now
         state.run += 1
         if state.first_start_s is None:
             state.first_start_s = self.now

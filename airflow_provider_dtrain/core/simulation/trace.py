@@ -151,7 +151,8 @@ class _Cells:
     """Values of one line."""
 
     def __init__(self, row: _Row, problems: list[str]) -> None:
-        self.row, self.problems = row, problems
+        self.row = row
+        self.problems = problems
 
     def text(self, name: str) -> str:
         value = self.row.get(name)

@@ -132,7 +132,8 @@ class _Counted:
     """Source that raises an error after a number of bytes."""
 
     def __init__(self, source: Source, limit: int) -> None:
-        self._source, self._left = source, limit
+        self._source = source
+        self._left = limit
 
     def read(self, count: int = -1) -> bytes:
         data = self._source.read(count)
@@ -159,7 +160,8 @@ def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files:
             for member in archive:
                 # tarfile needs the list of members only for seeking.
                 archive.members = []
-                files, folders = files + (not member.isdir()), folders + member.isdir()
+                files = files + (not member.isdir())
+                folders = folders + member.isdir()
                 size += max(0, member.size)
                 if size > limit_bytes:
                     raise ArchiveLimitError(f"more than {limit_bytes} bytes")

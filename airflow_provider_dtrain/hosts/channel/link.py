@@ -76,7 +76,9 @@ class HostLink:
         self.clock_offset_s = hello.wall_s - time.time() if hello.wall_s is not None else 0.0
         #: The reader thread calls it with every beat, so it must return at once.
         self.on_beat: Callable[[dict[str, Any]], None] | None = None
-        self._transport, self._channel, self._files = transport, channel, files
+        self._transport = transport
+        self._channel = channel
+        self._files = files
         self._calls: dict[str, _Call] = {}
         self._sinks: dict[str, Sink] = {}
         self._windows: dict[str, Window] = {}
@@ -281,7 +283,8 @@ class HostLink:
 
     def _batch(self, first: bytes) -> bytes:
         """Return the waiting lines in one piece, since each write is a packet of its own."""
-        lines, size = [first], len(first)
+        lines = [first]
+        size = len(first)
         with contextlib.suppress(Empty):
             while size < _BATCH_BYTES:
                 line = self._outbox.get_nowait()
@@ -304,7 +307,8 @@ class HostLink:
             self._die(HostProtocolError(self.host, f"Data from host '{self.host}' could not be processed: {error!r}"))
 
     def _pump(self, chunk: bytes | None) -> None:
-        frames, heard_s = FrameReader(), time.monotonic()
+        frames = FrameReader()
+        heard_s = time.monotonic()
         while self._failure is None:
             if chunk:
                 heard_s = time.monotonic()
@@ -365,7 +369,8 @@ class HostLink:
         _settle(call.answer, result=document)
 
     def _beat(self, beat: dict[str, Any]) -> None:
-        runs, reading = beat.get("runs"), beat.get("boottime_s")
+        runs = beat.get("runs")
+        reading = beat.get("boottime_s")
         if not is_span(reading) or not is_texts(runs, RUNS_LIMIT):
             raise WireError(f"a beat with wrong fields: {shown(str(beat).encode())}")
         if self.on_beat is not None:

@@ -66,7 +66,8 @@ class Links:
             entry.users.add(user)
             if entry.link is not None and entry.link.alive and entry.address == host:
                 return entry.link
-            stale, entry.link = entry.link, None
+            stale = entry.link
+            entry.link = None
             if stale is not None:
                 stale.close()
             entry.link = HostLink.connect(
@@ -87,7 +88,8 @@ class Links:
             entry.users.discard(user)
             if entry.users:
                 return
-            link, entry.link = entry.link, None
+            link = entry.link
+            entry.link = None
         if link is not None:
             link.close()
 
@@ -95,7 +97,8 @@ class Links:
         """Close the link to a host for all its users. Subscribers get a frame ``lost``."""
         entry = self._entry(name)
         with entry.lock:
-            link, entry.link = entry.link, None
+            link = entry.link
+            entry.link = None
             entry.users.clear()
         if link is not None:
             link.close()
@@ -110,6 +113,8 @@ class Links:
     def _entry(self, name: str) -> _Entry:
         if self._pid != os.getpid():
             # A forked child owns neither its parent's connections nor the state of the parent's locks.
-            self._pid, self._lock, self._entries = os.getpid(), threading.Lock(), {}
+            self._pid = os.getpid()
+            self._lock = threading.Lock()
+            self._entries = {}
         with self._lock:
             return self._entries.setdefault(name, _Entry())

@@ -137,7 +137,8 @@ class FileCommands:
             pipe.close()
 
     def _unfetched(self, role: str, pipe: Channel, incoming: Incoming) -> HostError:
-        exit_code, host = pipe.wait_exit(STALL_S), self.transport.host
+        exit_code = pipe.wait_exit(STALL_S)
+        host = self.transport.host
         head = incoming.head
         if exit_code == 0:
             return HostProtocolError(host, f"Host '{host}' answered '{role}' without an archive: {shown(head)}")
@@ -168,7 +169,8 @@ class _Patience:
     """
 
     def __init__(self, host: str, verb: str) -> None:
-        self._host, self._verb = host, verb
+        self._host = host
+        self._verb = verb
         self.left_s = STALL_S
 
     @contextmanager
@@ -198,7 +200,8 @@ class Incoming:
     """Output of a command as a file to read from, at a minimum rate. It buffers a few hundred KiB at most."""
 
     def __init__(self, host: str, pipe: Channel) -> None:
-        self._host, self._pipe = host, pipe
+        self._host = host
+        self._pipe = pipe
         self._patience = _Patience(host, "sends")
         self._buffer = bytearray()
         self._ended = False

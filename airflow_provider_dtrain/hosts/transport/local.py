@@ -72,7 +72,8 @@ class LocalTransport:
     def close(self) -> None:
         """Close every channel. Repeatable, never raises."""
         with self._lock:
-            channels, self._channels = self._channels, []
+            channels = self._channels
+            self._channels = []
         for channel in channels:
             channel.close()
 
@@ -272,7 +273,8 @@ class EndedChannel:
     """Channel of a command that could not be started."""
 
     def __init__(self, exit_code: int, errors: bytes) -> None:
-        self._exit_code, self._errors = exit_code, errors
+        self._exit_code = exit_code
+        self._errors = errors
 
     def send(self, data: bytes, *, timeout_s: float = 30.0) -> None:
         """Drop ``data``, since no command reads it."""

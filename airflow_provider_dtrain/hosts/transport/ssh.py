@@ -58,8 +58,10 @@ class SSHTransport:
         max_channels: int = MAX_CHANNELS,
     ) -> None:
         self.host = host
-        self._make_hook, self._host_key = hook, host_key
-        self._connect_timeout_s, self._max_channels = connect_timeout_s, max_channels
+        self._make_hook = hook
+        self._host_key = host_key
+        self._connect_timeout_s = connect_timeout_s
+        self._max_channels = max_channels
         self._slots = threading.BoundedSemaphore(max_channels)
         self._connecting = threading.Lock()
         self._client: paramiko.SSHClient | None = None
@@ -86,7 +88,8 @@ class SSHTransport:
     def close(self) -> None:
         """Close the connection. Repeatable, never raises. Commands in progress fail."""
         self._closed = True
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             with contextlib.suppress(Exception):
                 client.close()
@@ -134,7 +137,8 @@ class SSHTransport:
         """Return a new channel, and reconnect once if the connection is dead."""
         import paramiko
 
-        pause_s, reconnected = 0.05, False
+        pause_s = 0.05
+        reconnected = False
         while True:
             client = self._connected(deadline)
             try:
@@ -202,7 +206,9 @@ class SSHChannel:
     """Streams of one command over SSH."""
 
     def __init__(self, host: str, channel: paramiko.Channel, on_close: Callable[[], None]) -> None:
-        self._host, self._channel, self._on_close = host, channel, on_close
+        self._host = host
+        self._channel = channel
+        self._on_close = on_close
         self._errors = bytearray()
         self._closing = threading.Lock()
         # paramiko has one time limit for both directions of a channel. The sender uses it. The reader waits for this

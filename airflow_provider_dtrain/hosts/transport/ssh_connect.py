@@ -120,7 +120,8 @@ def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, d
     """
     hook = _hook(host, make_hook)
     pin(host, hook, host_key)
-    started_s, attempts = time.monotonic(), 0
+    started_s = time.monotonic()
+    attempts = 0
     while True:
         attempts += 1
         try:
@@ -152,7 +153,8 @@ def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
     sock = _dial(host, hook, deadline)
     # The guard below ends an attempt in time. paramiko's own limits only have to be later.
     hook.conn_timeout = hook.auth_timeout = int(max(1.0, deadline - time.monotonic()) + 5)
-    hook.conn_retry_attempts, hook.keepalive_interval = 1, KEEPALIVE_S
+    hook.conn_retry_attempts = 1
+    hook.keepalive_interval = KEEPALIVE_S
     vars(hook)["host_proxy"] = sock
     with _closed_at(deadline, sock) as late:
         try:

@@ -34,12 +34,14 @@ class Background:
 
     def wait(self) -> None:
         """Wait until the work is done. Raise its error, once."""
-        thread, started = self._thread, time.monotonic()
+        thread = self._thread
+        started = time.monotonic()
         if thread is not None:
             thread.join()
             self._thread = None
             self._say(time.monotonic() - started)
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
 

@@ -31,7 +31,8 @@ class RemoteStorage:
     """
 
     def __init__(self, root: str, config: Mapping[str, Any], *, look: bool = True) -> None:
-        self.root, self._look = root.rstrip("/"), look
+        self.root = root.rstrip("/")
+        self._look = look
         self._scheme = root.partition("://")[0]
         self.fs = file_system(root, config)
         #: Names in use, listed once, because a listing for each save would delay training.
@@ -47,7 +48,8 @@ class RemoteStorage:
         """Return the URL that the next checkpoint of this step will have."""
         if self._taken is None:
             self._taken = set(self._names())
-        name, count = f"step-{step:08d}", 1
+        name = f"step-{step:08d}"
+        count = 1
         while name in self._taken:
             count += 1
             name = f"step-{step:08d}.{count}"
@@ -120,7 +122,8 @@ class RemoteStorage:
         return description
 
     def _download(self, url: str, path: Path) -> dict[str, Any]:
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         try:
             source = self.fs.open(url, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
             with source, open(path, "wb") as file:

@@ -136,8 +136,10 @@ def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
         if len(text) > METADATA_LIMIT_BYTES:
             raise ValueError(f"it is larger than {METADATA_LIMIT_BYTES} bytes")
         metadata = json.loads(text)
-        checksum, files = metadata.pop("checksum"), metadata["files"]
-        step, size = int(metadata["step"]), sum(_size_of(name, file) for name, file in files.items())
+        checksum = metadata.pop("checksum")
+        files = metadata["files"]
+        step = int(metadata["step"])
+        size = sum(_size_of(name, file) for name, file in files.items())
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path.name}: {METADATA} cannot be read ({str(error)[:200]})") from error
     if checksum != _checksum(metadata):
@@ -252,7 +254,8 @@ def _recorded_step(path: Path) -> int:
 
 def free_name(folder: Path, step: int) -> Path:
     """Return a path that no checkpoint has yet."""
-    name, count = folder / f"step-{step:08d}", 1
+    name = folder / f"step-{step:08d}"
+    count = 1
     while name.exists():
         count += 1
         name = folder / f"step-{step:08d}.{count}"
@@ -266,7 +269,9 @@ class Hashing:
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._digest, self._size = file, hashlib.sha256(), 0
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
 
     def write(self, data: Any) -> int:
         """Write all of ``data``."""
@@ -348,7 +353,8 @@ def refuse_unsafe_file(file: Any) -> None:
 
 def describe(path: Path) -> dict[str, Any]:
     """Return size and sha256 of a file in the form of the metadata."""
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)

@@ -41,7 +41,8 @@ def of_rank(
     :param saved: return value of :func:`gather`
     :param objects: prepared objects, for the message
     """
-    rank, size = distributed.get_rank(), distributed.get_size()
+    rank = distributed.get_rank()
+    size = distributed.get_size()
     if len(saved) == size:
         # A callback may have changed rank 0's states before they were saved.
         own = saved[rank] if rank else {}

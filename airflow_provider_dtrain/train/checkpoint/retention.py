@@ -72,7 +72,8 @@ def keep(checkpoints: Sequence[Checkpoint], policy: Mapping[str, Any]) -> list[C
     metric = policy.get("metric") or ""
     ranked = [c for c in newest_first if _is_finite(c.metrics.get(metric))]
     ranked.sort(key=lambda c: c.metrics[metric] * (1 if policy.get("smaller_is_better", True) else -1))
-    best, latest = ranked[: policy.get("save_trial_best", 1)], newest_first[: policy.get("save_trial_latest", 1)]
+    best = ranked[: policy.get("save_trial_best", 1)]
+    latest = newest_first[: policy.get("save_trial_latest", 1)]
     return [c for c in newest_first if c in best or c in latest]
 
 

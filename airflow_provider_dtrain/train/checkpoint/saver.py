@@ -52,11 +52,18 @@ class Saver:
         look: bool,
         seed: int,
     ) -> None:
-        self._env, self._distributed, self._writer = env, distributed, writer
-        self._prepared, self._progress, self._gradients, self._seed = prepared, progress, gradients, seed
+        self._env = env
+        self._distributed = distributed
+        self._writer = writer
+        self._prepared = prepared
+        self._progress = progress
+        self._gradients = gradients
+        self._seed = seed
         self._storage_config = env.config.get("checkpoint_storage") or {}
         self.policy = _policy(env.config)
-        self._snapshots, self._background, self._swept = Snapshots(), Background(), False
+        self._snapshots = Snapshots()
+        self._background = Background()
+        self._swept = False
         #: Rank 0 alone reads and writes.
         self._storage: storage.Storage | None = None
         if distributed.get_rank() == 0 and self.policy["keep"] != "none":
@@ -229,7 +236,8 @@ class Saver:
         return load_bytes(self._distributed.broadcast_bytes(content))
 
     def _restore_rng(self, states: list[Any], step: int) -> None:
-        rank, size = self._distributed.get_rank(), self._distributed.get_size()
+        rank = self._distributed.get_rank()
+        size = self._distributed.get_size()
         if len(states) == size:
             seeding.apply(states[rank])
             return
@@ -268,7 +276,8 @@ def _policy(config: Mapping[str, Any]) -> dict[str, Any]:
     It keeps more than the end result needs: an experiment's best are among its trials' best, and a restart needs the
     latest.
     """
-    stored, searcher = config.get("checkpoint_storage") or {}, config.get("searcher") or {}
+    stored = config.get("checkpoint_storage") or {}
+    searcher = config.get("searcher") or {}
     best = max(stored.get("save_trial_best", 1), stored.get("save_experiment_best", 0))
     return {
         "keep": config.get("checkpoint_policy") or "best",

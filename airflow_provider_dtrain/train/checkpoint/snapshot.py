@@ -79,7 +79,8 @@ class _Walk:
 
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return tensor.cpu().clone()
-        shape, strides = tuple(tensor.shape), tensor.stride()
+        shape = tuple(tensor.shape)
+        strides = tensor.stride()
         identity = (tensor.data_ptr(), shape, strides, tensor.dtype, tensor.device)
         if tensor.numel() and identity in self.seen:
             return self.seen[identity]

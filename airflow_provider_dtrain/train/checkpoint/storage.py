@@ -47,7 +47,8 @@ class FolderStorage:
     """
 
     def __init__(self, folder: Path, *, look: bool = True) -> None:
-        self.folder, self._look = folder, look
+        self.folder = folder
+        self._look = look
 
     def sweep(self) -> None:
         """Remove the unfinished data of a killed process."""

@@ -51,7 +51,8 @@ def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[s
     """
     for index, (optimizer, values) in enumerate(zip(optimizers, saved)):
         known = {name for group in values.get("param_groups", ()) for name in group}
-        missing, strange = set(optimizer.defaults) - known, known - set(optimizer.defaults) - _OF_EVERY_KIND
+        missing = set(optimizer.defaults) - known
+        strange = known - set(optimizer.defaults) - _OF_EVERY_KIND
         # A difference on one side only is another version of torch.
         if known and missing and strange:
             raise CheckpointError(

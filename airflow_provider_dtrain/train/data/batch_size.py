@@ -92,7 +92,8 @@ def suggest_weak_scaling(before: Mapping[str, Any], slots: int, global_batch_siz
 
     :param before: metadata of the checkpoint that training resumes from
     """
-    old_slots, old_batch = before.get("world_size") or slots, before.get("global_batch_size")
+    old_slots = before.get("world_size") or slots
+    old_batch = before.get("global_batch_size")
     if slots > old_slots and old_batch == global_batch_size:
         log.info(
             "The gang grew from %d to %d slots and global_batch_size stayed %d: each slot now does less work per "

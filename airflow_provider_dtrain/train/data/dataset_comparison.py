@@ -32,7 +32,8 @@ class DatasetComparison:
         if self._distributed.get_size() == 1:
             return
         self._calls[call] += 1
-        mine, rank = description(dataset), self._distributed.get_rank()
+        mine = description(dataset)
+        rank = self._distributed.get_rank()
         key = f"{call}/{self._calls[call]}"
         first, _, other = self._distributed.first_value(key, f"{rank} {mine}").partition(" ")
         if other != mine:
@@ -52,7 +53,9 @@ def description(dataset: Any) -> str:
     from airflow_provider_dtrain.train.data.held_generators import SeedPlan
     from airflow_provider_dtrain.train.data.index_source import IndexSource
 
-    text, digest, base = f"{len(dataset)} samples", blake2b(digest_size=4), dataset
+    text = f"{len(dataset)} samples"
+    digest = blake2b(digest_size=4)
+    base = dataset
     while isinstance(base, Subset):
         digest.update(b"%d " % len(base.indices))
         digest.update(_content(base.indices))

@@ -89,7 +89,10 @@ class HeldGenerators:
 
 def _search(name: str, root: Any, seen: set[int]) -> dict[str, Any]:
     """Return the generators below an object by their paths, and add the values that were found to ``seen``."""
-    kinds, found, level, left = seeding.generator_kinds(), {}, [(name, root)], MOST_VALUES
+    kinds = seeding.generator_kinds()
+    found = {}
+    level = [(name, root)]
+    left = MOST_VALUES
     for _ in range(DEPTH):
         below = itertools.chain.from_iterable(_children(path, value) for path, value in level)
         level = []

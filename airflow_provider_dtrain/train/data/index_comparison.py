@@ -149,7 +149,8 @@ def _exchanged(examine: Callable[[], Any], distributed: Distributed, what: str) 
 
     :raises SetupError: the function failed on another rank
     """
-    found, failure = None, None
+    found = None
+    failure = None
     try:
         found = examine()
     except Exception as error:

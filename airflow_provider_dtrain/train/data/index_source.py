@@ -73,7 +73,9 @@ class IndexSource:
     """
 
     def __init__(self, loader: Any, seed: int, plan: SeedPlan) -> None:
-        self._seed, self._dataset, self._loader = seed, loader.dataset, loader
+        self._seed = seed
+        self._dataset = loader.dataset
+        self._loader = loader
         self._plan = plan
         #: True: the sampler yields samples; False: it yields whole batches.
         self.by_sample = loader.batch_size is not None and type(loader.batch_sampler) is BatchSampler
@@ -107,7 +109,8 @@ class IndexSource:
     def by_rank(self, rank: int) -> IndexSource:
         """Return a source that seeds by the rank those generators whose states differ between the ranks."""
         other = copy.copy(self)
-        other._rank, other._first = rank, None
+        other._rank = rank
+        other._first = None
         return other
 
     def has_generators_apart(self) -> bool:
@@ -128,7 +131,8 @@ class IndexSource:
         if self.plain is not None:
             length, shuffles = self.plain
             return permutation(length, self._seed, epoch) if shuffles and shuffle else range(length)
-        drawn, self._first = self._first, None
+        drawn = self._first
+        self._first = None
         if drawn is not None and not epoch:
             return drawn
         items, limit = self._draw(epoch)
@@ -214,11 +218,14 @@ def known_length(item: Any) -> int | None:
 def _plain_order(sampler: Any) -> tuple[int, bool] | None:
     iterates = getattr(type(sampler), "__iter__", None)
     if iterates is SequentialSampler.__iter__:
-        dataset, shuffles = sampler.data_source, False
+        dataset = sampler.data_source
+        shuffles = False
     elif type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
-        dataset, shuffles = sampler.data_source, True
+        dataset = sampler.data_source
+        shuffles = True
     elif iterates is DistributedSampler.__iter__:
-        dataset, shuffles = sampler.dataset, bool(sampler.shuffle)
+        dataset = sampler.dataset
+        shuffles = bool(sampler.shuffle)
     else:
         return None
     length = known_length(dataset)
@@ -268,7 +275,8 @@ def _base(dataset: Any, numbers: torch.Tensor) -> torch.Tensor:
             table = torch.arange(indices.start, indices.stop, indices.step)
         else:
             table = _tensor(array("q", map(operator.index, indices)))
-        dataset, numbers = dataset.dataset, table[numbers]
+        dataset = dataset.dataset
+        numbers = table[numbers]
     return numbers
 
 

@@ -47,7 +47,10 @@ class Progress:
         """Start an epoch. Positions restored for it stay valid."""
         if epoch != self.epoch:
             self.restored = []
-        self.epoch, self.passes, self.in_epochs, self.is_whole = epoch, [], True, False
+        self.epoch = epoch
+        self.passes = []
+        self.in_epochs = True
+        self.is_whole = False
 
     def begin_pass(self) -> Pass:
         """Return the next pass, at its restored position if there is one.
@@ -74,9 +77,11 @@ class Progress:
         """Restore a saved position."""
         passes = [Pass(samples, finished) for samples, finished in state["passes"]]
         if passes and all(p.finished for p in passes):
-            self.epoch, self.restored = state["epoch"] + 1, []
+            self.epoch = state["epoch"] + 1
+            self.restored = []
         else:
-            self.epoch, self.restored = state["epoch"], passes
+            self.epoch = state["epoch"]
+            self.restored = passes
         self.passes = []
 
 
@@ -144,10 +149,17 @@ class Loader:
                 "or shard an iterable one by ctx.distributed.get_rank() in your own loader."
             )
         refuse_empty(dataset, "training")
-        self.dataset, self._progress, self._seed = dataset, progress, seed
-        self._rank, self._size, self._per_slot = rank, size, per_slot
-        self._shuffle, self._drop_last, self._max_batches = shuffle, drop_last, max_batches
-        self._options, self._timings = options, timings or Timings()
+        self.dataset = dataset
+        self._progress = progress
+        self._seed = seed
+        self._rank = rank
+        self._size = size
+        self._per_slot = per_slot
+        self._shuffle = shuffle
+        self._drop_last = drop_last
+        self._max_batches = max_batches
+        self._options = options
+        self._timings = timings or Timings()
         #: Called before the last batch of the last epoch is handed out.
         self._on_last = on_last
         #: Whether the epoch must end before its next batch. Called inside ``ctx.epochs`` only.
@@ -164,7 +176,8 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch."""
-        whole, length = self._per_slot * self._size, len(self.dataset)
+        whole = self._per_slot * self._size
+        length = len(self.dataset)
         count = length // whole if self._drop_last else -(-length // whole)
         return count if self._max_batches is None else min(count, self._max_batches)
 
@@ -190,7 +203,8 @@ class Loader:
         current.finished = True
 
     def _torch_loader(self, start: int) -> Any:
-        epoch, length = self._progress.epoch, len(self.dataset)
+        epoch = self._progress.epoch
+        length = len(self.dataset)
         order: Sequence[int] = permutation(length, self._seed, epoch) if self._shuffle else range(length)
         if self._max_batches is not None:
             order = order[: self._max_batches * self._per_slot * self._size]

@@ -41,11 +41,16 @@ class Stream:
         plan: SeedPlan | None,
         nothing: Callable[[], Exception],
     ) -> None:
-        self._loader, self._distributed, self._seed, self._what = loader, distributed, seed, what
-        self._plan, self._nothing = plan, nothing
+        self._loader = loader
+        self._distributed = distributed
+        self._seed = seed
+        self._what = what
+        self._plan = plan
+        self._nothing = nothing
         self._rank = distributed.get_rank()
         #: Number of batches per epoch by the loaders' lengths, and the most by which rounding in workers changes it.
-        self._length, self._rounding = None, 0
+        self._length = None
+        self._rounding = 0
         self._warned = False
 
     def length(self) -> int | None:
@@ -95,11 +100,13 @@ class Stream:
         # Samplers that shuffle and then take the rank's part must shuffle alike on all ranks.
         sampled = isinstance(self._loader, torch_data.DataLoader) and not has_iterable(self._loader)
         rank = () if sampled else (self._rank,)
-        taken, last = 0, None
+        taken = 0
+        last = None
         with seeding.seeded(derive(self._seed, "stream", self._what, epoch, number, *rank)):
             iterator = iter(self._loader)
             for batch in itertools.islice(iterator, max(1, skip)):
-                taken, last = taken + 1, batch
+                taken = taken + 1
+                last = batch
         return iterator, taken, last
 
     def _seeded_generators(self, epoch: int, number: int) -> contextlib.AbstractContextManager[None]:
@@ -146,8 +153,11 @@ class StreamEpoch:
         distributed: Distributed,
         warn: Callable[[str, str], None],
     ) -> None:
-        self._batches, self._done, self._rounding = batches, done, rounding
-        self._distributed, self._warn = distributed, warn
+        self._batches = batches
+        self._done = done
+        self._rounding = rounding
+        self._distributed = distributed
+        self._warn = warn
         #: Number of batches in the epoch; None: until the data ends.
         self.length = length
         #: Number of batches after which the ranks must agree on the length; None: it is final.
@@ -182,7 +192,8 @@ class StreamEpoch:
     def _find_end(self) -> int | None:
         """Return the number of batches until the data ends, or None if rounding does not explain where it ends."""
         assert self.length is not None
-        shortest, longest = self.length - self._rounding, self.length + self._rounding
+        shortest = self.length - self._rounding
+        longest = self.length + self._rounding
         for end in range(self._done, longest + 1) if not self._repeats else ():
             self._ahead.append(next(self._batches))
             if self._ahead[-1] is _END:

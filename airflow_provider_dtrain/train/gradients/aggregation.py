@@ -49,7 +49,9 @@ class Group:
 
     def close(self, *, last: bool) -> None:
         """Start a new group."""
-        self.count, self._probe, self.closed = 0, None, last
+        self.count = 0
+        self._probe = None
+        self.closed = last
 
     def remember_probe(self) -> None:
         """Remember a parameter whose gradient must still exist when the group continues."""
@@ -142,7 +144,8 @@ class Waiting:
         """Restore the group of the optimizer with this index, once counts and gradients are known."""
         if index >= min(len(self.counts), len(self.gradients)):
             return
-        count, gradients = self.counts[index], self.gradients[index]
+        count = self.counts[index]
+        gradients = self.gradients[index]
         if count and gradients:
             group.take(count, gradients)
             self.counts[index] = 0
@@ -179,7 +182,8 @@ def _pieces(parameters: Sequence[Any]) -> Iterator[list[Any]]:
     for parameter in parameters:
         if piece and (parameter.dtype != piece[0].dtype or size + parameter.numel() > PIECE_NUMBERS):
             yield piece
-            piece, size = [], 0
+            piece = []
+            size = 0
         piece.append(parameter)
         size += parameter.numel()
     if piece:

@@ -32,7 +32,8 @@ class FusionTuner:
     """
 
     def __init__(self, distributed: Distributed, device: Any, configured_mib: float) -> None:
-        self._distributed, self._device = distributed, device
+        self._distributed = distributed
+        self._device = device
         self.chosen_mib = configured_mib
         self._models: list[tuple[Any, bool]] = []
         self._handles: list[Any] = []
@@ -106,7 +107,8 @@ class FusionTuner:
         self._finish()
 
     def _set(self, mib: float) -> None:
-        self.chosen_mib, self._passes = mib, 0
+        self.chosen_mib = mib
+        self._passes = 0
         self._wanted = {id(model): mib for model, _ in self._models}
 
     def _finish(self) -> None:

@@ -41,13 +41,15 @@ class Gradients:
     def __init__(self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any]) -> None:
         given = {name: optimizations.get(name) for name in DEFAULTS}
         chosen = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
-        self._distributed, self._device = distributed, device
+        self._distributed = distributed
+        self._device = device
         #: Fields that differ from their defaults.
         self.changed = [name for name, value in chosen.items() if value != DEFAULTS[name]]
         self._every = int(chosen["aggregation_frequency"])
         self._average = bool(chosen["average_aggregated_gradients"])
         self._bucket_mib = chosen["tensor_fusion_threshold"]
-        rank, size = distributed.get_rank(), distributed.get_size()
+        rank = distributed.get_rank()
+        size = distributed.get_size()
         self._compression = Compression(chosen["gradient_compression"], size=size, rank=rank)
         self._precision = Precision(chosen["mixed_precision"], device)
         scaler = self._precision.scaler()
@@ -58,7 +60,9 @@ class Gradients:
         self._models: list[Any] = []
         self._groups: dict[int, Group] = {}
         self._waiting = aggregation.Waiting()
-        self._backwards, self._stepped, self._warned = 0, False, False
+        self._backwards = 0
+        self._stepped = False
+        self._warned = False
         self._last = self._boundary = False
         #: Activity of a rank in a backward pass. A single rank waits for no other rank.
         self._in_backward = BACKWARD if size > 1 else COMPUTE
@@ -208,7 +212,8 @@ class Gradients:
         held = [state for state in states if state is not None]
         if not held:
             return
-        rank, size = self._distributed.get_rank(), self._distributed.get_size()
+        rank = self._distributed.get_rank()
+        size = self._distributed.get_size()
         if len(states) == size:
             mine = states[rank]
             self._waiting.gradients = list(mine["gradients"]) if mine else []

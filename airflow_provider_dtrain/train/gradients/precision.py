@@ -56,7 +56,8 @@ class AutocastForward:
     """
 
     def __init__(self, forward: Any, precision: Precision) -> None:
-        self._forward, self._precision = forward, precision
+        self._forward = forward
+        self._precision = precision
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output as float32."""

@@ -43,7 +43,9 @@ class LinearScaling(LRScheduler):
                 "The argument 'after' of LinearScaling must be a scheduler of the same optimizer that needs no metric, "
                 f"got {type(after).__name__}. Advance a ReduceLROnPlateau manually after the warm-up instead."
             )
-        self.factor, self.warmup_steps, self.after = factor, warmup_steps, after
+        self.factor = factor
+        self.warmup_steps = warmup_steps
+        self.after = after
         #: Learning rates of a single slot, as the user or ``after`` set them.
         self._single = [group["lr"] for group in optimizer.param_groups]
         super().__init__(optimizer)
@@ -83,7 +85,8 @@ class LinearScaling(LRScheduler):
         :raises ValueError: only one of checkpoint and program has a scheduler after the warm-up
         """
         state = dict(state_dict)
-        after, saved = state.pop("after"), (state.pop("factor"), state.pop("warmup_steps"))
+        after = state.pop("after")
+        saved = (state.pop("factor"), state.pop("warmup_steps"))
         if (after is None) != (self.after is None):
             raise ValueError("only one of checkpoint and program has a scheduler after the warm-up")
         if self.after is not None:

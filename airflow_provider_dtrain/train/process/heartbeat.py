@@ -57,7 +57,8 @@ class Here:
     @contextlib.contextmanager
     def at(self, place: Place) -> Iterator[None]:
         """Set the activity for the duration of the block, then restore the previous one."""
-        before, self.now = self.now, place
+        before = self.now
+        self.now = place
         try:
             yield
         finally:
@@ -69,7 +70,9 @@ class Here:
         :param steps: returns the number of batches so far
         """
         self.end()
-        self.now, self.started, self.steps = START, False, steps
+        self.now = START
+        self.started = False
+        self.steps = steps
         if run_dir is not None:
             # A full disk costs the watchdog, not the training.
             with contextlib.suppress(OSError):
@@ -89,7 +92,10 @@ class Heart(threading.Thread):
 
     def __init__(self, here: Here, path: Path) -> None:
         super().__init__(name="dtrain-progress", daemon=True)
-        self._here, self._seen, self._since, self._beat = here, (0, 0, here.now), boottime(), 0
+        self._here = here
+        self._seen = (0, 0, here.now)
+        self._since = boottime()
+        self._beat = 0
         self._path = path
         path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -109,10 +115,12 @@ class Heart(threading.Thread):
 
     def beat(self) -> None:
         """Write the page once."""
-        here, now = self._here, boottime()
+        here = self._here
+        now = boottime()
         seen = (here.steps(), here.moves, here.now)
         if seen != self._seen:
-            self._seen, self._since = seen, now
+            self._seen = seen
+            self._since = now
         self._beat += 1
         steps, _, (phase, what) = seen
         page = {

@@ -50,7 +50,8 @@ def encode_event(seq: int, at: float, kind: str, fields: Mapping[str, Any]) -> b
 
 def depth_of(value: Any) -> int:
     """Return the number of lists and dicts around the deepest value."""
-    depth, level = 0, [value]
+    depth = 0
+    level = [value]
     while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
         depth += 1
         level = [item for one in level for item in (one.values() if isinstance(one, Mapping) else one)]

@@ -45,7 +45,9 @@ class Reporter:
         fail_on_nan: bool = True,
         timings: Timings | None = None,
     ) -> None:
-        self._distributed, self._writer, self._timings = distributed, writer, timings or Timings()
+        self._distributed = distributed
+        self._writer = writer
+        self._timings = timings or Timings()
         self._rank = distributed.get_rank()
         self._average = average and distributed.get_size() > 1
         self._fail_on_nan = fail_on_nan
@@ -121,7 +123,8 @@ class Reporter:
         return safe
 
     def _take(self) -> list[Report]:
-        pending, self._pending = self._pending, []
+        pending = self._pending
+        self._pending = []
         return self._settle(pending)
 
     def _settle(self, reports: Sequence[Report]) -> list[Report]:

@@ -198,7 +198,8 @@ def reducers_of(choice: Any, names: Sequence[str]) -> dict[str, Reducer]:
             f"evaluation_reducer() must return a Reducer, or a dict of metric name -> Reducer, got {choice!r}. "
             "For your own reducers, use context.wrap_reducer."
         )
-    missing, unknown = sorted(set(names) - set(choice)), sorted(set(choice) - set(names))
+    missing = sorted(set(names) - set(choice))
+    unknown = sorted(set(choice) - set(names))
     if missing or unknown:
         raise TrialClassError(
             "evaluation_reducer() and evaluate_batch() must name the same metrics. Metrics without a reducer: "

@@ -33,8 +33,11 @@ class SampleFile:
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES, interval_s: float = INTERVAL_S) -> None:
-        self._limit_bytes, self.interval_s = limit_bytes, interval_s
-        self._path, self._base_s, self._not_before = path, interval_s, 0.0
+        self._limit_bytes = limit_bytes
+        self.interval_s = interval_s
+        self._path = path
+        self._base_s = interval_s
+        self._not_before = 0.0
         self._writer = EventWriter(path)
         self._written = path.stat().st_size
         self._thin_at = limit_bytes // 2
@@ -80,7 +83,8 @@ class SampleFile:
             self.interval_s *= 2
             left = self._limit_bytes - self._thin_at
             if left < 4096:
-                self.interval_s, self._thin_at = math.inf, sys.maxsize
+                self.interval_s = math.inf
+                self._thin_at = sys.maxsize
                 break
             self._thin_at += left // 2
         if self.interval_s != before:

@@ -39,7 +39,9 @@ class Timings:
     def __init__(
         self, writer: EventWriter | None = None, samples: SampleFile | None = None, *, summary_s: float = SUMMARY_S
     ) -> None:
-        self._writer, self._samples, self._summary_s = writer, samples, summary_s
+        self._writer = writer
+        self._samples = samples
+        self._summary_s = summary_s
         #: Whether anything is measured. Code that takes a time by hand checks it first.
         self.enabled = writer is not None
         #: Clock of all times. float() is 0.0 and costs less than half of perf_counter where nothing is measured.
@@ -88,8 +90,12 @@ class Timings:
 
     def batches(self, loader: Iterable[Any]) -> Iterable[Any]:
         """Yield the loader's batches, timed: ``dataloader_next``, and ``train_batch`` up to the last step of each."""
-        add, add_whole, clock = self.adder("dataloader_next"), self.adder("train_batch"), self.clock
-        iterator, end, began = iter(loader), object(), 0.0
+        add = self.adder("dataloader_next")
+        add_whole = self.adder("train_batch")
+        clock = self.clock
+        iterator = iter(loader)
+        end = object()
+        began = 0.0
         self._loading = True
         try:
             while True:
@@ -158,7 +164,8 @@ class Timings:
 
     def _summarize(self) -> None:
         self._add_exchanges()
-        sums, self._sums = self._sums, {}
+        sums = self._sums
+        self._sums = {}
         if not sums or self._writer is None:
             return
         names = {

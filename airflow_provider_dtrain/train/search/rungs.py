@@ -36,9 +36,12 @@ class Rungs:
     ) -> None:
         #: Lengths at which rank 0 asks.
         self.units: tuple[int, ...] = tuple(units) if folder is not None else ()
-        self._writer, self._timeout_s = writer, timeout_s
+        self._writer = writer
+        self._timeout_s = timeout_s
         self._path = folder / FILE if folder is not None else Path(FILE)
-        self._asked, self._is_open, self._has_waited = -1, False, False
+        self._asked = -1
+        self._is_open = False
+        self._has_waited = False
         #: The searcher has ended the trial.
         self.ended = False
 
@@ -53,7 +56,9 @@ class Rungs:
         rung = bisect.bisect_right(self.units, units) - 1
         if rung <= self._asked:
             return
-        self._asked, self._is_open, self._has_waited = rung, True, False
+        self._asked = rung
+        self._is_open = True
+        self._has_waited = False
         self._writer.write("rung", {"rung": rung, "units": units, "metric": metric, "step": step}, sync=True)
 
     def settle(self) -> None:
@@ -74,7 +79,8 @@ class Rungs:
         return self.ended
 
     def _wait(self, gives_up: Callable[[], bool]) -> None:
-        until, pause_s = time.monotonic() + self._timeout_s, FIRST_LOOK_S
+        until = time.monotonic() + self._timeout_s
+        pause_s = FIRST_LOOK_S
         while time.monotonic() < until:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S)

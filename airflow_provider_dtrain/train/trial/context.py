@@ -46,7 +46,9 @@ class LRScheduler:
             )
         if type(frequency) is not int or frequency < 1:
             raise SetupError(f"frequency must be a whole number of at least 1, got {frequency!r}.")
-        self.scheduler, self.step_mode, self.frequency = scheduler, step_mode, frequency
+        self.scheduler = scheduler
+        self.step_mode = step_mode
+        self.frequency = frequency
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Advance the scheduler manually."""
@@ -131,7 +133,8 @@ class PyTorchTrialContext:
     """
 
     def __init__(self, context: Context) -> None:
-        self._ctx, self._gradients = context, context._gradients
+        self._ctx = context
+        self._gradients = context._gradients
         #: Rank numbers, and messages between the ranks.
         self.distributed = context.distributed
         #: torch.device of this rank.

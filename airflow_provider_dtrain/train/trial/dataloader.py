@@ -107,8 +107,11 @@ class Shares:
         self, loader: Any, distributed: Distributed, seed: int, what: str, *, left_alone: bool = False
     ) -> None:
         self.loader: Any = loader.torch_loader if isinstance(loader, DataLoader) else loader
-        self._distributed, self._seed, self._what = distributed, seed, what
-        self._rank, self._size = distributed.get_rank(), distributed.get_size()
+        self._distributed = distributed
+        self._seed = seed
+        self._what = what
+        self._rank = distributed.get_rank()
+        self._size = distributed.get_size()
         self._left_alone = left_alone and not isinstance(loader, DataLoader)
         self._plan = SeedPlan.agreed(distributed.allgather(HeldGenerators.of_loader(self.loader).digests()))
         self._verdict = compare(self._find_source, self.loader, distributed, what)
@@ -187,7 +190,8 @@ class Shares:
         """
         if self._source is None:
             stream = self._stream.epoch(epoch, offset, length)
-            self.drawn, self._unsettled = length, None if stream.settles_at is None else stream
+            self.drawn = length
+            self._unsettled = None if stream.settles_at is None else stream
             return stream
         first = offset // self.stride
         if self.sharing is Sharing.OWN:
@@ -224,7 +228,9 @@ class Shares:
     def settle(self) -> bool:
         """Agree where the epoch ends, and return whether :attr:`drawn` has changed. Called by all ranks."""
         assert self._unsettled is not None
-        stream, self._unsettled, before = self._unsettled, None, self.drawn
+        stream = self._unsettled
+        self._unsettled = None
+        before = self.drawn
         stream.settle()
         self.drawn = stream.length
         return self.drawn != before

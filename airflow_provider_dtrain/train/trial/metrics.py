@@ -47,7 +47,8 @@ class BatchMetrics:
         :raises NonFiniteLossError: a loss is NaN; names its batch
         """
         found = {name: read_column(name, column) for name, column in self._columns.items()}
-        self.count, self._columns = 0, {}
+        self.count = 0
+        self._columns = {}
         if fail_on_nan:
             for name in [name for name in found if name.lower().endswith("loss")]:
                 for index, value in enumerate(found[name]):

@@ -65,7 +65,8 @@ def plan_of(config: Mapping[str, Any], max_length: Any = None, rungs: Sequence[i
     """
     searcher = config.get("searcher") or {}
     length = Length.parse(max_length)
-    time, unit = searcher.get("max_time"), searcher.get("time_metric")
+    time = searcher.get("max_time")
+    unit = searcher.get("time_metric")
     if length is None and time is not None and unit in {"batches", "records", "epochs"}:
         length = Length(unit, int(time), "searcher.max_time")
     length = length or Length.parse(searcher.get("max_length"), "searcher.max_length")

@@ -16,7 +16,9 @@ class TrialState:
     """Position, callbacks and counters, as an object that ``ctx.prepare`` takes."""
 
     def __init__(self, position: Position, callbacks: Callbacks, context: PyTorchTrialContext) -> None:
-        self._position, self._callbacks, self._context = position, callbacks, context
+        self._position = position
+        self._callbacks = callbacks
+        self._context = context
         #: Best value of ``searcher.metric`` so far.
         self.best: float | None = None
         #: Training stopped where a validation was due.
@@ -48,6 +50,8 @@ class TrialState:
             setattr(self._position, name, value)
         self._context.optimizer_steps[:] = state["optimizer_steps"]
         self._callbacks.load_state_dict(state["callbacks"])
-        self.best, self.owes_validation = state["best"], state["owes_validation"]
+        self.best = state["best"]
+        self.owes_validation = state["owes_validation"]
         # Checkpoints of older versions have neither.
-        self.saved_ranks, self.saved_sharing = state.get("ranks", 0), state.get("sharing", "")
+        self.saved_ranks = state.get("ranks", 0)
+        self.saved_sharing = state.get("sharing", "")

@@ -53,7 +53,9 @@ class Trainer:
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         check_training(trial)
-        self._trial, self._context, self._ctx = trial, context, context._ctx
+        self._trial = trial
+        self._context = context
+        self._ctx = context._ctx
         self._rank = context.distributed.get_rank()
         self._callbacks = Callbacks(trial.build_callbacks())
         self._position = context._position = Position()
@@ -72,7 +74,8 @@ class Trainer:
     def run(self, plan: Plan) -> dict[str, float]:
         """Train and return the metrics of the last validation of this attempt, empty if there was none."""
         self._plan = plan
-        self._ctx._position, self._ctx._records_per_epoch = lambda *_: self._position, plan.records_per_epoch
+        self._ctx._position = lambda *_: self._position
+        self._ctx._records_per_epoch = plan.records_per_epoch
         try:
             self._prepare()
             self._train()
@@ -83,7 +86,9 @@ class Trainer:
     # -- before the first batch ------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        trial, ctx, context = self._trial, self._ctx, self._context
+        trial = self._trial
+        ctx = self._ctx
+        context = self._context
         seed = context.get_trial_seed()
         self._shares = Shares(
             trial.build_training_data_loader(),
@@ -103,20 +108,23 @@ class Trainer:
             model.train()
         HERE.steps = lambda: context._batch
         ctx.restore_checkpoint()
-        saved, position = self._state.saved_sharing, self._position
+        saved = self._state.saved_sharing
+        position = self._position
         self._shares.say_resumed(saved, self._state.saved_ranks, position.offset)
         position.offset = self._shares.converted(position.offset, position.epoch_batches, saved)
         # With another batch size, the same samples are another number of batches.
         position.epoch_batches = position.offset // self._shares.stride
         self._saved = self._position.batches if self._position.batches else -1
         context._initial = context._batch = self._position.batches
-        ctx._progress.epoch, ctx._progress.in_epochs = self._position.epoch, True
+        ctx._progress.epoch = self._position.epoch
+        ctx._progress.in_epochs = True
         ctx._reporter.meets = True
         context._reducers.reset(training=True)
         self._callbacks.call("on_trial_startup", self._position.batches, ctx._saver.shown_latest())
 
     def _measure(self) -> Geometry:
-        context, plan = self._context, self._plan
+        context = self._context
+        plan = self._plan
         batches = self._shares.length()
         has_batch = "global_batch_size" in context.get_hparams()
         size = context.get_global_batch_size() if has_batch else None
@@ -193,7 +201,8 @@ class Trainer:
         return length is not None and self._position.epoch_batches >= length
 
     def _warn_if_past_end(self) -> None:
-        length, done = self._geometry.epoch_batches, self._position.epoch_batches
+        length = self._geometry.epoch_batches
+        done = self._position.epoch_batches
         if length is not None and done > length and self._shares.settles_at is None and self._rank == 0:
             log.warning(
                 "The checkpoint was written after %d batches of epoch %d, which has %d batches now: the epoch ends. "
@@ -205,7 +214,9 @@ class Trainer:
 
     def _due_at_end(self) -> list[bool]:
         """Return whether a validation and a checkpoint are due where the data of an epoch ended early."""
-        plan, epoch, geometry = self._plan, self._position.epoch, self._geometry
+        plan = self._plan
+        epoch = self._position.epoch
+        geometry = self._geometry
         due = [
             period is not None and period.at_end_of(epoch, geometry)
             for period in (plan.validation_period, plan.checkpoint_period)
@@ -215,7 +226,9 @@ class Trainer:
 
     def _until_something(self) -> int:
         """Return the number of batches until a report, validation, checkpoint, rung or end is due."""
-        plan, position, geometry = self._plan, self._position, self._geometry
+        plan = self._plan
+        position = self._position
+        geometry = self._geometry
         distances = [plan.scheduling_unit - position.batches % plan.scheduling_unit]
         if geometry.epoch_batches is not None:
             distances.append(geometry.epoch_batches - position.epoch_batches)
@@ -238,7 +251,8 @@ class Trainer:
 
         Fewer are trained when the epoch turns out to end elsewhere than its length says.
         """
-        settles_at, done = self._shares.settles_at, self._position.epoch_batches
+        settles_at = self._shares.settles_at
+        done = self._position.epoch_batches
         if settles_at is not None and settles_at < done + count:
             self._run(batches, settles_at - done)
             count -= settles_at - done
@@ -259,11 +273,23 @@ class Trainer:
         return ended
 
     def _run(self, batches: Iterator[Any], count: int) -> bool:
-        context, position, timings = self._context, self._position, self._ctx._timings
-        train_batch, collect, move, device = self._trial.train_batch, self._metrics.add, self._move, context.device
-        timed, clock, after, end = timings.enabled, perf_counter, self._by_batch, object()
+        context = self._context
+        position = self._position
+        timings = self._ctx._timings
+        train_batch = self._trial.train_batch
+        collect = self._metrics.add
+        move = self._move
+        device = context.device
+        timed = timings.enabled
+        clock = perf_counter
+        after = self._by_batch
+        end = object()
         add_next, add_move, add_train = map(timings.adder, ("dataloader_next", "to_device", "train_batch"))
-        epoch, first, done, began, here = position.epoch, position.batches, 0, clock(), HERE
+        epoch = position.epoch
+        first = position.batches
+        done = 0
+        began = clock()
+        here = HERE
         for index in range(first, first + count):
             here.now = DATA
             batch = next(batches, end)
@@ -322,7 +348,9 @@ class Trainer:
         if not position.offset:
             raise self._shares.nothing()
         self._callbacks.call("on_training_epoch_end", position.epoch)
-        position.epoch, position.epoch_batches, position.offset = position.epoch + 1, 0, 0
+        position.epoch = position.epoch + 1
+        position.epoch_batches = 0
+        position.offset = 0
         if self._by_epoch:
             self._advance(self._by_epoch, position.epoch)
         if self._plan.max_length is None and self._plan.validation_period is None:
@@ -352,8 +380,11 @@ class Trainer:
 
     def _report(self) -> None:
         """Report the means of the unit's batches, and synchronize with the other ranks."""
-        step, ctx, context = self._position.batches, self._ctx, self._context
-        count, before = self._metrics.count, perf_counter()
+        step = self._position.batches
+        ctx = self._ctx
+        context = self._context
+        count = self._metrics.count
+        before = perf_counter()
         if not count:  # The data ended, or a resumed position was past its end.
             ctx._meet()
             return
@@ -377,7 +408,8 @@ class Trainer:
         metrics = self._validator.run()
         # A reducer of both training and validation now holds values of the validation.
         self._context._reducers.reset(training=True)
-        self._validated, self._last_metrics = step, metrics
+        self._validated = step
+        self._last_metrics = metrics
         verdict = self._ctx.report_validation(step, metrics, average=False)
         self._searcher_stopped = self._searcher_stops(verdict)
         value = metrics.get(self._goal.metric or "")

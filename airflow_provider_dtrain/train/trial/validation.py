@@ -29,10 +29,13 @@ class Validator:
     """Evaluates a trial on its validation data."""
 
     def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, callbacks: Callbacks) -> None:
-        self._trial, self._context, self._callbacks = trial, context, callbacks
+        self._trial = trial
+        self._context = context
+        self._callbacks = callbacks
         self._by_batch = evaluates_batches(trial)
         self._loader = trial.build_validation_data_loader()
-        self._shares, self._warned = None, False
+        self._shares = None
+        self._warned = False
         if self._by_batch:
             seed = context.get_trial_seed()
             self._shares = Shares(
@@ -72,7 +75,8 @@ class Validator:
 
     def _outputs(self) -> tuple[list[dict[str, Any]], list[int]]:
         assert self._shares is not None
-        trial, context = self._trial, self._context
+        trial = self._trial
+        context = self._context
         outputs: list[dict[str, Any]] = []
         weights: list[int] = []
         for index, batch in enumerate(self._shares.validation()):
