@@ -105,8 +105,8 @@ class Sampler:
                 name, _, counts = line.partition(":")
                 if self._counts("/sys/class/net", name.strip()):
                     words = counts.split()
-                    received = received + int(words[0])
-                    sent = sent + int(words[8])
+                    received += int(words[0])
+                    sent += int(words[8])
         return {"net_sent": sent, "net_recv": received}
 
     def _disks(self) -> dict[str, float]:
@@ -116,8 +116,8 @@ class Sampler:
                 words = line.split()
                 if self._counts("/sys/block", words[2]):
                     operations += int(words[3]) + int(words[7])
-                    read = read + int(words[5]) * 512
-                    written = written + int(words[9]) * 512
+                    read += int(words[5]) * 512
+                    written += int(words[9]) * 512
         return {"disk_iops": operations, "disk_read": read, "disk_write": written}
 
     def _counts(self, kind: str, name: str) -> bool:

@@ -160,8 +160,8 @@ def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files:
             for member in archive:
                 # tarfile needs the list of members only for seeking.
                 archive.members = []
-                files = files + (not member.isdir())
-                folders = folders + member.isdir()
+                files += not member.isdir()
+                folders += member.isdir()
                 size += max(0, member.size)
                 if size > limit_bytes:
                     raise ArchiveLimitError(f"more than {limit_bytes} bytes")

@@ -105,7 +105,7 @@ class Stream:
         with seeding.seeded(derive(self._seed, "stream", self._what, epoch, number, *rank)):
             iterator = iter(self._loader)
             for batch in itertools.islice(iterator, max(1, skip)):
-                taken = taken + 1
+                taken += 1
                 last = batch
         return iterator, taken, last
 
