@@ -21,6 +21,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed import task_logs
 from testbed.forking import Process
 from testbed.standalone import wait_until
+from testbed.stores import new_sqlite
 from testbed.triggerer import Triggerer, Triggerers, read_logs, sent_events
 from testbed.worker import Workers
 
@@ -49,7 +50,7 @@ class LogScene:
         self.folder, self.state, self.jobs = folder, folder / "state", 0
         (folder / "logs").mkdir(exist_ok=True)
         options = dataclasses.replace(
-            settings(), sql_alchemy_conn=f"sqlite:///{folder}/dtrain.db", checkpoint_dir=folder / "checkpoints",
+            settings(), sql_alchemy_conn=new_sqlite(folder / "dtrain.db"), checkpoint_dir=folder / "checkpoints",
             kill_grace_s=2.0,
         )  # fmt: skip
         self.hook = DtrainHook(options)

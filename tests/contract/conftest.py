@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_dtrain.store.records.gangs import GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.store import Store, migrate
+from airflow_provider_dtrain.store.store import Store
 from testbed import stores
 from testbed.stores import Server, server_programs
 from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
@@ -40,11 +40,14 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgresql").new_database()
 
 
-@pytest.fixture
-def url(empty_url: str) -> str:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a migrated database."""
-    migrate(empty_url)
-    return empty_url
+    if request.param == "sqlite":
+        yield stores.new_sqlite(tmp_path / "store" / "dtrain.db")
+        return
+    with request.getfixturevalue("postgresql").new_store() as found:
+        yield found
 
 
 @pytest.fixture

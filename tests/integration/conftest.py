@@ -15,6 +15,7 @@ from airflow_provider_dtrain.engine.session import runtime
 from airflow_provider_dtrain.engine.upkeep import recovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
+from testbed.stores import new_sqlite
 from tests.support.engines import Engine, register
 
 _SEARCH = ("hyperparameters", "searcher.name", "decision_timeout")
@@ -25,7 +26,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setenv("HOME", str(tmp_path))
     options = dataclasses.replace(
         settings(),
-        sql_alchemy_conn=f"sqlite:///{tmp_path}/dtrain.db",
+        sql_alchemy_conn=new_sqlite(tmp_path / "dtrain.db"),
         checkpoint_dir=tmp_path / "checkpoints",
         kill_grace_s=2.0,
     )

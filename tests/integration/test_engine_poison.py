@@ -24,6 +24,7 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.wire import Frame
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+from testbed.stores import new_sqlite
 from tests.support.engines import register
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
@@ -68,7 +69,7 @@ class Engine:
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Engine]:
     monkeypatch.setenv("HOME", str(tmp_path))
     options = dataclasses.replace(
-        settings(), sql_alchemy_conn=f"sqlite:///{tmp_path}/dtrain.db", checkpoint_dir=tmp_path / "checkpoints",
+        settings(), sql_alchemy_conn=new_sqlite(tmp_path / "dtrain.db"), checkpoint_dir=tmp_path / "checkpoints",
         kill_grace_s=2.0, **getattr(request, "param", {}),
     )  # fmt: skip
     hook = DtrainHook(options)

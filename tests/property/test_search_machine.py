@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 import sqlalchemy as sa
 from hypothesis import strategies as st
@@ -20,8 +21,8 @@ from airflow_provider_dtrain.core.search.asha import Decision, Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
-from testbed.stores import host
-from tests.support.machines import FOLDER, Crash, empty_store, run_until_seen
+from testbed.stores import host, new_sqlite
+from tests.support.machines import FOLDER, Crash, run_until_seen
 from tests.support.search_world import Search
 
 #: Bracket -> its rungs; all end at the same length.
@@ -69,7 +70,7 @@ class SearchMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="dtrain-search-", dir=FOLDER)
-        shutil.copy(empty_store(), f"{self.folder}/s.db")
+        new_sqlite(Path(self.folder, "s.db"))
         self.store = Store.open(f"sqlite:///{self.folder}/s.db")
         self.crashing = False
         sa.event.listen(self.store._engine, "commit", self._maybe_crash)

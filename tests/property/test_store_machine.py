@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import sqlalchemy as sa
 from hypothesis import event
@@ -17,7 +18,8 @@ from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWa
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, trials
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from tests.support.machines import FOLDER, STEPS, Crash, empty_store, run_until_seen
+from testbed.stores import new_sqlite
+from tests.support.machines import FOLDER, STEPS, Crash, run_until_seen
 
 SIZES = {"h1": 4, "h2": 4, "h3": 2}
 HOLDS = {"granted", "starting", "running", "stopping", "expired"}
@@ -36,7 +38,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="dtrain-machine-", dir=FOLDER)
-        shutil.copy(empty_store(), f"{self.folder}/s.db")
+        new_sqlite(Path(self.folder, "s.db"))
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.store = Store.open(f"sqlite:///{self.folder}/s.db", clock=lambda: self.now)
         self.crashing = False

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-
-from airflow_provider_dtrain.store.store import migrate
 
 #: A memory file system if available: the tests are about the order of operations, not the disk.
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -25,15 +19,6 @@ STEPS = 40
 
 class Crash(Exception):
     """The process died before its commit."""
-
-
-@functools.cache
-def empty_store() -> str:
-    """Return the path of a migrated store, created once per process."""
-    folder = tempfile.mkdtemp(prefix="dtrain-machine-", dir=FOLDER)
-    atexit.register(shutil.rmtree, folder)
-    migrate(f"sqlite:///{folder}/s.db")
-    return f"{folder}/s.db"
 
 
 def run_until_seen(

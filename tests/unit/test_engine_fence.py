@@ -15,7 +15,8 @@ from airflow_provider_dtrain.cli.slots import _row
 from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, survivors_words
 from airflow_provider_dtrain.engine.upkeep.recovery import free_slots
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
-from airflow_provider_dtrain.store.store import Store, migrate
+from airflow_provider_dtrain.store.store import Store
+from testbed.stores import new_sqlite
 
 VIEW: Any = SimpleNamespace(
     run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1"
@@ -25,9 +26,7 @@ SURVIVOR = {"pid": 4711, "state": "R", "command": "python train.py"}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path}/s.db"
-    migrate(url)
-    opened = Store.open(url)
+    opened = Store.open(new_sqlite(tmp_path / "s.db"))
     slots = tuple(SlotRecord(index=i, device=f"GPU-{i}", device_name="A100", memory_bytes=1) for i in range(2))
     opened.add_host(HostRecord(name="gpu-01", pool="gpus", slot_type="cuda", slots=slots, lock_dir="/run/locks"))
     yield opened

@@ -29,7 +29,8 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.hosts.channel.answers import check_answer, piece_of
 from airflow_provider_dtrain.hosts.wire import WireError
-from airflow_provider_dtrain.store.store import Store, migrate
+from airflow_provider_dtrain.store.store import Store
+from testbed.stores import new_sqlite
 
 #: Errors of the connection to a host that are the user's, during a launch.
 ERRORS = [
@@ -84,9 +85,7 @@ def gang(*hosts: str) -> Any:
 # -- tokens --------------------------------------------------------------------------------------
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    url = f"sqlite:///{tmp_path}/s.db"
-    migrate(url)
-    opened = Store.open(url)
+    opened = Store.open(new_sqlite(tmp_path / "s.db"))
     yield opened
     opened.close()
 
