@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -14,6 +15,7 @@ import pytest
 
 # Before they are imported: asserts in shared helpers show their values, too.
 pytest.register_assert_rewrite("tests.support", "testbed")
+importlib.import_module("tests.support.budgets").register_profiles()
 for _name in [name for name in os.environ if name.startswith(("AIRFLOW_", "_AIRFLOW"))]:
     del os.environ[_name]
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="dtrain-tests-"))

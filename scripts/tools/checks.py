@@ -55,6 +55,9 @@ TOOLS = (
 #: The tests under a real scheduler, and the name of their check.
 SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test_search_dags.py")
 BESIDE = "pytest, under a scheduler"
+#: Pytest's options for each change, and for all tests with new random examples.
+CHANGE = ("-m", "not nightly")
+ALL = ("--hypothesis-profile=nightly",)
 #: Failed tests are re-run alone when there are at most this many.
 SECOND_LOOK_MOST = 3
 
@@ -64,9 +67,14 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="scripts/test",
         allow_abbrev=False,
-        usage="scripts/test [--here] [--no-apt] [--only-tests] [--torch-from PATH] [pytest arguments]",
+        usage="scripts/test [--all] [--here] [--no-apt] [--only-tests] [--torch-from PATH] [pytest arguments]",
         description="Creates or reuses .venv-test, installs the tests' dependencies, and runs ruff, mypy, "
         "import-linter and pytest. Arguments not listed here are passed to pytest: scripts/test -k placement",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="run the tests of the nightly tier as well, and the tests with random examples deeper (takes an hour)",
     )
     parser.add_argument("--here", action="store_true", help="use the active environment unchanged; install nothing")
     parser.add_argument("--no-apt", action="store_true", help="never install system packages, even as root")
@@ -111,18 +119,22 @@ def interpreter(options: argparse.Namespace) -> Path:
     return python
 
 
-def commands(python: Path, further: Sequence[str], *, only_tests: bool) -> dict[str, list[str]]:
-    """Return name -> command of each check, in the order in which they run."""
+def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bool) -> dict[str, list[str]]:
+    """Return name -> command of each check, in the order in which they run.
+
+    Arguments for pytest choose the tests themselves, so that a test that is named runs whatever its tier.
+    """
     module = [str(python), "-m"]
     # Many tests wait for processes that they started: a few in parallel keep the machine busy.
     together = ["-n", "3", "--dist", "loadfile"]
-    tests = {"pytest": [*module, "pytest", *further]}
+    tests = {"pytest": [*module, "pytest", *further, *(ALL if all_ else ())]}
     if not further:
+        tier = ALL if all_ else CHANGE
         # The scheduler tests wait for Airflow most of the time: the other tests run in parallel.
         ignored = [f"--ignore={path}" for path in SCHEDULER_TESTS]
         tests = {
-            BESIDE: [*module, "pytest", *_books(BESIDE), *SCHEDULER_TESTS],
-            "pytest": [*module, "pytest", *_books("pytest"), *together, *ignored],
+            BESIDE: [*module, "pytest", *_books(BESIDE), *tier, *SCHEDULER_TESTS],
+            "pytest": [*module, "pytest", *_books("pytest"), *tier, *together, "--durations=15", *ignored],
         }
     if only_tests:
         return tests
@@ -212,7 +224,7 @@ def main() -> int:
         print("\nInterrupted.", file=sys.stderr)
         return 130
     system_packages(may_install=not options.no_apt)
-    return run(commands(python, further, only_tests=options.only_tests), python)
+    return run(commands(python, further, only_tests=options.only_tests, all_=options.all), python)
 
 
 if __name__ == "__main__":

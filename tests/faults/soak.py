@@ -4,8 +4,9 @@
     python -m tests.faults.soak --seed 1 --runs 20 --airflow
 
 Requires root. Each world has its own three hosts, store and trigger process. Worlds run in parallel. With
-``--airflow`` there is one world with a complete Airflow, whose processes are killed and stopped, too. The program never
-fails: violations are in its table and, in full, in the folder that it prints.
+``--airflow`` there is one world with a complete Airflow, whose processes are killed and stopped, too. Violations are in
+the table and, in full, in the folder that the program prints. The exit code is 1 with a violation, or when a world
+failed.
 """
 
 from __future__ import annotations
@@ -108,9 +109,13 @@ def keep(out: Path, run: Any, world: Any) -> None:
     (out / f"seed-{run.seed}.log").write_bytes(world.trigger.log.read_bytes())
 
 
-def table(out: Path) -> str:
-    """Return the table of all worlds' results."""
-    rows = [line.split("\t") for path in sorted(out.glob("world-*.tsv")) for line in path.read_text().splitlines()]
+def results(out: Path) -> list[Sequence[str]]:
+    """Return the results of all worlds: seed, database, faults, violations, recovery time and duration in seconds."""
+    return [line.split("\t") for path in sorted(out.glob("world-*.tsv")) for line in path.read_text().splitlines()]
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return the table of the results."""
     of: dict[str, list[Sequence[str]]] = defaultdict(list)
     for row in rows:
         for fault in row[2].split(" + "):
@@ -125,7 +130,7 @@ def table(out: Path) -> str:
 
 
 def main() -> int:
-    """Run the worlds, print the table, and return 0."""
+    """Run the worlds, print the table, and return the exit code."""
     options = arguments()
     if options.world is not None and options.airflow:
         under_airflow(options, options.out)
@@ -142,11 +147,11 @@ def main() -> int:
         environment["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
         with (out / f"world-{number}.log").open("ab") as log:
             worlds.append(subprocess.Popen([*command, "--world", str(number)], env=environment, stdout=log, stderr=log))
-    for world in worlds:
-        world.wait()
-    print(table(out), flush=True)
+    codes = [world.wait() for world in worlds]
+    found = results(out)
+    print(table(found), flush=True)
     print(f"Results: {out}")
-    return 0
+    return int(any(codes) or not found or any(int(row[3]) > 0 for row in found))
 
 
 if __name__ == "__main__":

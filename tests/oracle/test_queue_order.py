@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from tests.support.budgets import budget
 from tests.support.naive_queue import NaiveQueue
 from tests.support.situations import Situation, full_pools, situations
 
@@ -22,25 +23,25 @@ def same_as_naive(found: Situation) -> None:
     assert set(fast.reasons) == set(slow.waiting)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(situations(single_host=True))
 def test_one_host_requests_are_decided_as_by_looking_at_every_one(found):
     same_as_naive(found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(situations(**MIXED, preemption=("off",)))
 def test_gangs_of_all_shapes_are_decided_as_by_looking_at_every_one_without_preemption(found):
     same_as_naive(found)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=budget(300), deadline=None)
 @given(situations(**MIXED, widths=(1,), preemption=("priority", "slices")))
 def test_gangs_of_all_shapes_preempt_the_gangs_of_single_hosts_that_brute_force_chooses(found):
     same_as_naive(found)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=budget(300), deadline=None)
 @given(full_pools(preemption=("slices", "off")))
 def test_a_gang_of_whole_hosts_preempts_or_reserves_those_that_brute_force_chooses(found):
     same_as_naive(found)

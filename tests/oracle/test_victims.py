@@ -11,6 +11,7 @@ from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.core.scheduling.preemption import cheapest_cover
+from tests.support.budgets import budget
 from tests.support.situations import situations
 
 HOUR = 3600.0
@@ -54,7 +55,7 @@ def full_hosts(draw):
     return hosts, gangs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(full_hosts(), st.integers(1, 10))
 def test_the_victims_on_one_host_cost_the_least_of_all_sets_that_suffice(found, slots):
     hosts, gangs = found
@@ -76,7 +77,7 @@ def test_the_victims_on_one_host_cost_the_least_of_all_sets_that_suffice(found, 
     assert not costs or cost(chosen) == min(costs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4), st.integers(0, 3)), max_size=7), st.integers(1, 14))
 def test_the_cheapest_cover_is_that_of_brute_force(items, need):
     rows = [(count, (count + more, 1, float(run), (str(n),))) for n, (count, more, run) in enumerate(items)]
@@ -87,7 +88,7 @@ def test_the_cheapest_cover_is_that_of_brute_force(items, need):
     assert found is None or found[:3] == min(costs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=budget(200), deadline=None)
 @given(situations(sizes=(4, 4, 2), preemption=("slices", "priority")))
 def test_no_victim_could_be_left_out(found):
     """Each request is alone in the queue."""

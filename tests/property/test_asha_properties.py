@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from airflow_provider_dtrain.core.search.asha import LAST, Rungs, brackets, floor_log, rank_value, rung_lengths
 from airflow_provider_dtrain.core.search.space import grid, grid_size, sample
+from tests.support.budgets import budget
 
 METRICS = st.one_of(
     st.integers(-3, 3).map(float), st.floats(allow_nan=False), st.sampled_from([math.nan, math.inf, -math.inf])
@@ -164,7 +165,7 @@ class Searches(RuleBasedStateMachine):
 
 
 TestSearches = Searches.TestCase
-TestSearches.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSearches.settings = settings(max_examples=budget(60), stateful_step_count=40, deadline=None)
 
 LEAVES = st.one_of(
     st.tuples(st.integers(-50, 50), st.integers(1, 60), st.integers(1, 4)).map(

@@ -11,6 +11,7 @@ from airflow_provider_dtrain.core.config.determined_compat import normalize
 from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path, merge_config, merge_with_origins
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml, plain_scalar
 from airflow_provider_dtrain.errors import ConfigError
+from tests.support.budgets import budget
 
 #: Names with special rules and plain names, so that each rule is combined with each shape.
 KEYS = st.sampled_from(
@@ -199,7 +200,7 @@ def test_a_reset_removes_the_field_and_nothing_else(template: dict[str, Any], na
     assert merged == {key: value for key, value in template.items() if key not in names}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=budget(200), deadline=None)
 @given(st.text("[]{}:,-&*!<>?|'\"# \nab01.~e", max_size=80))
 def test_any_text_is_read_or_refused_by_name(text: str) -> None:
     try:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Pla
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
 from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever, shortfall
+from tests.support.budgets import budget
 from tests.support.naive_layouts import ONE, Preference, ways
 
 STATES = ["ready"] * 6 + ["draining", "drained", "disabled", "unreachable", "lost"]
@@ -73,7 +74,7 @@ def is_possible_by_brute_force(request, hosts, allow_heterogeneous):
     return any(ways(request, sizes, sizes, allow_heterogeneous))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(some_requests(), some_hosts(), st.booleans(), st.sampled_from(["best", "worst"]))
 def test_the_answer_is_the_one_that_brute_force_calls_best(request_, hosts, allow_heterogeneous, fit):
     found = place(request_, hosts, allow_heterogeneous=allow_heterogeneous, fit=fit)
@@ -96,7 +97,7 @@ def test_the_answer_is_the_one_that_brute_force_calls_best(request_, hosts, allo
             assert set(indices) == by_name[name].enabled
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(some_requests(), some_hosts(), st.booleans())
 def test_never_means_not_even_with_every_host_free(request_, hosts, allow_heterogeneous):
     found = place(request_, hosts, allow_heterogeneous=allow_heterogeneous)
@@ -127,7 +128,7 @@ def closest_by_brute_force(request, hosts, allow_heterogeneous, closed):
     return best, total(best)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=budget(300), deadline=None)
 @given(some_requests(), some_hosts(), st.booleans(), st.frozensets(st.sampled_from(["h0", "h1", "h2"])))
 def test_the_closest_hosts_have_the_fewest_slots_in_the_way(request_, hosts, allow_heterogeneous, closed):
     board, options = Board(hosts), PoolOptions(allow_heterogeneous=allow_heterogeneous)
@@ -144,7 +145,7 @@ def test_the_closest_hosts_have_the_fewest_slots_in_the_way(request_, hosts, all
     assert len(need.unusable) == unusable
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(some_requests(), some_hosts(), st.booleans(), st.randoms(use_true_random=False))
 def test_the_order_of_the_hosts_does_not_matter(request_, hosts, allow_heterogeneous, random):
     shuffled = random.sample(hosts, len(hosts))
@@ -152,7 +153,7 @@ def test_the_order_of_the_hosts_does_not_matter(request_, hosts, allow_heterogen
     assert place(request_, shuffled, allow_heterogeneous=allow_heterogeneous) == found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=8), st.integers(1, 40))
 def test_the_subset_is_the_cheapest_then_the_smallest(items, total):
     sizes = sorted({size for size, _ in items}, reverse=True)
@@ -178,7 +179,7 @@ def some_queues(draw):
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(some_hosts(), some_queues(), st.integers(0, 3), st.booleans(), st.randoms(use_true_random=False))
 def test_a_pass_never_gives_a_slot_twice_and_answers_every_request(hosts, queue, reservations, unequal, random):
     options = PoolOptions(reservations=reservations, allow_heterogeneous=unequal)
@@ -198,7 +199,7 @@ def test_a_pass_never_gives_a_slot_twice_and_answers_every_request(hosts, queue,
     assert run_pass(random.sample(hosts, len(hosts)), random.sample(queue, len(queue)), options) == decision
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(some_hosts(), some_queues(), st.integers(1, 3))
 def test_nobody_later_in_the_order_starts_on_a_reserved_host(hosts, queue, reservations):
     decision = run_pass(hosts, queue, PoolOptions(reservations=reservations))
@@ -210,7 +211,7 @@ def test_nobody_later_in_the_order_starts_on_a_reserved_host(hosts, queue, reser
 
 
 @pytest.mark.parametrize("unequal", [False, True])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=budget(150), deadline=None)
 @given(some_hosts(), some_queues())
 def test_what_a_pass_grants_nothing_to_cannot_be_placed_on_what_is_left(unequal, hosts, queue):
     options = PoolOptions(reservations=0, allow_heterogeneous=unequal)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from tests.support.budgets import budget
 from tests.support.naive_queue import NaiveQueue
 from tests.support.situations import HOUR, Situation, situations
 
 ANY = situations(sizes=(4, 4, 2))
-FEW = settings(max_examples=80, deadline=None)
+FEW = settings(max_examples=budget(80), deadline=None)
 
 
 def decide(found: Situation):
@@ -176,7 +177,7 @@ def scripts(draw):
     return draw(st.lists(steps, min_size=3, max_size=14))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=budget(80), deadline=None)
 @given(scripts(), situations(sizes=(4, 4, 2), preemption=("slices", "priority")))
 def test_a_state_that_lives_on_decides_as_one_that_is_built_anew(script, found):
     options: PoolOptions = found.options

@@ -238,4 +238,4 @@ class SearchMachine(RuleBasedStateMachine):
 def test_decisions_are_those_of_the_rule_whatever_happens() -> None:
     needed = ["asked", "crash", "stale", "revived", "errored", "killed", "retry", "clear", "drawn again"]
     needed += ["asked though cleared"]
-    run_until_seen(SearchMachine, SEEN, needed, examples=20, steps=30)
+    run_until_seen(SearchMachine, SEEN, needed, examples=40, steps=30)

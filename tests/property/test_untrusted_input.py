@@ -38,8 +38,9 @@ from airflow_provider_dtrain.hosts.wire import (
     find_hello,
     parse_line,
 )
+from tests.support.budgets import budget
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=budget(60), deadline=None, suppress_health_check=list(HealthCheck))
 RANK, SUPERVISOR = Source(0, frozenset({0, 1})), Source(None, frozenset({0, 1}))
 
 #: Arbitrary texts, and texts that parsers may fail on.
@@ -167,7 +168,7 @@ def test_progress_reports(document: dict[str, Any], ranks: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("cmd", sorted(_ANSWERS))
-@settings(QUICK, max_examples=25)
+@settings(QUICK, max_examples=budget(25))
 @given(data=st.data())
 def test_answers(cmd: str, data: st.DataObject) -> None:
     names = sorted(_ANSWERS[cmd])

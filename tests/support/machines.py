@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from tests.support.budgets import budget, is_nightly
+
 #: A memory file system if available: the tests are about the order of operations, not the disk.
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 #: Histories per machine; None: the machine's own number. ``python -m tests.property.soak`` sets a much larger number.
@@ -30,7 +32,7 @@ def run_until_seen(
 
     :param seen: number of occurrences per event, counted by the machine, so that a run that did nothing cannot pass
     :param needed: events that must occur
-    :param examples: number of histories unless the environment sets it; without that they are the same in each run
+    :param examples: number of histories, halved for each change, unless the environment sets it
     :param steps: most steps of a history
     """
     seen.clear()
@@ -38,10 +40,13 @@ def run_until_seen(
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=factor * (EXAMPLES or examples), stateful_step_count=steps, deadline=None,
-                derandomize=EXAMPLES is None, suppress_health_check=list(HealthCheck),
+                max_examples=factor * (EXAMPLES or budget(2 * examples)),
+                stateful_step_count=steps,
+                deadline=None,
+                derandomize=EXAMPLES is None and not is_nightly(),
+                suppress_health_check=list(HealthCheck),
             ),
-        )  # fmt: skip
+        )
         if all(seen[what] for what in needed):
             return
     assert [what for what in needed if not seen[what]] == [], seen

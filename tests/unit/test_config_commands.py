@@ -16,12 +16,13 @@ from airflow_provider_dtrain.core.config import ExperimentConfig, ForeignFieldWa
 from airflow_provider_dtrain.core.config.commands import split_command
 from airflow_provider_dtrain.core.config.merge import Override
 from airflow_provider_dtrain.errors import ConfigError
+from tests.support.budgets import budget
 
 LAUNCH = "python3 -m determined.launch.torch_distributed"
 
 
 @given(st.text(alphabet="ab '\"\\ \t\n$;&=é", max_size=20))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=budget(500), deadline=None)
 def test_a_command_is_split_as_shlex_splits_it(text: str) -> None:
     try:
         expected: Any = shlex.split(text)

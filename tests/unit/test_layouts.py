@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.scheduling.layouts import Layout, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest
+from tests.support.budgets import budget
 from tests.support.naive_layouts import EQUAL, UNEQUAL, ways
 
 
@@ -45,7 +46,7 @@ def test_the_sizes_are_not_read_before_one_host_was_tried():
         next(found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=budget(200), deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=6), st.integers(1, 16), st.booleans())
 def test_the_layouts_of_whole_hosts_are_those_of_brute_force(hosts, slots, unequal):
     whole = {f"h{number}": size for number, size in enumerate(hosts)}
@@ -58,7 +59,7 @@ def test_the_layouts_of_whole_hosts_are_those_of_brute_force(hosts, slots, unequ
         assert slots in whole.values() or not found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=budget(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=6), st.integers(1, 16))
 def test_the_chosen_hosts_of_a_layout_cost_the_least_of_all_sets_that_sum_up(hosts, slots):
     whole = {f"h{number}": size for number, (size, _) in enumerate(hosts)}

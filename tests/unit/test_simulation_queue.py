@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.simulation.queue_policy import Queue
 from airflow_provider_dtrain.core.simulation.report import summarise
 from airflow_provider_dtrain.core.simulation.simulator import Job, Orders, Outcome, Rule, hosts_of, simulate, split
 from airflow_provider_dtrain.core.simulation.trace import read_jobs, with_not_preemptible
+from tests.support.budgets import budget
 
 EXCERPT = Path(__file__).parents[1] / "data" / "philly_excerpt.csv"
 ONE = hosts_of([(1, 8)])
@@ -272,7 +273,7 @@ small_options = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=budget(60), deadline=None)
 @given(small_jobs, small_options, st.sampled_from([0.0, 60.0, 601.0]))
 def test_every_small_trace_ends_with_all_its_work_done(jobs, options, cost_s):
     hosts = hosts_of([(2, 8), (1, 4)])
