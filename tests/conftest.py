@@ -45,8 +45,10 @@ def _why_no_soak(config: pytest.Config) -> str | None:
     return None if "soak" in (config.option.markexpr or "") else "soak test: runs only with -m soak"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the tests that this machine cannot run, with the reason."""
+    """Mark the nightly tier, and skip the tests that this machine cannot run, with the reason."""
+    importlib.import_module("tests.support.tiers").mark_nightly(items)
     reasons = {"netns": _why_no_netns(), "torch": _why_no_torch(), "soak": _why_no_soak(config)}
     for item in items:
         for marker, reason in reasons.items():

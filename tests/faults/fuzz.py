@@ -46,10 +46,11 @@ def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> 
     sizes = dice.choice([(2,), (4,), (6,), (2, 4), (4, 4), (1, 2, 4), (2, 2, 2, 2), (6, 2)])
     shared = dice.random() < 0.6
     until, notes = dice.choice([20, 40]), []
-    trials = [
-        world.submit(size, until=until, shared=shared or size > world.slots, save_every=dice.choice([3, 7]))
-        for size in sizes
-    ]
+    trials = []
+    for size in sizes:
+        # A user may disable a slot that a waiting trial needs: the trial waits until the slot is enabled again.
+        more = {"save_every": dice.choice([3, 7]), "on_unplaceable": "wait"}
+        trials.append(world.submit(size, until=until, shared=shared or size > world.slots, **more))
     if dice.random() < 0.75:
         world.running(trials[0], step=dice.choice([1, 4, 8]))
     else:

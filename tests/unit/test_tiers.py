@@ -1,0 +1,26 @@
+"""The tiers of tests: the table of slow tests that run for each change, and the numbers of random examples."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.support import budgets
+from tests.support.tiers import EACH_CHANGE
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("module", EACH_CHANGE)
+def test_every_test_of_the_table_exists(module):
+    tree = ast.parse((ROOT / module).read_text())
+    there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert {name.partition("[")[0] for name in EACH_CHANGE[module]} <= there
+
+
+@pytest.mark.parametrize(("is_nightly", "examples", "expected"), [(False, 200, 50), (False, 40, 20), (True, 200, 800)])
+def test_the_nightly_tier_has_more_random_examples(monkeypatch, is_nightly, examples, expected):
+    monkeypatch.setattr(budgets, "is_nightly", lambda: is_nightly)
+    assert budgets.budget(examples) == expected
