@@ -1,11 +1,12 @@
 """Cost of a grant in the store: 4 hosts x 8 slots out of 64 hosts x 8.
 
-Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5]``. PostgreSQL is measured if its server programs are
-installed (the contract tests search for them in the same way), with fsync on as in production.
+Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5] [--plain]``. PostgreSQL is measured if its server
+programs are installed (the contract tests search for them in the same way), with fsync on as in production.
 
 Two tables per database. The first has each step alone. The second has grants per second of 1 process, of 8 contending
 processes with enough slots for all, and of 200 threads of one process that wait for the slots of 16 gangs, as in a
-triggerer, each compared with the rate of bare transactions (see ``grant_contention``).
+triggerer, each compared with the rate of bare transactions (see ``grant_contention``). ``--plain`` prints each step
+alone, beside the same step with statements that SQLAlchemy Core executes (see ``plain_core``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -23,11 +26,13 @@ from sqlalchemy.pool import NullPool
 
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
-from bench import grant_contention
+from bench import grant_contention, plain_core
 from bench.grant_contention import GANG
 from testbed.stores import Server, host, server_programs
 
 HOSTS, SLOTS = 64, 8
+#: Parts of a comparison, each in a process of its own.
+PARTS = 3
 STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")
 
 
@@ -117,14 +122,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--contention", action="store_true", help="print only the tables under contention")
+    parser.add_argument("--plain", action="store_true", help="compare each step with statements run by plain Core")
     arguments = parser.parse_args()
     rounds, seconds, alone = arguments.rounds, arguments.seconds, not arguments.contention
     numbers = count()
     with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
-        if alone:
+        if arguments.plain:
+            compare("SQLite", lambda: f"sqlite:///{Path(folder)}/p{next(numbers)}.db", rounds)
+        elif alone:
             show_steps("SQLite (WAL, synchronous=FULL)", f"sqlite:///{Path(folder)}/s.db", rounds)
             without_pool(f"sqlite:///{Path(folder)}/s.db", rounds)
-        grant_contention.show("SQLite", lambda: fresh(f"sqlite:///{Path(folder)}/c{next(numbers)}.db"), seconds)
+        if not arguments.plain:
+            grant_contention.show("SQLite", lambda: fresh(f"sqlite:///{Path(folder)}/c{next(numbers)}.db"), seconds)
     programs = server_programs()
     if programs is None:
         print("\nPostgreSQL: skipped, server programs (initdb, pg_ctl) are not installed")
@@ -132,18 +141,46 @@ def main() -> None:
     server = Server(programs)
     try:
         server.start(fsync=True)
-        if alone:
+        if arguments.plain:
+            compare("PostgreSQL", server.new_database, rounds)
+        elif alone:
             show_steps("PostgreSQL (127.0.0.1, fsync on)", server.new_database(), rounds)
-        grant_contention.show("PostgreSQL", lambda: fresh(server.new_database()), seconds)
+        if not arguments.plain:
+            grant_contention.show("PostgreSQL", lambda: fresh(server.new_database()), seconds)
     finally:
         server.stop()
 
 
 def show_steps(name: str, url: str, rounds: int) -> None:
+    show(name, steps_of(url, rounds))
+
+
+def steps_of(url: str, rounds: int) -> dict[str, list[float]]:
     migrate(url)
     store = Store.open(url)
-    show(name, measure(store, rounds))
+    took = measure(store, rounds)
     store.close()
+    return took
+
+
+def plain_steps_of(url: str, rounds: int) -> dict[str, list[float]]:
+    plain_core.install()
+    return steps_of(url, rounds)
+
+
+def compare(name: str, new_url: Callable[[], str], rounds: int) -> None:
+    """Print each step beside the same step by plain Core: processes in turn, so that both see the same machine."""
+    took: dict[str, dict[str, list[float]]] = {"own": {}, "plain": {}}
+    for _ in range(PARTS):
+        for way, work in (("own", steps_of), ("plain", plain_steps_of)):
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                found = process.submit(work, new_url(), rounds // PARTS).result()
+            for step, values in found.items():
+                took[way].setdefault(step, []).extend(values)
+    print(f"\n{name}\n  {'':18} {'p50 ms':>10} {'plain Core':>12} {'ratio':>8}")
+    for step, values in took["own"].items():
+        own, plain = statistics.median(values) * 1e3, statistics.median(took["plain"][step]) * 1e3
+        print(f"  {step:18} {own:10.2f} {plain:12.2f} {plain / own:8.2f}")
 
 
 if __name__ == "__main__":
