@@ -28,6 +28,9 @@ class Run:
     recovery_s: float
     wall_s: float
     notes: list[str] = field(default_factory=list)
+    #: Wall-clock and CPU seconds of the longest turns of an event loop so far in this world. A stopped process has long
+    #: wall-clock turns.
+    turns: tuple[float, float] = (0.0, 0.0)
 
 
 def possible(world: World, *, clocks: bool) -> list[str]:
@@ -66,7 +69,8 @@ def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> 
         found = violations(world, trials)
     except Exception as error:
         recovery_s, found = -1.0, [f"did not settle: {error!r}"]
-    return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes)
+    walls, cpus = zip(*(world.turns() or [(0.0, 0.0)]), strict=True)
+    return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes, (max(walls), max(cpus)))
 
 
 def disturb(world: World, dice: random.Random, chosen: Sequence[str], notes: list[str]) -> None:

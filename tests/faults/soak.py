@@ -97,6 +97,7 @@ def note(path: Path, run: Any, database: str) -> None:
         len(run.violations),
         f"{run.recovery_s:.2f}",
         f"{run.wall_s:.1f}",
+        *(f"{seconds:.3f}" for seconds in run.turns),
     )
     with path.open("a") as file:
         file.write("\t".join(map(str, words)) + "\n")
@@ -110,7 +111,7 @@ def keep(out: Path, run: Any, world: Any) -> None:
 
 
 def results(out: Path) -> list[Sequence[str]]:
-    """Return the results of all worlds: seed, database, faults, violations, recovery time and duration in seconds."""
+    """Return the results of all worlds: seed, database, faults, violations, recovery time, duration, turns of loops."""
     return [line.split("\t") for path in sorted(out.glob("world-*.tsv")) for line in path.read_text().splitlines()]
 
 
@@ -126,6 +127,10 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         late = times[min(len(times) - 1, int(len(times) * 0.95))]
         wrong = sum(int(row[3]) > 0 for row in found)
         lines.append(f"{fault:<20}{len(found):>6}{wrong:>12}{statistics.median(times):>15.1f} s{late:>6.1f} s")
+    walls, cpus = ([float(row[column]) for row in rows if len(row) > column] for column in (6, 7))
+    lines.append(
+        f"longest turn of an event loop: {max(walls, default=0.0):.2f} s, of CPU time {max(cpus, default=0.0):.2f} s"
+    )
     return "\n".join(lines)
 
 
