@@ -58,7 +58,8 @@ class Scene:
         """Return a host on which a run has processes, the first host when there is none."""
         names = sorted({one.host for one in self.stage.holders()})
         hosts = list(self.stage.hosts)
-        return next(host for host in hosts if host.name == self.dice.choice(names)) if names else hosts[0]
+        name = self.dice.choice(names) if names else hosts[0].name
+        return next(host for host in hosts if host.name == name)
 
     def signal_rank(self, number: int, *, parent: bool = False) -> tuple[int, int] | None:
         """Send a signal to a process that holds a slot, or to its parent.
