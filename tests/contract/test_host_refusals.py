@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import MOST_REFUSALS
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -72,7 +73,7 @@ def refuse(store: Store, submit: Any, tmp_path: Path) -> Refuse:
         (name,) = view.placement
         store.set_plan(attempt_id, watch, {"plans": {name: {"ranks": []}}})
         rt = Runtime(hook, store, attempt_id, watch, TaskLog(logging.getLogger("test"), None), watcher="test")
-        return await AttemptRunner(rt)._attempt_failed(await rt.view(), refusal(name, code))
+        return await AttemptRunner(rt).restarts.attempt_failed(await rt.view(), refusal(name, code))
 
     return refuse_one
 
@@ -119,7 +120,7 @@ async def test_a_host_that_refuses_every_launch_is_left_out_while_another_can_se
 async def test_a_host_that_names_a_forgotten_run_without_end_is_waited_for_as_a_busy_one(
     store: Store, submit: Any, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AttemptRunner, "_look_at", lambda *_: _names("t9.9.9"))
+    monkeypatch.setattr(Restarts, "_look_at", lambda *_: _names("t9.9.9"))
     store.add_host(host("h1", 2))
     ticket = submit(slots=2)
     for _ in range(MOST_REFUSALS):

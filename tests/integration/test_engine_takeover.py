@@ -101,7 +101,7 @@ async def test_a_replaced_follower_whose_connection_breaks_leaves_the_gang(repla
     error = HostUnreachableError("local", "The connection broke.")
     view = await replaced.old.view()
     with pytest.raises(StaleWatchError):
-        await AttemptRunner(replaced.old)._attempt_failed(view, error)
+        await AttemptRunner(replaced.old).restarts.attempt_failed(view, error)
     assert replaced.is_untouched()
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.cli.trials_logs import _Tail
 from airflow_provider_dtrain.engine.attempt import launch, teardown
-from airflow_provider_dtrain.engine.attempt.restarts import Restarting
+from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -108,7 +108,7 @@ async def test_a_token_that_no_backup_explains_is_reported_and_not_taken(
     ("recorded", "excluded"), [(8, None), (2**61, "a"), ("9", "a"), (-1, "a")], ids=["later", "far", "text", "below"]
 )
 async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
-    store: Store, recorded: Any, excluded: str | None
+    store: Store, monkeypatch: pytest.MonkeyPatch, recorded: Any, excluded: str | None
 ) -> None:
     moved: list[Any] = []
 
@@ -116,19 +116,14 @@ async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
         moved.append(exclude_host)
         return SimpleNamespace(attempt_id=1)
 
-    class Trial(Restarting):
-        salvaging = False
+    async def nothing(*_: Any, **__: Any) -> list[str]:
+        return []
 
-        async def _look_at(self, error: Any) -> list[str]:
-            return []
-
-        async def _until_gone(self, view: Any, **_: Any) -> None:
-            """Nothing runs."""
-
-    trial: Any = object.__new__(Trial)
-    trial.rt = runtime({}, move_on=move_on, raise_token=store.raise_token, trial_attempts=lambda trial_id: [])
+    monkeypatch.setattr(Restarts, "_look_at", nothing)
+    monkeypatch.setattr(Restarts, "_until_gone", nothing)
+    rt = runtime({}, move_on=move_on, raise_token=store.raise_token, trial_attempts=lambda trial_id: [])
     refused = HostRefusedError("a", "Its grant is over.", code="stale_token", details={"recorded": recorded})
-    await trial._attempt_failed(gang("a"), refused)
+    await Restarts(rt).attempt_failed(gang("a"), refused)
     assert moved == [excluded]
 
 

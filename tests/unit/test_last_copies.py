@@ -172,7 +172,7 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(attempt, "CheckpointCopier", lambda *_: part)
     monkeypatch.setattr(attempt, "OutputKeeper", lambda *_: idle)
     monkeypatch.setattr(attempt, "GangFollower", FakeGang)
-    monkeypatch.setattr(world.runner, "_job", nothing)
+    monkeypatch.setattr(attempt, "job_of", nothing)
     monkeypatch.setattr(world.runner, "_after", after)
     rt.logs = SimpleNamespace(end=lambda view: None)  # type: ignore[assignment]
     return world

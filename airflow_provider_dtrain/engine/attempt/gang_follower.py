@@ -13,11 +13,12 @@ from airflow_provider_dtrain.core.lifecycle.timing import STOP_MARGIN_S
 from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
 from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
 from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
+from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower, with_rank
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog
 from airflow_provider_dtrain.engine.logs.task_log import printable
 from airflow_provider_dtrain.engine.session.lease_renewer import renewer
-from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, MaxRuntimeError
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -269,14 +270,3 @@ class GangFollower:
             self.deciding.asked()
         self.on_event(host, event)
         self.changed.set()
-
-
-def max_runtime_over(limit_s: float) -> MaxRuntimeError:
-    """Return the error of a run that used up its time.
-
-    :param limit_s: ``max_runtime``
-    """
-    return MaxRuntimeError(
-        f"The run was ended after max_runtime ({limit_s:g} s). Its checkpoints are kept. "
-        "Raise max_runtime, or train for less."
-    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.checkpoint_location import storage_root
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, rank_order
 from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime
 from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
 from airflow_provider_dtrain.engine.copies.checkpoints import is_in_run_folder, trusted
 from airflow_provider_dtrain.engine.submission.required_modules import needed_modules
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import SourceCheckpoint
     from airflow_provider_dtrain.engine.copies.outputs import Carried
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
@@ -204,6 +207,15 @@ def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:
 
     found = PROTOCOLS.get(str(config.checkpoint_storage.type))
     return (found[1],) if found and config.checkpoint_policy != "none" else ()
+
+
+async def job_of(rt: Runtime, view: AttemptView) -> Job:
+    """Return the job of an attempt, with the seconds that are left of its limits."""
+    left_s = rt.deadline - time.time() if rt.deadline is not None else None
+    job = await rt.db(load_job, rt.store, view, rt.settings, timeout_s=left_s)
+    if (limit := max_runtime(view, job.config)) is not None:
+        job = replace(job, timeout_s=max(1.0, min(limit[1] - time.monotonic(), left_s or limit[0])))
+    return job
 
 
 def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: float | None = None) -> Job:

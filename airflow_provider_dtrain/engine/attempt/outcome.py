@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -42,6 +43,11 @@ class Failure:
         rebuilt: DtrainError = found.__new__(found)
         Exception.__init__(rebuilt, self.message)
         return rebuilt
+
+
+def failure_dict(error: DtrainError) -> Mapping[str, Any]:
+    """Return a failure as the store keeps it."""
+    return asdict(Failure.of(error))
 
 
 @dataclass(frozen=True, kw_only=True)

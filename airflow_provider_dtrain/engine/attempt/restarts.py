@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ from airflow_provider_dtrain.core.lifecycle.timing import FENCE_AGAIN_S
 from airflow_provider_dtrain.core.untrusted_json import is_count
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
-from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, State
+from airflow_provider_dtrain.engine.attempt.job import job_of
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome, failure_dict
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
+from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
 from airflow_provider_dtrain.engine.copies.outputs import beginning
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
-    from airflow_provider_dtrain.engine.attempt.job import Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
@@ -77,16 +78,20 @@ class Failed:
         return {self.error.host: self.error, **self.also} if isinstance(self.error, HostError) else {}
 
 
-class Restarting:
-    """Part of the attempt runner that executes what the restart policy decides."""
+class Restarts:
+    """Executor of the restart policy for one trial.
 
-    rt: Runtime
-    #: The follower has died: the attempt is ended by the rules, and no new attempt starts.
-    salvaging = False
-    #: Seconds that the latest attempt that released its gang took to write its checkpoint and end; None = none did.
-    stop_took_s: float | None = None
+    :param rt: follower of the trial
+    """
 
-    async def _attempt_failed(
+    def __init__(self, rt: Runtime) -> None:
+        self.rt = rt
+        #: The follower has died: the attempt is ended by the rules, and no new attempt starts.
+        self.salvaging = False
+        #: Seconds that the latest attempt that released its gang took to write its checkpoint and end; None = none did.
+        self.stop_took_s: float | None = None
+
+    async def attempt_failed(
         self,
         view: AttemptView,
         error: DtrainError | None,
@@ -171,7 +176,7 @@ class Restarting:
             case MoveOn():
                 return await self._move_on(failed, action)
             case Stop():
-                return await self._stopped(failed.view)
+                return await stopped(self.rt, failed.view)
             case Finish():
                 return await self._end(failed, action)
             case Fence():
@@ -181,7 +186,7 @@ class Restarting:
     async def _end(self, failed: Failed, action: Finish) -> Outcome:
         if action.waits_until_gone:
             await self._until_gone(failed.view, gone=_silent(failed))
-        return await self._finish(await self.rt.view(), "errored", failed.error, is_final=not action.resumes)
+        return await finish(self.rt, await self.rt.view(), "errored", failed.error, is_final=not action.resumes)
 
     async def _restart(self, failed: Failed, action: Restart) -> None:
         view = failed.view
@@ -191,7 +196,7 @@ class Restarting:
             await self._back_off(action.pause_s)
         await self._next_attempt(failed.error, counted=action.counted)
         if action.counted:
-            source = (await self._job(await self.rt.view())).checkpoint_source
+            source = (await job_of(self.rt, await self.rt.view())).checkpoint_source
             where = f"step {source.step}" if source is not None else await beginning(self.rt, view)
             self.rt.log.warning(
                 "Restart %d of %d in %.0f s from %s", view.restarts + 1, view.max_restarts, action.pause_s, where
@@ -219,7 +224,7 @@ class Restarting:
             exclude_host=error.host if action.excludes else None, also=tuple(failed.also), away=action.is_away,
         )  # fmt: skip
         if ticket is None:
-            return await self._finish(await self.rt.view(), "errored", error)
+            return await finish(self.rt, await self.rt.view(), "errored", error)
         names = ", ".join(f"'{name}'" for name in failed.hosts)
         if not action.excludes:
             self.rt.log.warning(
@@ -318,16 +323,6 @@ class Restarting:
         )
         await self.rt.follow_attempt(ticket.attempt_id)
 
-    if TYPE_CHECKING:
-
-        async def _finish(
-            self, view: AttemptView, state: State, error: DtrainError | None, *, is_final: bool = True
-        ) -> Outcome: ...
-
-        async def _stopped(self, view: AttemptView) -> Outcome: ...
-
-        async def _job(self, view: AttemptView) -> Job: ...
-
 
 def _silent(failed: Failed) -> AbstractSet[str]:
     """Return hosts where nothing can run: a silent host has already been given its orphan timeout."""
@@ -341,8 +336,3 @@ def _refused_again(error: HostRefusedError, times: int) -> HostError:
         f"The latest answer: {error} Check the host with: airflow dtrain hosts probe {error.host}"
     )
     return HostRefusedError(error.host, words, code=error.code, details=error.details)
-
-
-def failure_dict(error: DtrainError) -> Mapping[str, Any]:
-    """Return a failure as the store keeps it."""
-    return asdict(Failure.of(error))

@@ -11,8 +11,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
@@ -20,19 +18,19 @@ from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_metric, failure_of
-from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower, max_runtime_over
-from airflow_provider_dtrain.engine.attempt.job import Job, load_job
+from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
+from airflow_provider_dtrain.engine.attempt.job import Job, job_of
 from airflow_provider_dtrain.engine.attempt.launch import launch
-from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, State
+from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime, timed_out
+from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
-from airflow_provider_dtrain.engine.attempt.restarts import Restarting, failure_dict
+from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.sampling import drawn
-from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
+from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stopped
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.last import SLOTS_WAIT_S, until_copied
-from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, copy_in_time
+from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
 from airflow_provider_dtrain.engine.session.runtime import HandedOver, Killed, Runtime, Stopped, TimedOut
-from airflow_provider_dtrain.engine.upkeep.checkpoint_cleanup import find_unkept, remove_in_time
 from airflow_provider_dtrain.engine.upkeep.recovery import RECOVERY, RECOVERY_DONE, Recovery
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
-#: Seconds by which a host may end a run earlier than its follower expects.
-CLOCK_SLACK_S = 5.0
 #: Metrics of a validation that its line in the task log shows.
 MOST_METRICS = 50
 
@@ -62,7 +58,7 @@ class Superseded(Exception):
     """Another process follows this attempt now."""
 
 
-class AttemptRunner(Restarting):
+class AttemptRunner:
     """Runner that takes one trial to its end.
 
     :param rt: store, hosts and log of this follower
@@ -71,8 +67,9 @@ class AttemptRunner(Restarting):
     """
 
     def __init__(self, rt: Runtime, *, deadline: float | None = None, patient: bool = True) -> None:
-        self.rt, self.deadline, self.patient = rt, deadline, patient
+        self.rt, self.patient = rt, patient
         rt.deadline = deadline
+        self.restarts = Restarts(rt)
         self._noting: asyncio.Future[None] | None = None
         #: The trial's attempt as first read, and an attempt whose run the store has lost.
         self._known: AttemptView | None = None
@@ -192,7 +189,7 @@ class AttemptRunner(Restarting):
             if (outcome := await self._ended_by_searcher(await self.rt.view())) is not None:
                 return outcome
             error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
-            return await self._finish(await self.rt.view(), "errored", error)
+            return await finish(self.rt, await self.rt.view(), "errored", error)
 
     async def _advance(self, view: AttemptView) -> Outcome | None:
         try:
@@ -208,19 +205,19 @@ class AttemptRunner(Restarting):
                     async with self.rt.renewing():
                         with _lease(self.rt, view):
                             view = await self._with_hparams(view)
-                            await launch(self.rt, view, await self._job(view))
+                            await launch(self.rt, view, await job_of(self.rt, view))
                 case "running" | "stopping":
                     return await self._follow(view)
                 case _:
-                    return _ended(view)
+                    return ended(view)
         except HostError as error:
             view = await self.rt.view()
-            return await self._ended_by_searcher(view) or await self._attempt_failed(view, error)
+            return await self._ended_by_searcher(view) or await self.restarts.attempt_failed(view, error)
         except DtrainError as error:
             if error.kind == "platform":
                 # The gang is healthy. It keeps running, and the next process takes over.
                 raise
-            return await self._finish(await self.rt.view(), "errored", error)
+            return await finish(self.rt, await self.rt.view(), "errored", error)
         return None
 
     async def kill(self, because: DtrainError | None = None) -> Outcome:
@@ -230,24 +227,16 @@ class AttemptRunner(Restarting):
         """
         view = await self.rt.view()
         if view.ended_at is not None:
-            return _ended(view)
+            return ended(view)
         by = (await self.rt.db(self.rt.store.trial, view.trial_id)).kill_requested_by
         if because is None and by is not None:
             because = TrialKilledError(f"The trial was killed by {by}.")
         by_airflow = "The trial was killed by Airflow: the task was marked, cleared or ended there."
-        return await self._finish(view, "killed", because or TaskEndedError(by_airflow))
+        return await finish(self.rt, view, "killed", because or TaskEndedError(by_airflow))
 
     async def stop(self) -> Outcome:
         """End a trial that a user stopped while its ranks do not run. It keeps its results."""
-        return await self._stopped(await self.rt.view())
-
-    async def _stopped(self, view: AttemptView) -> Outcome:
-        if view.ended_at is not None:
-            return _ended(view)
-        self.rt.log.warning(
-            "The trial was stopped by %s. Its checkpoints are kept.", self.rt.wishes.stop_by or "a user"
-        )
-        return await self._finish(view, "stopped", None)
+        return await stopped(self.rt, await self.rt.view())
 
     async def _ended_by_searcher(self, view: AttemptView, error: DtrainError | None = None) -> Outcome | None:
         """End a trial that the searcher has ended, or return None when the trial continues.
@@ -261,7 +250,7 @@ class AttemptRunner(Restarting):
             return None
         if error is not None:
             self.rt.log.warning("After the searcher had ended the trial: %s", error)
-        return await self._finish(view, "stopped" if decision == "stop" else "completed", None)
+        return await finish(self.rt, view, "stopped" if decision == "stop" else "completed", None)
 
     async def _with_hparams(self, view: AttemptView) -> AttemptView:
         """Return the attempt with its trial's hyperparameters, which may be sampled only now.
@@ -281,7 +270,7 @@ class AttemptRunner(Restarting):
 
         :param lost: hosts that no longer have anything of it
         """
-        self.salvaging = True
+        self.restarts.salvaging = True
         view = await self.rt.view()
         try:
             # This process does not write the trial's task log. The trial's next follower reads the rest of the log.
@@ -294,7 +283,7 @@ class AttemptRunner(Restarting):
         except DtrainError as error:
             if error.kind != "user":
                 raise
-            return await self._finish(await self.rt.view(), "errored", error)
+            return await finish(self.rt, await self.rt.view(), "errored", error)
 
     async def end_unread(self, error: Exception) -> Outcome:
         """Fence an attempt whose events cannot be read, and end it with the data in the store.
@@ -304,7 +293,7 @@ class AttemptRunner(Restarting):
         view = await self.rt.view()
         host = next(iter(view.placement), "")
         words = f"The hosts' data of this attempt cannot be read, so the attempt was fenced and ended: {error!r:.500}"
-        return await self._finish(view, "errored", HostProtocolError(host, words))
+        return await finish(self.rt, view, "errored", HostProtocolError(host, words))
 
     async def _follow(self, view: AttemptView, lost: Mapping[str, HostError] | None = None) -> Outcome | None:
         """Follow the run of an attempt, as long as the store knows it."""
@@ -318,7 +307,7 @@ class AttemptRunner(Restarting):
             self.rt.followed = None
 
     async def _follow_run(self, view: AttemptView, lost: Mapping[str, HostError] | None) -> Outcome | None:
-        job = await self._job(view)
+        job = await job_of(self.rt, view)
         copier = CheckpointCopier(self.rt, view, job.config)
         keeper = OutputKeeper(self.rt, view)
         copying = asyncio.gather(copier.run(), keeper.run())
@@ -328,7 +317,7 @@ class AttemptRunner(Restarting):
             gang = GangFollower(
                 self.rt, view, lambda host, event: self._on_event(copier, host, event),
                 preemption_timeout_s=job.config.preemption_timeout, hang_timeout_s=job.config.hang_timeout,
-                max_runtime=_max_runtime(view, job), lost=lost,
+                max_runtime=max_runtime(view, job.config), lost=lost,
             )  # fmt: skip
             await gang.run()
             self.rt.logs.end(view)
@@ -356,7 +345,7 @@ class AttemptRunner(Restarting):
             await self._noting
         view, end = await self.rt.view(), gang.end
         if "timeout" in end.ended.values() and end.over is None:
-            end.over = _timed_out(view, job)
+            end.over = timed_out(view, job.config)
         error = await failure_of(self.rt, view, job, end) if end.failed else None
         if (outcome := await self._ended_by_searcher(view, error)) is not None:
             return outcome
@@ -364,16 +353,17 @@ class AttemptRunner(Restarting):
         if error is not None or give_way is not None:
             first = error.host if isinstance(error, HostError) else None
             others = {host: lost for host, lost in end.lost.items() if host != first}
-            return await self._attempt_failed(view, error, also=others, give_way=give_way)
+            return await self.restarts.attempt_failed(view, error, also=others, give_way=give_way)
         error = await check_metric(self.rt, view, job)
-        return await self._finish(view, "errored" if error else "completed", error)
+        return await finish(self.rt, view, "errored" if error else "completed", error)
 
     def _first_step(self) -> None:
         """Store the total cost of the last stop and this start, once the ranks have finished a step."""
         since, self.rt.taken_up_at = self.rt.taken_up_at, None
-        if since is None or self.stop_took_s is None:
+        stop_took_s = self.restarts.stop_took_s
+        if since is None or stop_took_s is None:
             return
-        seconds = self.stop_took_s + time.monotonic() - since
+        seconds = stop_took_s + time.monotonic() - since
         noting = self.rt.db(self.rt.store.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
         self._noting = asyncio.ensure_future(noting)
 
@@ -390,44 +380,6 @@ class AttemptRunner(Restarting):
                 log.error("Rank %s on host '%s' ended with exit code %s", event["rank"], host, event.get("exit_code"))
                 if event["rank"] != 0 and event.get("log_tail") and not event.get("error"):
                     log.error("Last lines of rank %s:\n%s", event["rank"], event["log_tail"])
-
-    async def _job(self, view: AttemptView) -> Job:
-        left_s = self.deadline - time.time() if self.deadline is not None else None
-        job = await self.rt.db(load_job, self.rt.store, view, self.rt.settings, timeout_s=left_s)
-        if (limit := _max_runtime(view, job)) is not None:
-            job = replace(job, timeout_s=max(1.0, min(limit[1] - time.monotonic(), left_s or limit[0])))
-        return job
-
-    async def _finish(
-        self, view: AttemptView, state: State, error: DtrainError | None, *, is_final: bool = True
-    ) -> Outcome:
-        """Release the slots where every process is confirmed gone, and end the trial.
-
-        :param is_final: False: the trial resumes from its latest checkpoint when Airflow retries its task
-        """
-        await teardown.release(self.rt, view)
-        if state != "killed":
-            # The trial ends in the same state when it is killed now, only without waiting.
-            with contextlib.suppress(Killed):
-                await until_copied(self.rt, OutputKeeper(self.rt, view).copy_last(), requests=(Killed,))
-        unkept = await find_unkept(self.rt, view, state, error) if is_final else None
-        gone = unkept.ids if unkept is not None else frozenset()
-        result = await self.rt.db(trial_result, self.rt.store, view, state, without=gone)
-        failure = Failure.of(error) if error is not None else None
-        await self.rt.db(
-            self.rt.store.end_attempt,
-            self.rt.attempt_id,
-            self.rt.watch,
-            state=state,
-            failure=failure_dict(error) if error is not None else None,
-            result=result,
-        )
-        if unkept is not None:
-            await remove_in_time(self.rt, unkept)
-        if state == "killed":
-            # Airflow may end this process within seconds, so the end was written to the store first.
-            await copy_in_time(self.rt, view)
-        return Outcome(state=state, result=result, failure=failure)
 
 
 async def end_older(rt: Runtime) -> None:
@@ -449,31 +401,6 @@ async def _last_copies(copying: asyncio.Future[Any], keeper: OutputKeeper, end: 
 
 def _lease(rt: Runtime, view: AttemptView) -> contextlib.AbstractContextManager[Any]:
     return rt.lease(view.run) if view.run else contextlib.nullcontext()
-
-
-def _max_runtime(view: AttemptView, job: Job) -> tuple[float, float] | None:
-    """Return ``max_runtime`` and time.monotonic() when it is over, or None without a limit.
-
-    It counts from the grant, so restarts on the same gang do not extend it.
-    """
-    limit_s, since = job.config.max_runtime, view.created_at if view.is_held_gang else view.granted_at
-    if limit_s is None or since is None:
-        return None
-    return limit_s, time.monotonic() + limit_s - (datetime.now(UTC) - since).total_seconds()
-
-
-def _timed_out(view: AttemptView, job: Job) -> DtrainError | None:
-    """Return the error of a run that its host ended because of ``max_runtime``, or None."""
-    limit = _max_runtime(view, job)
-    return max_runtime_over(limit[0]) if limit is not None and limit[1] < time.monotonic() + CLOCK_SLACK_S else None
-
-
-def _ended(view: AttemptView) -> Outcome:
-    """Return the outcome of a trial that has already ended."""
-    failure = Failure(**view.failure) if view.failure else None
-    states: dict[str, State] = {"completed": "completed", "stopped": "stopped", "killed": "killed"}
-    state = states.get(view.trial_state, "errored")
-    return Outcome(state=state, result=dict(view.result) if view.result else None, failure=failure)
 
 
 def _words(metrics: Any) -> str:
