@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
@@ -76,12 +77,12 @@ def measure(hosts: int, requests: int) -> Row:
     state = Scheduler(machines, OPTIONS, running)
     for request in queue:
         state.submit(request)
-    state.step(0.0)
-    nothing = median_ms(lambda n: state.step(0.001 * n), 31)
+    step(state, 0.0)
+    nothing = median_ms(lambda n: step(state, 0.001 * n), 31)
 
     def release(number: int) -> None:
         state.end(running[number].request_id)
-        state.step(0.1 + 0.001 * number)
+        step(state, 0.1 + 0.001 * number)
 
     return Row(hosts, requests, nothing, median_ms(release, min(31, hosts)), facade_ms)
 
@@ -95,7 +96,7 @@ def drain(hosts: int, requests: int) -> float:
         state.submit(request)
     while state.waiting:
         now += 1.0
-        grants = state.step(now).grants
+        grants = step(state, now).grants
         granted += len(grants)
         for request_id, _ in grants:
             state.end(request_id)

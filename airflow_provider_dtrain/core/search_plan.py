@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow_provider_dtrain.core.config.search_rules import length_of, search_problems
+from airflow_provider_dtrain.core.config.search_length import length_of
+from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher, AsyncHalvingSearcher
 from airflow_provider_dtrain.core.search.asha import brackets, rung_lengths
 from airflow_provider_dtrain.core.search.grid import points

@@ -180,6 +180,7 @@ class TrialOperator(BaseOperator):
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.session.runtime import take_over
+        from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 
         loop = asyncio.get_running_loop()
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
@@ -188,7 +189,8 @@ class TrialOperator(BaseOperator):
         try:
             if self.deferrable:
                 loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
-            outcome = await AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable).run()
+            runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable)
+            outcome = await runner.run(Recovery(hook))
         finally:
             self._running = None
         for mark in runtime.logs.unconfirmed:

@@ -57,6 +57,7 @@ class TrialTrigger(BaseTrigger):
         started_at = time.monotonic()
         await load_engine()
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
+        from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 
         warm_up(self)
         outcome = None
@@ -66,7 +67,7 @@ class TrialTrigger(BaseTrigger):
             runtime.logs.emptied(emptied)
             emptied = []
             try:
-                outcome = await AttemptRunner(runtime, deadline=self.deadline).run()
+                outcome = await AttemptRunner(runtime, deadline=self.deadline).run(Recovery(runtime.hook))
             except Superseded as error:
                 self.log.info("Another process follows this trial now (%s)", error)
                 await self._until_alone()

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.attempt import runner
+from airflow_provider_dtrain.engine.copies import checkpoint_cleanup
 from airflow_provider_dtrain.engine.session.lease_renewer import Renewer
-from airflow_provider_dtrain.engine.upkeep import checkpoint_cleanup, recovery
+from airflow_provider_dtrain.engine.upkeep import recovery
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import kill_unfollowed, pause_unfollowed
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook

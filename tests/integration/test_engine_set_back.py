@@ -13,6 +13,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter, ask_for_gang
+from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
@@ -47,7 +48,7 @@ async def test_a_run_that_the_store_has_lost_is_ended_and_its_trial_starts_again
     runtime = await take_over(engine.hook, ticket.trial_id, log, watcher="test")
     if kept == "watch":
         before = copy_of(engine.hook.store)
-    carrying = asyncio.ensure_future(AttemptRunner(runtime).run())
+    carrying = asyncio.ensure_future(AttemptRunner(runtime).run(Recovery(runtime.hook)))
     await running(engine, ticket, carrying)
     lost, pids = run_of(engine, ticket), {rank.pid for rank in ranks_of(engine)}
     set_back(engine.hook.store, before)

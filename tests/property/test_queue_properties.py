@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
@@ -199,7 +200,7 @@ def test_a_state_that_lives_on_decides_as_one_that_is_built_anew(script, found):
             state.submit(requests[new.request_id])
         state.advance(float(now))
         fresh = decide(snapshot(state, requests))
-        live = state.step(float(now))
+        live = step(state, float(now))
         assert live.grants == fresh.grants
         assert sorted(live.preemptions) == sorted(fresh.preemptions)
         assert {w.request.request_id: w.claim for w in state.waiting.values() if w.claim} == dict(fresh.claims)

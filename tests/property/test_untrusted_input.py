@@ -20,7 +20,7 @@ from airflow_provider_dtrain.core.event_log import _FIELDS, Source, read_lines, 
 from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
 from airflow_provider_dtrain.core.telemetry import system_ranges, total_timings
 from airflow_provider_dtrain.engine.attempt.event_intake import read
-from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.errors import HostError
 from airflow_provider_dtrain.hosts.channel.answers import _ANSWERS, check_answer
 from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain

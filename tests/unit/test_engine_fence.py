@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider_dtrain.cli._probe_report import lock_problem, warnings
 from airflow_provider_dtrain.cli.slots import _row
+from airflow_provider_dtrain.engine.attempt.reconciliation import free_slots
 from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, survivors_words
-from airflow_provider_dtrain.engine.upkeep.recovery import free_slots
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import new_sqlite

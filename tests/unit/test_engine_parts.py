@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.lifecycle.states import RankExit
-from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, plain
 from airflow_provider_dtrain.engine.attempt.teardown import cause

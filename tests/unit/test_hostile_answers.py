@@ -14,11 +14,12 @@ import pytest
 from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.cli.trials_logs import _Tail
 from airflow_provider_dtrain.engine.attempt import launch, teardown
+from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
 from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
-from airflow_provider_dtrain.engine.upkeep.recovery import Look, look_at_host
+from airflow_provider_dtrain.engine.upkeep.recovery import Look
 from airflow_provider_dtrain.errors import (
     DtrainError,
     EnvironmentMissingError,

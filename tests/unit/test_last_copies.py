@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.attempt import runner as attempt
-from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.copies import last
 from airflow_provider_dtrain.engine.copies.last import until_copied

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.engine.submission.required_modules import needed_modules
+from airflow_provider_dtrain.engine.attempt.required_modules import needed_modules
 from airflow_provider_dtrain.hosts.payload import pack
 
 

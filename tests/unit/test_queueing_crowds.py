@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
@@ -71,7 +72,7 @@ def test_a_trial_starts_when_another_one_of_its_search_has_ended():
         state.submit(trial(number, 1, 1))
     started = []
     for moment in range(3):
-        started += [request_id for request_id, _ in state.step(float(moment)).grants]
-        assert state.step(moment + 0.5).grants == ()
+        started += [request_id for request_id, _ in step(state, float(moment)).grants]
+        assert step(state, moment + 0.5).grants == ()
         state.end(started[-1])
     assert started == ["0", "1", "2"]

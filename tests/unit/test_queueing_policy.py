@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
@@ -318,11 +319,11 @@ def test_protection_comes_back_with_the_slots_of_the_cap():
     options = replace(SLICES, preemption="off")
     scheduler = Scheduler(hosts_for(running, "a", "b"), options, running)
     scheduler.submit(waiting)
-    scheduler.step(0.0)
+    step(scheduler, 0.0)
     assert not scheduler.protection.covers(waiting.priority, "1")
     scheduler.end("g")
     scheduler.board.take(Placement({"a": tuple(range(8))}))
-    scheduler.step(60.0)
+    step(scheduler, 60.0)
     assert scheduler.protection.covers(waiting.priority, "1")
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace, CheckpointPlaces
-from airflow_provider_dtrain.engine.upkeep.checkpoint_cleanup import removable
+from airflow_provider_dtrain.engine.copies.checkpoint_cleanup import removable
 from airflow_provider_dtrain.store.records.trials import CheckpointView
 
 ROOT = "s3://b/p"

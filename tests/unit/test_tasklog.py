@@ -10,9 +10,9 @@ import pytest
 
 from airflow_provider_dtrain.engine.attempt import runner as attempt
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.copies import checkpoint_cleanup
 from airflow_provider_dtrain.engine.logs import task_log
 from airflow_provider_dtrain.engine.logs.task_log import MOST_EVENT_LINES, TaskLog
-from airflow_provider_dtrain.engine.upkeep import checkpoint_cleanup
 from tests.support.log_world import until
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.logs import trial_logs
-from airflow_provider_dtrain.engine.logs.buffer import LogPlace
-from airflow_provider_dtrain.engine.logs.rank_log import Shown
+from airflow_provider_dtrain.engine.logs.buffer import LogPlace, Shown
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.logs.trial_logs import REPLAY_BYTES, REST_BYTES, TrialLogs
 from airflow_provider_dtrain.errors import HostUnreachableError

@@ -50,7 +50,7 @@ class Runner:
     def __init__(self, rt: Any, **options: Any) -> None:
         self.rt = rt
 
-    async def run(self) -> Outcome:
+    async def run(self, recovery: Any) -> Outcome:
         self.rt.logs.unconfirmed = [MARK]
         return Outcome(state="completed", result={"steps": 3})
 
@@ -59,9 +59,10 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logs = SimpleNamespace(emptied=lambda parts: None, unconfirmed=[])
-    runtime = SimpleNamespace(logs=logs, store=None)
+    runtime = SimpleNamespace(logs=logs, store=None, hook=None)
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
     monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.submission.search.drawn_name", lambda store, trial_id: None)
     monkeypatch.setattr(TrialTrigger, "_take_over", lambda self: asyncio.sleep(0, runtime))

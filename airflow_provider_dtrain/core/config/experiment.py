@@ -16,7 +16,7 @@ from airflow_provider_dtrain.core.config.determined_compat import Normalized, no
 from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
 from airflow_provider_dtrain.core.config.scope import Repair, Scope
-from airflow_provider_dtrain.core.config.search_rules import missing_length
+from airflow_provider_dtrain.core.config.search_length import missing_length
 from airflow_provider_dtrain.core.config.sections import (
     DEFAULT_LOG_POLICIES,
     AnyPeriod,

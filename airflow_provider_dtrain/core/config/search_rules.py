@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
+from airflow_provider_dtrain.core.config.search_length import HALVING, length_of, needs_length
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.core.search.asha import brackets, floor_log
@@ -15,40 +16,6 @@ from airflow_provider_dtrain.errors import Problem
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
-    from airflow_provider_dtrain.core.config.unions import Searcher
-
-#: Searchers that compare trials at intermediate training lengths.
-HALVING = ("async_halving", "adaptive_asha")
-
-
-def length_of(searcher: Searcher) -> tuple[str, int] | None:
-    """Return the unit and the maximum training length of a trial, or None without a limit.
-
-    :param searcher: of a valid configuration; with ``max_time``, ``time_metric`` is the unit
-    """
-    if searcher.max_length is not None:
-        ((unit, count),) = searcher.max_length.model_dump(exclude_none=True).items()
-        return str(unit), int(count)
-    if searcher.max_time is not None and searcher.time_metric is not None:
-        return searcher.time_metric, searcher.max_time
-    return None
-
-
-def missing_length(document: Mapping[str, Any]) -> list[Problem]:
-    """Return the problem of a halving searcher without a length, for a document with other errors.
-
-    :param document: plain, without tags
-    """
-    searcher = document.get("searcher")
-    if not isinstance(searcher, Mapping) or searcher.get("name") not in HALVING:
-        return []
-    if searcher.get("max_length") is not None or searcher.get("max_time") is not None:
-        return []
-    return [Problem(path="searcher.max_length", message=_needs_length(str(searcher["name"])))]
-
-
-def _needs_length(who: str) -> str:
-    return f"missing; {who} requires it, or max_time and time_metric"
 
 
 def search_problems(config: ExperimentConfig, scope: Scope = WHOLE) -> list[Problem]:
@@ -73,9 +40,9 @@ def _lacks(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
     has_limit = searcher.max_length is not None or searcher.max_time is not None
     if not has_limit and is_named and scope.knows("searcher.max_length", "searcher.max_time"):
         if searcher.name in HALVING:
-            yield "searcher.max_length", _needs_length(searcher.name)
+            yield "searcher.max_length", needs_length(searcher.name)
         elif config.trial_class is not None:
-            yield "searcher.max_length", _needs_length("a trial class")
+            yield "searcher.max_length", needs_length("a trial class")
     if searcher.max_time is not None and searcher.time_metric is None and scope.knows("searcher.time_metric"):
         yield "searcher.time_metric", "missing; max_time requires it"
 

@@ -32,6 +32,27 @@ class Reservation:
     due_s: float | None
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one pass."""
+
+    #: (request id, its slots) in the order in which they were granted.
+    grants: tuple[tuple[str, Placement], ...]
+    #: (request id of the gang to stop now, request id of the claimant).
+    preemptions: tuple[tuple[str, str], ...]
+
+
+def step(state: Scheduler, now: float) -> Outcome:
+    """Run one pass: grant, claim and reserve everything that is possible at this time.
+
+    Granted requests run from then on.
+    """
+    state.begin_pass(now)
+    grants, preemptions = Pass(state).run()
+    state.end_pass()
+    return Outcome(tuple(grants), tuple(preemptions))
+
+
 class Pass:
     """State of one pass: the requests that it has yet to consider.
 

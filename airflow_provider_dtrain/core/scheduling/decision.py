@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from airflow_provider_dtrain.core.scheduling.cycle import Outcome, step
 from airflow_provider_dtrain.core.scheduling.estimated_start import Expected, Words
 from airflow_provider_dtrain.core.scheduling.model import (
     GangRequest,
@@ -20,7 +21,7 @@ from airflow_provider_dtrain.core.scheduling.model import (
     RunningGang,
     Unplaceable,
 )
-from airflow_provider_dtrain.core.scheduling.pool_state import Outcome, Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
 
 __all__ = ["Expected", "PassDecision", "run_pass"]
 
@@ -71,7 +72,7 @@ def run_pass(
     state = Scheduler(hosts, options, running)
     for request in sorted(requests, key=lambda request: (request.sequence, request.request_id)):
         state.submit(request)
-    outcome = state.step(0.0)
+    outcome = step(state, 0.0)
     return _decision(state, outcome)
 
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.aging import Overdue, Protection
-from airflow_provider_dtrain.core.scheduling.cycle import Pass
 from airflow_provider_dtrain.core.scheduling.free_slots import Board, joined
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
@@ -29,16 +27,6 @@ from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever
 #: Maximum number of cached indexes by rank, and of host changes that are logged for them.
 MOST_REACHES = 200
 MOST_CHANGES = 100_000
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of one pass."""
-
-    #: (request id, its slots) in the order in which they were granted.
-    grants: tuple[tuple[str, Placement], ...]
-    #: (request id of the gang to stop now, request id of the claimant).
-    preemptions: tuple[tuple[str, str], ...]
 
 
 class Scheduler:
@@ -154,18 +142,16 @@ class Scheduler:
                 self._set_timer(entry.since + self.options.max_wait_s - entry.waited_s, entry)
         self._settle()
 
-    def step(self, now: float) -> Outcome:
-        """Run one pass: grant, claim and reserve everything that is possible at this time.
-
-        Granted requests run from then on.
-        """
+    def begin_pass(self, now: float) -> None:
+        """Prepare the state for a pass at this time."""
         self.advance(now)
         self._count_eligible()
         self.drop_senseless()
         self._forget_changes()
-        grants, preemptions = Pass(self).run()
+
+    def end_pass(self) -> None:
+        """Count the requests that the pass has left eligible."""
         self._count_eligible()
-        return Outcome(tuple(grants), tuple(preemptions))
 
     # Changes of the state by a pass
 

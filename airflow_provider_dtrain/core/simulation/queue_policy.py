@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, PoolOptions
 from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
 from airflow_provider_dtrain.core.simulation.simulator import Job, Orders
@@ -53,7 +54,7 @@ class Queue:
 
     def decide(self, now: float) -> Orders:
         """Return the orders of one pass."""
-        outcome = self.scheduler.step(now)
+        outcome = step(self.scheduler, now)
         for job_id, _ in outcome.grants:
             self.scheduler.set_gang(job_id, is_preemptible=self.requests[job_id].is_preemptible, cost_s=self.cost_s)
         due = self.scheduler.next_due()

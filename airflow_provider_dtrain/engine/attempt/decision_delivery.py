@@ -16,7 +16,6 @@ from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.search.asha import Decision
-    from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.searches import RungEntry
     from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -42,16 +41,16 @@ async def decided(rt: Runtime, view: AttemptView) -> Decision | None:
 
 
 class Deciding:
-    """Sender of the searcher's decisions to the ranks of a gang.
+    """Sender of the searcher's decisions to the ranks of an attempt.
 
     :param timeout_s: seconds that the ranks may take to end once they are notified
     """
 
-    def __init__(self, gang: GangFollower, timeout_s: float) -> None:
-        self.gang, self.rt, self.timeout_s = gang, gang.rt, timeout_s
-        master = (gang.view.plan or {}).get("master") or {}
+    def __init__(self, rt: Runtime, view: AttemptView, timeout_s: float) -> None:
+        self.rt, self.view, self.timeout_s = rt, view, timeout_s
+        master = (view.plan or {}).get("master") or {}
         #: Host of rank 0; None without a search.
-        self.host: str | None = master.get("host") if gang.view.search_id is not None else None
+        self.host: str | None = master.get("host") if view.search_id is not None else None
         #: time.monotonic() when rank 0's host had been notified that the trial ends.
         self.ended_at: float | None = None
         self._acked: set[int] = set()
@@ -106,7 +105,7 @@ class Deciding:
     async def _tell(self) -> bool:
         """Send the decisions that the host has not confirmed, and return whether it has confirmed all."""
         assert self.host is not None
-        view = self.gang.view
+        view = self.view
         entries = await self.rt.db(self.rt.store.decisions, view.trial_id)
         self._say(entries)
         told = {entry.rung: entry.decision for entry in entries}

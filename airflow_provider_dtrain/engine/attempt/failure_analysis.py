@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle.states import first_failure
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.log_policies import apply_policies
-from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
+from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostError,
@@ -20,7 +20,7 @@ from airflow_provider_dtrain.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+    from airflow_provider_dtrain.engine.attempt.gang import GangEnd
     from airflow_provider_dtrain.engine.attempt.job import Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView, MetricRow

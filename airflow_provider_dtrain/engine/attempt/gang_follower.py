@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.states import RankExit
 from airflow_provider_dtrain.core.lifecycle.timing import STOP_MARGIN_S
 from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
 from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
+from airflow_provider_dtrain.engine.attempt.gang import Gang, GangEnd
 from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower, with_rank
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog
-from airflow_provider_dtrain.engine.logs.task_log import printable
 from airflow_provider_dtrain.engine.session.lease_renewer import renewer
-from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
+from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-    from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 #: Seconds between two ticks, in which a follower checks for control requests and shows that it is alive.
@@ -31,84 +28,6 @@ TICK_S = 1.0
 CHECK_WATCH_S = 10.0
 #: Kinds of events that tell the state of a gang: those of its ranks, and those of its supervisors.
 RANK_KINDS, END_KINDS = ("init", "first_step", "stopped"), ("exit", "ended")
-
-
-@dataclass
-class GangEnd:
-    """State of a gang's processes, as far as it is known."""
-
-    exits: list[RankExit] = field(default_factory=list)
-    #: ranks that use the training library
-    joined: set[int] = field(default_factory=set)
-    #: ranks that finished a step
-    stepping: set[int] = field(default_factory=set)
-    #: The ranks were asked to stop: a rank that then ends by the follower's signal has not failed.
-    asked: bool = False
-    #: Rank 0 left its loop because it was asked to: training is not complete.
-    left_early: bool = False
-    #: host -> reason of its ``ended`` event
-    ended: dict[str, str] = field(default_factory=dict)
-    #: host -> why it was given up
-    lost: dict[str, HostError] = field(default_factory=dict)
-    #: Error for which the control side ended the gang, whatever its ranks report.
-    over: DtrainError | None = None
-
-    @property
-    def failed(self) -> bool:
-        """True once the gang can no longer complete."""
-        return (
-            self.over is not None
-            or bool(self.lost)
-            or any(leaving.exit_code != 0 and not (self.asked and leaving.sent_signal) for leaving in self.exits)
-            or any(reason != "completed" and not (self.asked and reason == "stopped") for reason in self.ended.values())
-        )
-
-    @property
-    def is_unfinished(self) -> bool:
-        """True when a rank did not reach the end of its program, for any reason."""
-        ways = self.ended.values()
-        return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
-
-    def note(self, host: str, event: Mapping[str, Any], offset_s: float) -> None:
-        """Record an event of a host.
-
-        :param offset_s: seconds by which the host's clock is ahead of this process's clock
-        """
-        match event["kind"]:
-            case "init":
-                self.joined.add(int(event.get("rank", -1)))
-            case "first_step":
-                self.joined.add(int(event.get("rank", -1)))
-                self.stepping.add(int(event.get("rank", -1)))
-            case "stopped":
-                self.left_early = True
-            case "exit":
-                # A rank ends once. Stores of earlier versions may hold any number of its exits.
-                if all(known.rank != event["rank"] for known in self.exits):
-                    self.exits.append(self._exit(host, event, offset_s))
-            case "ended":
-                self.ended[host] = str(event.get("reason"))
-                if event.get("reason") == "lost":
-                    self.lost[host] = _lost(host, event.get("cause"))
-
-    def _exit(self, host: str, event: Mapping[str, Any], offset_s: float) -> RankExit:
-        return RankExit(
-            rank=int(event["rank"]),
-            host=host,
-            exit_code=event.get("exit_code"),
-            at=float(event["at"]),
-            offset_s=offset_s,
-            error={name: text and printable(text) for name, text in (event.get("error") or {}).items()} or None,
-            sent_signal=bool(event.get("sent_signal")),
-            log_tail=printable(str(event.get("log_tail") or "")),
-            has_stepped=int(event["rank"]) in self.stepping,
-        )
-
-
-def _lost(host: str, cause: Any) -> HostLostError:
-    if cause == "reboot":
-        return HostLostError(host, f"Host '{host}' was restarted while the run was on it.")
-    return HostLostError(host, f"The supervisor of the run on host '{host}' was killed, and the ranks with it.")
 
 
 class GangFollower:
@@ -135,15 +54,13 @@ class GangFollower:
         assert view.run is not None
         self.rt, self.view, self.run_name, self.on_event = rt, view, view.run, on_event
         self.end = GangEnd(lost=dict(lost or {}), ended=dict.fromkeys(lost or {}, "lost"))
-        self.give_way = GiveWay(self, preemption_timeout_s)
-        self.deciding = Deciding(self, preemption_timeout_s)
+        self.gang = Gang(view=view, run_name=view.run, end=self.end)
+        self.give_way = GiveWay(rt, self.gang, preemption_timeout_s)
+        self.deciding = Deciding(rt, view, preemption_timeout_s)
         self.watchdog = GangWatchdog(view.placement, hang_timeout_s, rt.log)
         self.max_runtime = max_runtime
         self.quota = AttemptQuota(rt)
-        self.changed = asyncio.Event()
         self.checked_at = time.monotonic()
-        #: Channels that are open or were, by host.
-        self.links: dict[str, HostLink] = {}
 
     async def run(self) -> GangEnd:
         """Return when every host has ended or is lost.
@@ -161,7 +78,7 @@ class GangFollower:
         if self.view.state == "stopping":
             await self.give_way.look([])
         tasks = {
-            host: asyncio.ensure_future(HostFollower(self, host).run())
+            host: asyncio.ensure_future(self._follower(host).run())
             for host in self.view.placement
             if host not in self.end.ended
         }
@@ -178,6 +95,17 @@ class GangFollower:
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         return self.end
+
+    def _follower(self, host: str) -> HostFollower:
+        return HostFollower(
+            self.rt,
+            self.gang,
+            host,
+            quota=self.quota,
+            on_link=self.deciding.linked,
+            on_progress=self.watchdog.take,
+            on_event=self._take,
+        )
 
     async def _until_ended(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
         stop_by: float | None = None
@@ -230,9 +158,9 @@ class GangFollower:
 
     async def _tick(self, tasks: Mapping[str, asyncio.Future[None]]) -> None:
         """Wait for an event, a kill or a handover, but for a second at most."""
-        self.changed.clear()
+        self.gang.changed.clear()
         waits: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self.changed.wait()),
+            asyncio.ensure_future(self.gang.changed.wait()),
             asyncio.ensure_future(self.rt.wished(TICK_S)),
         ]
         running = [task for task in tasks.values() if not task.done()]
@@ -259,14 +187,14 @@ class GangFollower:
 
     def _stop_at_once(self) -> None:
         """Send the stop command on open channels, without waiting for answers: the fence follows."""
-        for host, link in self.links.items():
+        for host, link in self.gang.links.items():
             if host not in self.end.ended and link.alive:
                 link.call("stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s)
 
-    async def take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
+    def _take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
         """Handle an event that is in the store."""
         self.end.note(host, event, offset_s)
         if event["kind"] == "rung":
             self.deciding.asked()
         self.on_event(host, event)
-        self.changed.set()
+        self.gang.changed.set()

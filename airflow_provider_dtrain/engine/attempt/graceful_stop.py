@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
+    from airflow_provider_dtrain.engine.attempt.gang import Gang
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
 
 #: Seconds between two attempts to notify a host that did not answer.
 TELL_AGAIN_S = 5.0
@@ -22,8 +23,8 @@ class GiveWay:
     :param timeout_s: ``preemption_timeout``: seconds that the ranks may take before they are stopped by force
     """
 
-    def __init__(self, gang: GangFollower, timeout_s: float) -> None:
-        self.gang, self.rt, self.timeout_s = gang, gang.rt, timeout_s
+    def __init__(self, rt: Runtime, gang: Gang, timeout_s: float) -> None:
+        self.rt, self.gang, self.timeout_s = rt, gang, timeout_s
         #: Reason as text; None = no stop was requested.
         self.words: str | None = None
         #: True: a user requested a pause.

@@ -14,9 +14,9 @@ from airflow_provider_dtrain.core.checkpoint_location import storage_root
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, rank_order
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime
-from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
+from airflow_provider_dtrain.engine.attempt.required_modules import needed_modules
 from airflow_provider_dtrain.engine.copies.checkpoints import is_in_run_folder, trusted
-from airflow_provider_dtrain.engine.submission.required_modules import needed_modules
+from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:

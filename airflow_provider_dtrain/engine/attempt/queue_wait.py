@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_RENEW_S
 from airflow_provider_dtrain.engine.session.wakeup import changed
-from airflow_provider_dtrain.engine.upkeep.held_gangs import wait_to_use
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
@@ -18,7 +16,20 @@ if TYPE_CHECKING:
 PAUSED_LOOK_S = 3.0
 
 
-async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
+class RecoveryRounds(Protocol):
+    """Background recovery, which runs in every process that waits for slots. See upkeep/recovery.py."""
+
+    def once(self) -> None:
+        """Run one round in the background."""
+
+    def tick(self) -> None:
+        """Run rounds in the background from now on."""
+
+    async def close(self) -> None:
+        """Stop the rounds, unless other coroutines still wait."""
+
+
+async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool = True) -> None:
     """Wait until this attempt holds its slots and may be launched.
 
     Any waiter runs the scheduling pass, so no daemon is needed.
@@ -27,16 +38,14 @@ async def wait_for_gang(rt: Runtime, *, patient: bool = True) -> None:
     :raises UnplaceableError: no set of the pool's hosts can serve the request now or later
     :raises GangEndedError: the held gang that it should use has ended
     """
-    if (await rt.view()).is_held_gang:
-        return await wait_to_use(rt, patient=patient)
-    recovery = Recovery(rt.hook)
+    wait = _wait_to_use if (await rt.view()).is_held_gang else _wait
     try:
-        await _wait(rt, recovery, patient=patient)
+        await wait(rt, recovery, patient=patient)
     finally:
         await recovery.close()
 
 
-async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
+async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
     said = ""
     while True:
         await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
@@ -63,6 +72,24 @@ async def _wait(rt: Runtime, recovery: Recovery, *, patient: bool) -> None:
             rt.hand_over()
         recovery.tick()
         await changed(rt, view)
+
+
+async def _wait_to_use(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
+    """Wait until this attempt may use its held gang."""
+    said = ""
+    while await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch) is None:
+        view = await rt.view()
+        if view.reason != said:
+            rt.log.info("Waiting: %s", view.reason)
+            said = view.reason
+        if not patient:
+            rt.hand_over()
+        # The follower of the trial that uses it may have died.
+        recovery.tick()
+        await rt.pause(rt.settings.pass_interval_s)
+    rt.taken_up_at = time.monotonic()
+    view = await rt.view()
+    rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
 
 
 async def _until_active(rt: Runtime, *, patient: bool) -> None:

@@ -29,6 +29,7 @@ from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
 from airflow_provider_dtrain.engine.attempt.job import job_of
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome, failure_dict
+from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, look_at_host
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
 from airflow_provider_dtrain.engine.copies.outputs import beginning
@@ -264,8 +265,6 @@ class Restarts:
 
     async def _look_at(self, error: HostError) -> list[str]:
         """Reconcile tokens and slots with a host, and return its runs that the store has forgotten."""
-        from airflow_provider_dtrain.engine.upkeep.recovery import look_at_host
-
         try:
             if isinstance(error, SlotBusyError) and isinstance(slot := error.details.get("slot"), int):
                 await self.rt.db(self.rt.store.mark_slot, error.host, slot, "busy_elsewhere", str(error))
@@ -285,8 +284,6 @@ class Restarts:
 
     async def _can_pass(self, error: HostError) -> bool:
         """Return False when a host has recorded a token for a slot that no later grant will have."""
-        from airflow_provider_dtrain.engine.upkeep.recovery import accept_token
-
         details = error.details if isinstance(error, HostRefusedError) else {}
         if "recorded" not in details:
             return True

@@ -30,8 +30,15 @@ from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stop
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.last import SLOTS_WAIT_S, until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
-from airflow_provider_dtrain.engine.session.runtime import HandedOver, Killed, Runtime, Stopped, TimedOut
-from airflow_provider_dtrain.engine.upkeep.recovery import RECOVERY, RECOVERY_DONE, Recovery
+from airflow_provider_dtrain.engine.session.runtime import (
+    RECOVERY,
+    RECOVERY_DONE,
+    HandedOver,
+    Killed,
+    Runtime,
+    Stopped,
+    TimedOut,
+)
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
@@ -46,7 +53,8 @@ from airflow_provider_dtrain.errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+    from airflow_provider_dtrain.engine.attempt.gang import GangEnd
+    from airflow_provider_dtrain.engine.attempt.queue_wait import RecoveryRounds
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
@@ -70,17 +78,21 @@ class AttemptRunner:
         self.rt, self.patient = rt, patient
         rt.deadline = deadline
         self.restarts = Restarts(rt)
+        #: Background recovery while the trial waits; None for a follower that only ends an attempt.
+        self._recovery: RecoveryRounds | None = None
         self._noting: asyncio.Future[None] | None = None
         #: The trial's attempt as first read, and an attempt whose run the store has lost.
         self._known: AttemptView | None = None
         self._lost: AttemptView | None = None
 
-    async def run(self) -> Outcome | None:
+    async def run(self, recovery: RecoveryRounds) -> Outcome | None:
         """Return the outcome of the trial, or None when it was handed over and continues.
 
+        :param recovery: runs one round now, and further rounds while the trial waits for slots
         :raises Superseded: another process follows the trial, and this one must not act on it
         """
-        Recovery(self.rt.hook).once()
+        recovery.once()
+        self._recovery = recovery
         try:
             while True:
                 try:
@@ -200,7 +212,8 @@ class AttemptRunner:
                     return outcome
             match view.state:
                 case "waiting":
-                    await wait_for_gang(self.rt, patient=self.patient)
+                    assert self._recovery is not None
+                    await wait_for_gang(self.rt, self._recovery, patient=self.patient)
                 case "starting":
                     async with self.rt.renewing():
                         with _lease(self.rt, view):

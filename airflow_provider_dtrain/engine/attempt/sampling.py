@@ -73,17 +73,6 @@ def _text(hparams: Mapping[str, Any]) -> str:
     return json.dumps(hparams, sort_keys=True)
 
 
-def first_attempt(store: Store, view: AttemptView) -> int:
-    """Return the number of a trial's first attempt with its present hyperparameters. Blocks."""
-    if not view.draw:
-        return 1
-    refused = [
-        one.number for one in store.trial_attempts(view.trial_id)
-        if one.failure is not None and one.failure.get("error") == "InvalidHPError"
-    ]  # fmt: skip
-    return max(refused, default=0) + 1
-
-
 def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
     """Return the observations of a search's other trials that have hyperparameters."""
     return [

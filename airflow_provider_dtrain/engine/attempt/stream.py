@@ -34,10 +34,12 @@ from airflow_provider_dtrain.errors import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
+    from airflow_provider_dtrain.engine.attempt.event_intake import AttemptQuota
+    from airflow_provider_dtrain.engine.attempt.gang import Gang
     from airflow_provider_dtrain.engine.logs.rank_log import RankLog
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hosts.channel.link import HostLink
-    from airflow_provider_dtrain.hosts.wire import Frame
+    from airflow_provider_dtrain.hosts.wire import Frame, Progress
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 log = logging.getLogger(__name__)
@@ -67,10 +69,27 @@ def ranks_of(view: AttemptView, host: str) -> frozenset[int]:
 
 
 class HostFollower:
-    """Follower of the part of a gang on one host."""
+    """Follower of the part of a gang on one host.
 
-    def __init__(self, gang: GangFollower, host: str) -> None:
-        self.gang, self.rt, self.host, self.run_name = gang, gang.rt, host, gang.run_name
+    :param quota: quota that the gang's hosts share
+    :param on_link: called with the host after a channel was subscribed to the run
+    :param on_progress: called with (host, report) for each heartbeat, in the channel's thread
+    :param on_event: called with (host, event, seconds by which the host's clock is ahead) once the event is stored
+    """
+
+    def __init__(
+        self,
+        rt: Runtime,
+        gang: Gang,
+        host: str,
+        *,
+        quota: AttemptQuota,
+        on_link: Callable[[str], None],
+        on_progress: Callable[[str, Progress], None],
+        on_event: Callable[[str, dict[str, Any], float], None],
+    ) -> None:
+        self.rt, self.gang, self.host, self.run_name = rt, gang, host, gang.run_name
+        self.on_link, self.on_progress, self.on_event = on_link, on_progress, on_event
         self.boot_id = (gang.view.plan or {}).get("boots", {}).get(host)
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.sink: Callable[[Frame], None] | None = None
@@ -84,7 +103,7 @@ class HostFollower:
         self.wait_s = RECONNECT_FIRST_S
         #: time.monotonic() of the latest protocol violations.
         self.breaches: deque[float] = deque(maxlen=BREACHES_MOST)
-        self.intake = Intake(self.rt, host, ranks_of(gang.view, host), gang.quota)
+        self.intake = Intake(self.rt, host, ranks_of(gang.view, host), quota)
 
     async def run(self) -> None:
         """Follow the host's part until it has ended, and reconnect as often as needed."""
@@ -152,7 +171,7 @@ class HostFollower:
             loop.call_soon_threadsafe(frames.put_nowait, frame)
 
         self.sink = sink
-        on_progress = functools.partial(self.gang.watchdog.take, self.host)
+        on_progress = functools.partial(self.on_progress, self.host)
         future = link.subscribe(
             self.run_name,
             offsets,
@@ -169,7 +188,7 @@ class HostFollower:
                 link.unsubscribe(self.run_name, sink)
             raise
         self.gang.links[self.host] = link
-        self.gang.deciding.linked(self.host)
+        self.on_link(self.host)
         return link
 
     async def _subscribed(self, future: Future[dict[str, Any]]) -> None:
@@ -278,7 +297,7 @@ class HostFollower:
         events = await asyncio.shield(self.intake.commit(frame, epoch, offset_s))
         turn_by = time.monotonic() + TURN_S
         for event in events:
-            await self.gang.take(self.host, with_rank(stream, event), offset_s)
+            self.on_event(self.host, with_rank(stream, event), offset_s)
             if time.monotonic() > turn_by:
                 await asyncio.sleep(0)
                 turn_by = time.monotonic() + TURN_S

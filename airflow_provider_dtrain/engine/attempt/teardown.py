@@ -24,7 +24,7 @@ from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import RankExit
-    from airflow_provider_dtrain.engine.attempt.gang_follower import GangEnd
+    from airflow_provider_dtrain.engine.attempt.gang import GangEnd
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView, Proof
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, State, failure_dict
 from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
+from airflow_provider_dtrain.engine.copies.checkpoint_cleanup import find_unkept, remove_in_time
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, copy_in_time
 from airflow_provider_dtrain.engine.session.runtime import Killed
-from airflow_provider_dtrain.engine.upkeep.checkpoint_cleanup import find_unkept, remove_in_time
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.engine.attempt.outcome import plain
-from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
 from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint, is_in_run_folder
+from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView, MetricRow

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.launch.plan import rank_order
 from airflow_provider_dtrain.core.scheduling.model import Placement
-from airflow_provider_dtrain.engine.attempt.sampling import first_attempt
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
+from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.engine.copies.last import REQUESTS, until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import (
     BrokenOutputsError,

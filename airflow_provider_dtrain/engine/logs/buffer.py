@@ -53,6 +53,16 @@ class LogPlace:
 
 
 @dataclass
+class Shown:
+    """Part of a log that was handed to one file of the task log."""
+
+    attempt_id: int
+    place: LogPlace
+    begin: int
+    end: int
+
+
+@dataclass
 class _Bytes:
     offset: int
     data: bytearray

@@ -7,14 +7,13 @@ import contextlib
 import contextvars
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.engine.logs.buffer import MAX_LINE_BYTES, LogBuffer, LogPlace
+from airflow_provider_dtrain.engine.logs.buffer import MAX_LINE_BYTES, LogBuffer, LogPlace, Shown
 from airflow_provider_dtrain.engine.logs.sender import MOST_RECORD_BYTES, RECORD_EVERY_S, log_sender
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.engine.logs.follower import LogFollower
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 RANK0_LOG = "rank0.log"
@@ -22,16 +21,6 @@ TAIL_BYTES = 64 * 1024
 COMMIT_EVERY_S = 1.0
 #: Seconds after the end of an attempt in which its lines must be handed over, and then be confirmed.
 DELIVER_MOST_S, CONFIRM_MOST_S = 4.0, 4.0
-
-
-@dataclass
-class Shown:
-    """Part of a log that was handed to one file of the task log."""
-
-    attempt_id: int
-    place: LogPlace
-    begin: int
-    end: int
 
 
 class RankLog:
@@ -46,7 +35,7 @@ class RankLog:
     """
 
     def __init__(
-        self, rt: Runtime, view: AttemptView, *, host: str, begin: int, committed: int, watch: int | None = None
+        self, rt: LogFollower, view: AttemptView, *, host: str, begin: int, committed: int, watch: int | None = None
     ) -> None:
         self.rt, self.attempt_id, self.host = rt, view.attempt_id, host
         self.watch = rt.watch if watch is None else watch

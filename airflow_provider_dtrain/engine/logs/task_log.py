@@ -12,7 +12,7 @@ from collections.abc import Hashable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.logs.rank_log import Shown
+    from airflow_provider_dtrain.engine.logs.buffer import Shown
 
 #: Files of task logs that one process remembers.
 MOST_FILES = 4096

@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.engine.logs.buffer import LogPlace
-from airflow_provider_dtrain.engine.logs.rank_log import RANK0_LOG, TAIL_BYTES, RankLog, Shown
+from airflow_provider_dtrain.engine.logs.buffer import LogPlace, Shown
+from airflow_provider_dtrain.engine.logs.rank_log import RANK0_LOG, TAIL_BYTES, RankLog
 from airflow_provider_dtrain.engine.logs.task_log import FILES
 from airflow_provider_dtrain.errors import DtrainError, HostError, StaleWatchError
 from airflow_provider_dtrain.hosts.channel.answers import Piece, piece_of
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.engine.logs.follower import LogFollower
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 #: Bytes that are read from the end of a log that another process left behind.
@@ -38,7 +38,7 @@ class TrialLogs:
     :param rt: the follower
     """
 
-    def __init__(self, rt: Runtime) -> None:
+    def __init__(self, rt: LogFollower) -> None:
         self.rt = rt
         self._logs: dict[int, RankLog] = {}
         self._work: dict[int, asyncio.Future[None]] = {}
@@ -210,7 +210,7 @@ class TrialLogs:
                 self.rt.log.info(place.missing(part.begin, part.end, _EMPTIED))
 
 
-async def _quietly(rt: Runtime, work: Coroutine[Any, Any, None]) -> None:
+async def _quietly(rt: LogFollower, work: Coroutine[Any, Any, None]) -> None:
     """Run work on the log, which may fail without harm to the trial."""
     try:
         await work

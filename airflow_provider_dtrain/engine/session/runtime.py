@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: A watcher of this name ends the attempt or gives it back. It reports nothing to Airflow.
+RECOVERY = "recovery"
+RECOVERY_DONE = "recovery: done"
 #: Seconds between two reads of the control requests of users and of other gangs.
 WISH_CHECK_S = 2.0
 CONNECT_TIMEOUT_S = 30.0

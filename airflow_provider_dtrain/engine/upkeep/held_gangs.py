@@ -17,7 +17,6 @@ from airflow_provider_dtrain.errors import GangEndedError, StoreSetBackError, Un
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
-    from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
     from airflow_provider_dtrain.store.records.trials import AttemptView, TrialKey
@@ -170,31 +169,6 @@ def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:
     """
     hook.ensure_local()
     return hook.store.submit_gang(submission)
-
-
-async def wait_to_use(rt: Runtime, *, patient: bool = True) -> None:
-    """Wait until this attempt may use its held gang.
-
-    :param patient: False: hand over when another task uses it
-    :raises GangEndedError: the gang has ended
-    """
-    said, recovery = "", Recovery(rt.hook)
-    try:
-        while await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch) is None:
-            view = await rt.view()
-            if view.reason != said:
-                rt.log.info("Waiting: %s", view.reason)
-                said = view.reason
-            if not patient:
-                rt.hand_over()
-            # The follower of the trial that uses it may have died.
-            recovery.tick()
-            await rt.pause(rt.settings.pass_interval_s)
-    finally:
-        await recovery.close()
-    rt.taken_up_at = time.monotonic()
-    view = await rt.view()
-    rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
 
 
 async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log: TaskLog, *, watcher: str) -> GangView:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL_S
+from airflow_provider_dtrain.engine.session.runtime import RECOVERY
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.upkeep.recovery import RECOVERY, runtime_of
+from airflow_provider_dtrain.engine.upkeep.recovery import runtime_of
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook

@@ -17,16 +17,17 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.timing import CLAIM_S, CONNECT_S, FENCE_WAIT_S, LEASE_TTL_S
+from airflow_provider_dtrain.core.lifecycle.timing import CLAIM_S, CONNECT_S
 from airflow_provider_dtrain.engine.attempt import teardown
+from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
-from airflow_provider_dtrain.engine.session.runtime import Runtime
+from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DONE, Runtime
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
-    from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.trials import AttemptView
     from airflow_provider_dtrain.store.store import Store
@@ -42,9 +43,6 @@ FORGET_S = 2 * LOOK_MOST_S
 #: Attempts and hosts that are recovered at the same time.
 MOST_LOOKS = 8
 
-#: A watcher of this name ends the attempt or gives it back. It reports nothing to Airflow.
-RECOVERY = "recovery"
-RECOVERY_DONE = "recovery: done"
 #: States of a run that has no processes and never will have any again.
 _OVER, _ABSENT = ("ended", "lost"), ("gone",)
 
@@ -238,8 +236,6 @@ class Look:
 
     async def _salvage(self, store: Store, view: AttemptView, lost: Mapping[str, HostError]) -> list[str]:
         """Commit the data that the hosts still have of an attempt, and end it by the usual rules."""
-        from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
-
         rt = await self._take(store, view)
         for host, error in lost.items():
             if isinstance(error, HostSilentError):
@@ -294,65 +290,6 @@ def runtime_of(
     rt = Runtime(hook, store, attempt_id, watch, TaskLog(named, None), watcher=RECOVERY)
     rt.connect_timeout_s = CONNECT_S
     return rt
-
-
-# -- hosts ---------------------------------------------------------------------------------------
-async def look_at_host(rt: Runtime, host: str) -> list[str]:
-    """Reconcile the store with a host, and return the host's live runs that the store has forgotten.
-
-    It covers tokens, forgotten runs and slots. After a restore from a backup, a host knows of grants that the store
-    does not. Such a run is fenced once it was not renewed for a minute, by the host's own clock.
-
-    :raises HostError: the host does not answer
-    """
-    told = await rt.call(host, "status")
-    seen = (told.get("stores") or {}).get(rt.store.store_id)
-    if isinstance(seen, int):
-        await accept_token(rt, host, seen)
-    runs = {name: run for name, run in (told.get("runs") or {}).items() if isinstance(run, Mapping)}
-    live = {name: run.get("launch") for name, run in runs.items() if run.get("state") not in ("ended", "gone")}
-    unknown = await rt.db(rt.store.unknown_runs, host, live)
-    for name in unknown:
-        ago = runs[name].get("unrenewed_s")
-        if isinstance(ago, int | float) and ago <= LEASE_TTL_S:
-            continue
-        token, wait_s = int(name.rpartition(".")[2]), FENCE_WAIT_S
-        found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
-        words = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_words(found)}"
-        rt.log.warning(
-            "Run %s on host '%s' is unknown to the store. Was the store restored from a backup? %s", name, host, words
-        )
-    await free_slots(rt, host)
-    return unknown
-
-
-async def accept_token(rt: Runtime, host: str, token: int) -> bool:
-    """Raise the store's token counter to a token that a host has seen, and return False when it is implausible."""
-    counter = await rt.db(rt.store.raise_token, token)
-    if counter < token:
-        rt.log.warning(
-            "Host '%s' recorded token %d of this store, too far above the store's own counter %d. The counter stays. "
-            "User code may have changed the host's files. Once no run of this store is left on the host, remove "
-            "store.json and slots/*.token from its state folder.",
-            host,
-            token,
-            counter,
-        )
-    return counter >= token
-
-
-async def free_slots(rt: Runtime, host: str) -> None:
-    """Mark slots as ready again that were stuck or in use elsewhere, once no process holds them."""
-    record = await rt.db(rt.store.get_host, host)
-    doubtful = [slot for slot in record.slots if slot.state != "ready"]
-    if not doubtful:
-        return
-    asked = [{"slot": slot.index, "device": slot.device} for slot in doubtful]
-    locks = (await rt.call(host, "status", slots=asked)).get("slots") or {}
-    for index in (slot.index for slot in doubtful):
-        lock = locks.get(str(index))
-        if lock is None or (isinstance(lock, Mapping) and lock.get("held_by") is None):
-            await rt.db(rt.store.mark_slot, host, index, "ready")
 
 
 # -- while a process waits -------------------------------------------------------------------------

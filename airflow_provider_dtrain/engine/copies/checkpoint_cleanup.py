@@ -17,7 +17,6 @@ from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.engine.attempt.outcome import State
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
 
@@ -48,7 +47,7 @@ class Unkept:
         return frozenset(one.checkpoint_id for one in self.checkpoints)
 
 
-async def find_unkept(rt: Runtime, view: AttemptView, state: State, error: DtrainError | None) -> Unkept | None:
+async def find_unkept(rt: Runtime, view: AttemptView, state: str, error: DtrainError | None) -> Unkept | None:
     """Return the checkpoints of finished trials that the experiment does not keep, or None.
 
     This trial counts as one of the finished trials.

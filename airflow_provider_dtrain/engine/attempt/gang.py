@@ -1,0 +1,108 @@
+"""Record of a gang that is followed: its attempt, its channels, and the facts about its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.states import RankExit
+from airflow_provider_dtrain.engine.logs.task_log import printable
+from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+
+
+@dataclass
+class GangEnd:
+    """State of a gang's processes, as far as it is known."""
+
+    exits: list[RankExit] = field(default_factory=list)
+    #: ranks that use the training library
+    joined: set[int] = field(default_factory=set)
+    #: ranks that finished a step
+    stepping: set[int] = field(default_factory=set)
+    #: The ranks were asked to stop: a rank that then ends by the follower's signal has not failed.
+    asked: bool = False
+    #: Rank 0 left its loop because it was asked to: training is not complete.
+    left_early: bool = False
+    #: host -> reason of its ``ended`` event
+    ended: dict[str, str] = field(default_factory=dict)
+    #: host -> why it was given up
+    lost: dict[str, HostError] = field(default_factory=dict)
+    #: Error for which the control side ended the gang, whatever its ranks report.
+    over: DtrainError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True once the gang can no longer complete."""
+        return (
+            self.over is not None
+            or bool(self.lost)
+            or any(leaving.exit_code != 0 and not (self.asked and leaving.sent_signal) for leaving in self.exits)
+            or any(reason != "completed" and not (self.asked and reason == "stopped") for reason in self.ended.values())
+        )
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True when a rank did not reach the end of its program, for any reason."""
+        ways = self.ended.values()
+        return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
+
+    def note(self, host: str, event: Mapping[str, Any], offset_s: float) -> None:
+        """Record an event of a host.
+
+        :param offset_s: seconds by which the host's clock is ahead of this process's clock
+        """
+        match event["kind"]:
+            case "init":
+                self.joined.add(int(event.get("rank", -1)))
+            case "first_step":
+                self.joined.add(int(event.get("rank", -1)))
+                self.stepping.add(int(event.get("rank", -1)))
+            case "stopped":
+                self.left_early = True
+            case "exit":
+                # A rank ends once. Stores of earlier versions may hold any number of its exits.
+                if all(known.rank != event["rank"] for known in self.exits):
+                    self.exits.append(self._exit(host, event, offset_s))
+            case "ended":
+                self.ended[host] = str(event.get("reason"))
+                if event.get("reason") == "lost":
+                    self.lost[host] = _lost(host, event.get("cause"))
+
+    def _exit(self, host: str, event: Mapping[str, Any], offset_s: float) -> RankExit:
+        return RankExit(
+            rank=int(event["rank"]),
+            host=host,
+            exit_code=event.get("exit_code"),
+            at=float(event["at"]),
+            offset_s=offset_s,
+            error={name: text and printable(text) for name, text in (event.get("error") or {}).items()} or None,
+            sent_signal=bool(event.get("sent_signal")),
+            log_tail=printable(str(event.get("log_tail") or "")),
+            has_stepped=int(event["rank"]) in self.stepping,
+        )
+
+
+def _lost(host: str, cause: Any) -> HostLostError:
+    if cause == "reboot":
+        return HostLostError(host, f"Host '{host}' was restarted while the run was on it.")
+    return HostLostError(host, f"The supervisor of the run on host '{host}' was killed, and the ranks with it.")
+
+
+@dataclass(kw_only=True, eq=False)
+class Gang:
+    """Gang of one attempt, as the parts of its follower share it."""
+
+    #: The attempt when its follower began.
+    view: AttemptView
+    run_name: str
+    end: GangEnd
+    #: Channels that are open or were, by host.
+    links: dict[str, HostLink] = field(default_factory=dict)
+    #: Set when something has happened that the gang's follower must see at once.
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
