@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_SUCCEEDED, TrialState
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ Verdict = Literal["waiting", "reached", "failed"]
 #: States of each kind. DAG files check theirs against it without importing the store.
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiment": ("running", "completed", "errored", "killed"),
-    "trial": ("queued", "running", "paused", "completed", "stopped", "errored", "killed"),
+    "trial": tuple(state.value for state in TrialState),
 }
-ENDED: Final = frozenset({"completed", "stopped", "errored", "killed"})
-SUCCEEDED: Final = frozenset({"completed", "stopped"})
+ENDED: Final = frozenset(TRIAL_ENDED)
+SUCCEEDED: Final = frozenset(TRIAL_SUCCEEDED)
 
 
 @dataclass(frozen=True, kw_only=True)

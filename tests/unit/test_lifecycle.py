@@ -1,23 +1,30 @@
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import pytest
+from pydantic import TypeAdapter
+from sqlalchemy import String, create_engine, literal_column, select, text
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.states import (
     HOLDING,
     TRANSITIONS,
+    AllocationState,
     AttemptState,
+    HostState,
     RankExit,
+    TrialState,
     allowed,
     check,
     classify,
     first_failure,
     is_final,
 )
-from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, TrialState
+from airflow_provider_dtrain.core.scheduling import model
 from airflow_provider_dtrain.errors import IllegalTransitionError
+from airflow_provider_dtrain.store.records import trials
 
 RESET = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:2252: Connection reset by peer."
@@ -38,13 +45,39 @@ def ended(rank: int, at: float, message: str | None = None, **fields) -> RankExi
 
 
 @pytest.mark.parametrize(
-    ("kind", "states"),
-    [("host", HostState), ("allocation", AllocationState), ("trial", TrialState), ("attempt", AttemptState)],
+    ("kind", "states", "stored"),
+    [
+        ("host", HostState, model.HostState),
+        ("allocation", AllocationState, model.AllocationState),
+        ("trial", TrialState, model.TrialState),
+        ("attempt", AttemptState, trials.AttemptState),
+    ],
 )
-def test_the_table_has_every_state_and_names_no_other(kind, states):
-    known = set(get_args(states))
-    assert set(TRANSITIONS[kind]) == known
+def test_the_table_has_every_state_and_names_no_other(kind, states, stored):
+    known = set(states)
+    assert set(TRANSITIONS[kind]) == known == set(get_args(stored))
     assert set().union(*TRANSITIONS[kind].values()) <= known
+
+
+def test_a_state_is_its_string_in_text_json_pydantic_and_sql():
+    state, plain = TrialState.QUEUED, "queued"
+    assert state == plain
+    assert hash(state) == hash(plain)
+    assert [str(state), f"{state:>8}", "%s" % state, state.value] == [plain, "  queued", plain, plain]  # noqa: UP031
+    assert json.dumps({state: state}) == json.dumps({plain: plain})
+    assert TypeAdapter(str).dump_json(state) == b'"queued"'
+    engine = create_engine("sqlite://")
+    with engine.connect() as conn:
+        query = text("select :state, typeof(:state) where 'queued' = :state")
+        assert tuple(conn.execute(query, {"state": state}).one()) == (plain, "text")
+        column = literal_column("'queued'", String)
+        assert conn.execute(select(column).where(column.in_(list(TrialState)))).scalar() == plain
+
+
+def test_named_sets_are_plain_strings():
+    found = [value for name, value in vars(states).items() if name.isupper() and isinstance(value, tuple | frozenset)]
+    assert len(found) > 5
+    assert {type(state) for named in found for state in named} == {str}
 
 
 @pytest.mark.parametrize("kind", ["allocation", "trial", "attempt"])

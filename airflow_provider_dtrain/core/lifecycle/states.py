@@ -5,12 +5,75 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any, Literal, Self
 
 from airflow_provider_dtrain.errors import IllegalTransitionError, Kind
 
 StatefulKind = Literal["host", "allocation", "trial", "attempt"]
-AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost", "preempted"]
+
+
+class State(StrEnum):
+    """State of a host, allocation, trial or attempt: the string that the store and JSON have, with its meaning."""
+
+    _value_: str
+    #: The meaning as one sentence, without a period. The table in docs/architecture.md has the same.
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Return the member with this string and its meaning."""
+        state = str.__new__(cls, value)
+        state._value_, state.meaning = value, meaning
+        return state
+
+
+class HostState(State):
+    """State of a host."""
+
+    READY = "ready", "its slots may be granted"
+    DRAINING = "draining", "it gets no new gangs, and gangs still run there"
+    DRAINED = "drained", "it gets no new gangs, and none runs there"
+    DISABLED = "disabled", "a user switched it off, and only a user enables it"
+    UNREACHABLE = "unreachable", "it does not answer; its slots stay taken"
+    LOST = "lost", "it has not answered for so long that its runs must have ended"
+
+
+class AllocationState(State):
+    """State of an allocation."""
+
+    WAITING = "waiting", "a request in the queue"
+    GRANTED = "granted", "slots are reserved for it, and no follower has taken it up yet"
+    STARTING = "starting", "a follower prepares and starts the ranks"
+    RUNNING = "running", "its ranks run; a held gang is also running between two tasks"
+    STOPPING = "stopping", "its ranks end"
+    EXPIRED = "expired", "its attempt has ended, and not every host has confirmed it yet"
+    RELEASED = "released", "it holds no slots; this is final"
+
+
+class TrialState(State):
+    """State of a trial."""
+
+    QUEUED = "queued", "it waits for slots, for the first time or again"
+    RUNNING = "running", "an attempt has slots"
+    PAUSED = "paused", "a user paused it; it holds no slots and keeps its place"
+    COMPLETED = "completed", "its program ended with exit code 0 on all ranks"
+    STOPPED = "stopped", "the searcher or a user ended it with its result so far"
+    ERRORED = "errored", "it failed for good; an Airflow retry queues it again from the latest checkpoint"
+    KILLED = "killed", "a user or Airflow ended it without a result; a cleared task queues it again"
+
+
+class AttemptState(State):
+    """State of an attempt."""
+
+    WAITING = "waiting", "its gang is requested"
+    STARTING = "starting", "its gang is granted, and its follower prepares the hosts"
+    RUNNING = "running", "every rank is started"
+    STOPPING = "stopping", "its ranks are asked or forced to end"
+    COMPLETED = "completed", "every rank succeeded"
+    FAILED = "failed", "a rank, or the launch, did not succeed"
+    LOST = "lost", "a host failed"
+    PREEMPTED = "preempted", "it wrote its checkpoint and released its gang, for a more urgent request or a pause"
+
 
 _HOST = {
     # A probe or a user may repeat the current state with a new reason.
@@ -67,21 +130,26 @@ TRANSITIONS: Mapping[str, Mapping[str, frozenset[str]]] = {
     for kind, table in {"host": _HOST, "allocation": _ALLOCATION, "trial": _TRIAL, "attempt": _ATTEMPT}.items()
 }
 
-# Named sets are tuples, because some are parameters of SQL statements and choices of commands.
+
+def _values(*states: State) -> tuple[str, ...]:
+    return tuple(state.value for state in states)
+
+
+# Named sets are tuples of plain strings, because some are parameters of SQL statements and choices of commands.
 #: A trial that may still run, now or after a user activates it.
-TRIAL_LIVE = ("queued", "running", "paused")
+TRIAL_LIVE = _values(TrialState.QUEUED, TrialState.RUNNING, TrialState.PAUSED)
 #: A trial without further ranks, unless Airflow retries its task.
-TRIAL_ENDED = ("completed", "stopped", "errored", "killed")
+TRIAL_ENDED = _values(TrialState.COMPLETED, TrialState.STOPPED, TrialState.ERRORED, TrialState.KILLED)
 #: A trial whose metric is a result. A trial that the searcher or a user stopped has one, too.
-TRIAL_SUCCEEDED = ("completed", "stopped")
+TRIAL_SUCCEEDED = _values(TrialState.COMPLETED, TrialState.STOPPED)
 #: An attempt or an allocation whose ranks may run on hosts, so a follower has to renew its lease.
-ACTIVE = ("starting", "running", "stopping")
+ACTIVE = _values(AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 #: An attempt whose ranks were started.
-STARTED = ("running", "stopping")
+STARTED = _values(AttemptState.RUNNING, AttemptState.STOPPING)
 #: An allocation that is in the queue or has a follower. An expired one has neither.
-ALLOCATION_LIVE = ("waiting", "granted", *ACTIVE)
+ALLOCATION_LIVE = (*_values(AllocationState.WAITING, AllocationState.GRANTED), *ACTIVE)
 #: States in which an allocation holds its slots. An expired one holds them until its hosts have answered.
-HOLDING: frozenset[str] = frozenset({"granted", "starting", "running", "stopping", "expired"})
+HOLDING: frozenset[str] = frozenset({*_values(AllocationState.GRANTED, AllocationState.EXPIRED), *ACTIVE})
 
 
 def allowed(kind: StatefulKind, old: str) -> frozenset[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import STOP_MARGIN_S
 from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
 from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
@@ -75,7 +76,7 @@ class GangFollower:
                 continue
             offset_s = float(event.body.get("clock_offset_s") or 0.0)
             self.end.note(event.host, with_rank(event.stream, event.body), offset_s)
-        if self.view.state == "stopping":
+        if self.view.state == AttemptState.STOPPING:
             await self.give_way.look([])
         tasks = {
             host: asyncio.ensure_future(self._follower(host).run())

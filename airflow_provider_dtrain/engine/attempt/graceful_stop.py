@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class GiveWay:
         if wishes.preempted_for is not None:
             return f"preempted for {wishes.preempted_for}"
         # An earlier follower has sent the request already, and ranks may have written their checkpoint.
-        return (view.reason or "asked to stop") if view.state == "stopping" else None
+        return (view.reason or "asked to stop") if view.state == AttemptState.STOPPING else None
 
     async def _begin(self, words: str) -> None:
         # Write to the store first: a process that takes over must not mistake the end for the end of training.

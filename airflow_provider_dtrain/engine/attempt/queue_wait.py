@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_RENEW_S
 from airflow_provider_dtrain.engine.session.wakeup import changed
 from airflow_provider_dtrain.errors import UnplaceableError
@@ -55,13 +56,13 @@ async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None
             continue
         await rt.db(rt.store.schedule, view.pool)
         view = await rt.view()
-        is_granted = view.allocation_state == "granted"
+        is_granted = view.allocation_state == AllocationState.GRANTED
         if is_granted and await rt.db(rt.store.take_up, rt.attempt_id, rt.watch) is not None:
             hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(view.placement.items()))
             rt.log.info("Granted: slots of %s for %s", hosts, view.label)
             rt.taken_up_at = time.monotonic()
             return
-        if view.allocation_state == "starting":
+        if view.allocation_state == AllocationState.STARTING:
             return
         if view.reason and view.reason != said:
             rt.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)

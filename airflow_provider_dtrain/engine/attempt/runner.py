@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
-from airflow_provider_dtrain.core.lifecycle.states import STARTED
+from airflow_provider_dtrain.core.lifecycle.states import STARTED, AttemptState
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_metric, failure_of
@@ -206,20 +206,20 @@ class AttemptRunner:
     async def _advance(self, view: AttemptView) -> Outcome | None:
         try:
             await self.rt.check(runs=view.state in STARTED)
-            if view.state in ("waiting", "starting"):
+            if view.state in (AttemptState.WAITING, AttemptState.STARTING):
                 outcome = await self._ended_by_searcher(view)
                 if outcome is not None:
                     return outcome
             match view.state:
-                case "waiting":
+                case AttemptState.WAITING:
                     assert self._recovery is not None
                     await wait_for_gang(self.rt, self._recovery, patient=self.patient)
-                case "starting":
+                case AttemptState.STARTING:
                     async with self.rt.renewing():
                         with _lease(self.rt, view):
                             view = await self._with_hparams(view)
                             await launch(self.rt, view, await job_of(self.rt, view))
-                case "running" | "stopping":
+                case AttemptState.RUNNING | AttemptState.STOPPING:
                     return await self._follow(view)
                 case _:
                     return ended(view)

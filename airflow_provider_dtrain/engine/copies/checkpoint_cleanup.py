@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace, StorageKind, storage_root
 from airflow_provider_dtrain.core.checkpoint_policy import unkept
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.engine.copies.checkpoints import as_saved, numbers_of, remove_copy
 from airflow_provider_dtrain.engine.session.runtime import answer
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
 
 #: States after which a trial writes no further checkpoints and does not resume from one.
-DONE = ("completed", "stopped", "killed")
+DONE = frozenset({TrialState.COMPLETED, TrialState.STOPPED, TrialState.KILLED})
 REMOVE_TIMEOUT_S = 60.0
 #: Checkpoints that could not be removed and are named in the log.
 MOST_SHOWN = 10

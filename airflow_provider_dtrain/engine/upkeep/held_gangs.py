@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLLOWER_SILENT_S, REQUEST_RENEW_S
 from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -181,7 +182,7 @@ async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log:
     """
     store = await in_thread(lambda: hook.store)
     view = await in_thread(store.end_gang, allocation_id, because)
-    if view.attempt_id is None or view.state == "released":
+    if view.attempt_id is None or view.state == AllocationState.RELEASED:
         return view
     attempt = await _left_alone(hook, view.attempt_id)
     if attempt is not None:

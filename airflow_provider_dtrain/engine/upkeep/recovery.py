@@ -17,6 +17,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import CLAIM_S, CONNECT_S
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
@@ -187,7 +188,7 @@ class Look:
         lost = self._lost(view, states)
         if lost is None:
             return []
-        if view.state == "starting" and "started" not in states.values():
+        if view.state == AttemptState.STARTING and "started" not in states.values():
             return await self._put_back(store, view)
         return await self._salvage(store, view, lost)
 
