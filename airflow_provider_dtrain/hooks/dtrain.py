@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_dtrain.core.lifecycle.timing import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S
 from airflow_provider_dtrain.errors import ConflictError, HostProtocolError, NotFoundError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, settings
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 __all__ = ["DtrainHook", "Settings", "as_server_process", "settings"]
-
-CONNECT_TIMEOUT_S = 30.0
 
 
 class _Process:
@@ -143,7 +142,7 @@ class DtrainHook(BaseHook):
             make_transport=_local_transport,
         )
         link = self.links.get(address)
-        facts = link.call("probe", timeout_s=CONNECT_TIMEOUT_S).result(CONNECT_TIMEOUT_S)
+        facts = link.call("probe", timeout_s=COMMAND_TIMEOUT_S).result(COMMAND_TIMEOUT_S)
         record = host_record_from_facts(
             LOCAL_HOST,
             pool=LOCAL_POOL,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_dtrain.core.lifecycle.timing import SILENT_S
+from airflow_provider_dtrain.core.lifecycle.timing import LOOK_AGAIN_S, SILENT_S
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
@@ -26,9 +26,6 @@ from airflow_provider_dtrain.triggers._airflow import (
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-
-#: Seconds between two polls of a trial that another process follows.
-LOOK_AGAIN_S = 10.0
 
 
 class TrialTrigger(BaseTrigger):

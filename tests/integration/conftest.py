@@ -42,10 +42,10 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the engine's periods for control requests, background recovery and retries to fractions of a second."""
     monkeypatch.setattr(runtime, "WISH_CHECK_S", 0.2)
     monkeypatch.setattr(queue_wait, "PAUSED_LOOK_S", 0.2)
-    monkeypatch.setattr(graceful_stop, "TELL_AGAIN_S", 0.5)
+    monkeypatch.setattr(graceful_stop, "STOP_AGAIN_S", 0.5)
     monkeypatch.setattr(runner, "RETAKE_LOOK_S", 0.1)
-    monkeypatch.setattr(recovery, "EVERY_S", 0.5)
-    monkeypatch.setattr(recovery, "BUSY_EVERY_S", 0.5)
+    monkeypatch.setattr(recovery, "RECOVERY_EVERY_S", 0.5)
+    monkeypatch.setattr(recovery, "RECOVERY_BUSY_EVERY_S", 0.5)
     monkeypatch.setattr(after_failure, "BACK_OFF_FIRST_S", 0.1)
     monkeypatch.setattr(after_failure, "PLATFORM_FIRST_S", 0.1)
     monkeypatch.setattr(restarts, "FENCE_AGAIN_S", 0.5)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt import runner
+from airflow_provider_dtrain.engine.attempt import reconciliation, runner
 from airflow_provider_dtrain.engine.copies import checkpoint_cleanup
 from airflow_provider_dtrain.engine.session.lease_renewer import Renewer
 from airflow_provider_dtrain.engine.upkeep import recovery
@@ -219,7 +219,7 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same trial, attempt and token again: the host knows better."""
-    monkeypatch.setattr(recovery, "LEASE_TTL_S", 1e6)
+    monkeypatch.setattr(reconciliation, "LEASE_TTL_S", 1e6)
     first = engine.submit(config("library", 1), run_id="before")
     await engine.carry(first)
     back_up(tmp_path / "dtrain.db", tmp_path / "restored.db")
@@ -239,7 +239,7 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
     assert len(ranks_of(engine)) == 2, "the earlier follower still renews it"
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-    monkeypatch.setattr(recovery, "LEASE_TTL_S", 1.0)
+    monkeypatch.setattr(reconciliation, "LEASE_TTL_S", 1.0)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
@@ -258,7 +258,7 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
 async def test_a_run_that_a_restored_store_has_forgotten_is_fenced_and_its_slots_are_used(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "LEASE_TTL_S", 3.0)
+    monkeypatch.setattr(reconciliation, "LEASE_TTL_S", 3.0)
     backup = tmp_path / "backup.db"
     back_up(tmp_path / "dtrain.db", backup)
     for number in range(2):

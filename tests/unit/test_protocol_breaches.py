@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.lifecycle.timing import BREACHES_WITHIN_S
 from airflow_provider_dtrain.engine.attempt import stream
-from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, BREACHES_WITHIN_S, HostFollower
+from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
 from airflow_provider_dtrain.errors import HostError, HostLostError, HostProtocolError
 
 TRIES = 30

@@ -14,6 +14,8 @@ ROOT = Path(airflow_provider_dtrain.__file__).parent
 TIMING = Path(timing.__file__)
 #: Runs on the hosts, so it imports nothing of the package.
 SUPERVISOR = set((ROOT / "supervisor").glob("*.py"))
+#: Periods of Airflow's triggerer, and of records in the task log.
+INNER = {"EARLIEST_EVENT_S", "RECORD_EVERY_S"}
 NAMES = {name for name in vars(timing) if name.isupper()}
 
 
@@ -27,6 +29,19 @@ def test_no_module_defines_a_constant_of_the_protocol_again() -> None:
     assert assigned(TIMING) == NAMES
     modules = set(ROOT.rglob("*.py")) - {TIMING, *SUPERVISOR}
     assert {path.name: found for path in modules if (found := assigned(path) & NAMES)} == {}
+
+
+def borrowed(path: Path) -> set[str]:
+    """Return the periods that a module imports from another module than the one of all periods."""
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    others = [node for node in imports if node.module != timing.__name__]
+    return {one.name for node in others for one in node.names if one.name.endswith("_S")}
+
+
+@pytest.mark.parametrize("floor", ["engine", "triggers", "operators", "sensors", "hooks", "hosts"])
+def test_a_period_that_several_modules_use_is_one_of_the_protocol(floor: str) -> None:
+    found = set().union(*(borrowed(path) for path in (ROOT / floor).rglob("*.py")))
+    assert found <= INNER
 
 
 @pytest.mark.parametrize("renewals_s", [timing.ATTEMPT_RENEW_S, timing.REQUEST_RENEW_S, timing.RECONNECT_MOST_S])

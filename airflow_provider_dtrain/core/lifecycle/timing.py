@@ -28,16 +28,55 @@ ATTEMPT_RENEW_S = 15.0
 REQUEST_RENEW_S = 20.0
 #: Seconds after which a claim of recovery that is not renewed expires. Another process then recovers the attempt.
 CLAIM_S = 60.0
+#: Seconds between two recovery rounds of one process, and the same while something is left to do. A silent attempt is
+#: then found within a sixth of its lease.
+RECOVERY_EVERY_S, RECOVERY_BUSY_EVERY_S = 10.0, 5.0
+#: Seconds after which the recovery of one attempt or host times out. It covers the wait of a fence and the data that
+#: the hosts still have.
+RECOVERY_MOST_S = 600.0
+#: Seconds between two polls of an attempt that recovery has taken over, and seconds after which its former follower
+#: takes it back although recovery has not returned it.
+RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
+#: Seconds between two checks of the watch: a follower that writes nothing would not notice that it was replaced.
+CHECK_WATCH_S = 10.0
 #: Seconds by which the clocks of a host and of the store may count a held lease differently.
 HOLD_MARGIN_S = 60.0
 #: Seconds that the follower of a trial has to end the trial by itself when its gang ends.
 FOLLOWER_GRACE_S = 30.0
 #: A grant that was not taken up within this time returns to the queue, because its task has probably died.
 UNTAKEN_AFTER = timedelta(seconds=30)
+#: Seconds between two polls of a trial that another process follows. It is done when its task resumes.
+LOOK_AGAIN_S = 10.0
+
+# -- the store --------------------------------------------------------------------------------------
+#: Seconds of retries while the store does not answer. Ranks keep running meanwhile.
+STORE_PATIENCE_S = 300.0
+#: Seconds between two reads of the control requests of users and of other gangs.
+WISH_CHECK_S = 2.0
+#: Seconds between two polls of a paused trial. A user who activates it waits for as long at most.
+PAUSED_LOOK_S = 3.0
 
 # -- hosts: how long one that does not answer is waited for ------------------------------------------
 #: Seconds for which a channel may be silent. Hosts send a beat every 5 s.
 SILENCE_S = 30.0
+#: Seconds for a new channel to a host: SSH, installation of the supervisor and handshake.
+CONNECT_TIMEOUT_S = 30.0
+#: Seconds between two keep-alives of an SSH connection. They ensure that a dead connection has unacknowledged bytes.
+KEEPALIVE_S = 15
+#: Seconds after which unacknowledged bytes end a connection. Two keep-alives may be lost before that.
+TCP_TIMEOUT_S = 45
+#: Seconds for a host to take the bytes of a command. As long as it may be silent.
+SEND_TIMEOUT_S = 30.0
+#: Seconds for the answer to a command that only reads or notes something.
+COMMAND_TIMEOUT_S = 30.0
+#: Seconds without progress after which a file transfer has failed. A slow disk may pause for tens of seconds.
+STALL_S = 60.0
+#: Seconds after which a subscription that stays open counts as a working connection, even without data.
+STEADY_S = 3.0
+#: Seconds within which several protocol violations end a host's part. See ``BREACHES_MOST`` in the stream.
+BREACHES_WITHIN_S = 600.0
+#: Seconds that a restarted host may take to send the data of the run that its disk has kept.
+RESTARTED_READ_S = 20.0
 #: First and longest pause between two connections to a host that does not answer.
 RECONNECT_FIRST_S, RECONNECT_MOST_S = 0.5, 30.0
 #: Seconds that a host may take to confirm a subscription to a run.
@@ -60,7 +99,31 @@ STOP_MARGIN_S = 15.0
 FENCE_WAIT_S = 10.0
 #: Seconds between two attempts to fence a host that does not answer.
 FENCE_AGAIN_S = 10.0
+#: Seconds between two requests to a host that did not confirm the request to stop. Few, because preemption waits.
+STOP_AGAIN_S = 5.0
+#: Seconds by which a host may end a run earlier than its follower expects.
+CLOCK_SLACK_S = 5.0
+#: Most seconds that a gang keeps its slots for the last copies. It is the default of ``orphan_timeout``: slots wait no
+#: longer for files of a host than for a silent host.
+SLOTS_WAIT_S = 900.0
+#: Seconds for a host to remove checkpoints.
+REMOVE_TIMEOUT_S = 60.0
+#: Seconds for a host to remove old runs, which may hold many files.
+COLLECT_TIMEOUT_S = 300.0
+#: Seconds for which an ended run stays, whatever age is requested: its follower may still read it.
+COLLECT_AGE_S = 3600.0
+
+# -- while ranks run ----------------------------------------------------------------------------------
+#: Seconds after which a host's report on its ranks is outdated. Hosts report with each heartbeat, every 5 s.
+REPORT_FRESH_S = 12.0
+#: Seconds for which a follower must have seen a hang before it ends the gang, whatever the hosts' clocks say.
+HANG_SEEN_S = 60.0
+#: Seconds between two attempts to send the searcher's decision to a host that did not answer, and seconds for the
+#: answer. Few, because the ranks wait for the decision.
+DECIDE_AGAIN_S, DECIDE_TIMEOUT_S = 2.0, 10.0
 
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.
 PREPARE_TIMEOUT_S = 120.0
+#: Seconds for a host to connect to another host of the gang, once both listen.
+PEER_CONNECT_S = 5.0

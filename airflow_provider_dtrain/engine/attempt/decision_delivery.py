@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.timing import DECIDE_AGAIN_S, DECIDE_TIMEOUT_S
 from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.searches import RungEntry
     from airflow_provider_dtrain.store.records.trials import AttemptView
-
-#: Seconds between two attempts to notify a host that did not answer.
-TELL_AGAIN_S = 2.0
-TELL_TIMEOUT_S = 10.0
 
 
 def final(entries: Sequence[RungEntry]) -> Decision | None:
@@ -98,7 +95,7 @@ class Deciding:
             self._news.clear()
             while not await self._tell():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(TELL_AGAIN_S):
+                    async with asyncio.timeout(DECIDE_AGAIN_S):
                         await self._news.wait()
                 self._news.clear()
 
@@ -114,7 +111,7 @@ class Deciding:
         decisions = {str(rung): decision for rung, decision in told.items()}
         try:
             await self.rt.call(
-                self.host, "decide", timeout_s=TELL_TIMEOUT_S, run=view.run, token=view.token, decisions=decisions
+                self.host, "decide", timeout_s=DECIDE_TIMEOUT_S, run=view.run, token=view.token, decisions=decisions
             )
         except HostError as error:
             self.rt.log.debug("Host '%s' did not receive the searcher's decision, retrying: %s", self.host, error)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
-from airflow_provider_dtrain.core.lifecycle.timing import STOP_MARGIN_S
+from airflow_provider_dtrain.core.lifecycle.timing import CHECK_WATCH_S, STOP_MARGIN_S
 from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
 from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
 from airflow_provider_dtrain.engine.attempt.gang import Gang, GangEnd
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two ticks, in which a follower checks for control requests and shows that it is alive.
 TICK_S = 1.0
-#: Seconds between two checks of the watch: a follower that writes nothing would not notice that it was replaced.
-CHECK_WATCH_S = 10.0
 #: Kinds of events that tell the state of a gang: those of its ranks, and those of its supervisors.
 RANK_KINDS, END_KINDS = ("init", "first_step", "stopped"), ("exit", "ended")
 

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
+from airflow_provider_dtrain.core.lifecycle.timing import STOP_AGAIN_S
 from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.gang import Gang
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-
-#: Seconds between two attempts to notify a host that did not answer.
-TELL_AGAIN_S = 5.0
 
 
 class GiveWay:
@@ -62,7 +60,7 @@ class GiveWay:
             return
         left = [host for host in hosts if host not in self._told]
         if left and time.monotonic() >= self._tell_at:
-            self._tell_at = time.monotonic() + TELL_AGAIN_S
+            self._tell_at = time.monotonic() + STOP_AGAIN_S
             self._telling = asyncio.ensure_future(self._tell(left))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
-from airflow_provider_dtrain.core.lifecycle.timing import PREPARE_TIMEOUT_S
+from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 T = TypeVar("T")
-
-CONNECT_TIMEOUT_S = 5.0
 
 
 async def on_all(hosts: Mapping[str, T], action: Callable[[str, T], Awaitable[Any]]) -> dict[str, Any]:
@@ -112,7 +110,7 @@ async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], 
     targets = connect_targets(list(links), listening)
 
     async def one(host: str, link: HostLink) -> Any:
-        asked: dict[str, Any] = {"nonce": nonce, "targets": targets[host], "timeout_s": CONNECT_TIMEOUT_S}
+        asked: dict[str, Any] = {"nonce": nonce, "targets": targets[host], "timeout_s": PEER_CONNECT_S}
         return await answer(link, "net_connect", **asked)
 
     return await on_all(links, one)

@@ -6,14 +6,12 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.timing import CLOCK_SLACK_S
 from airflow_provider_dtrain.errors import MaxRuntimeError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.store.records.trials import AttemptView
-
-#: Seconds by which a host may end a run earlier than its follower expects.
-CLOCK_SLACK_S = 5.0
 
 
 def max_runtime(view: AttemptView, config: ExperimentConfig) -> tuple[float, float] | None:

@@ -6,15 +6,12 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
-from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_RENEW_S
+from airflow_provider_dtrain.core.lifecycle.timing import PAUSED_LOOK_S, REQUEST_RENEW_S
 from airflow_provider_dtrain.engine.session.wakeup import changed
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-
-#: Seconds between two polls of a paused trial.
-PAUSED_LOOK_S = 3.0
 
 
 class RecoveryRounds(Protocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.lifecycle.states import STARTED, AttemptState
+from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_LOOK_S, RETAKE_MOST_S, SLOTS_WAIT_S
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_metric, failure_of
@@ -28,7 +29,7 @@ from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.sampling import drawn
 from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stopped
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
-from airflow_provider_dtrain.engine.copies.last import SLOTS_WAIT_S, until_copied
+from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
 from airflow_provider_dtrain.engine.session.runtime import (
     RECOVERY,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.queue_wait import RecoveryRounds
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
-RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
 #: Metrics of a validation that its line in the task log shows.
 MOST_METRICS = 50
 

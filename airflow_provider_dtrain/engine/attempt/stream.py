@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.timing import (
+    BREACHES_WITHIN_S,
     RECONNECT_FIRST_S,
     RECONNECT_MOST_S,
+    RESTARTED_READ_S,
     SHOWN_AFTER_S,
+    STEADY_S,
     STOP_MARGIN_S,
     SUBSCRIBE_S,
 )
@@ -46,12 +49,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 _RANK_EVENTS = re.compile(r"rank(\d+)\.events")
-#: Seconds that a restarted host may take to send the data of the run that its disk has kept.
-RESTARTED_READ_S = 20.0
-#: Seconds after which a subscription that stays open counts as a working connection, even without data.
-STEADY_S = 3.0
-#: Number of protocol violations within this many seconds that end a host's part.
-BREACHES_MOST, BREACHES_WITHIN_S = 5, 600.0
+#: Number of protocol violations within :data:`BREACHES_WITHIN_S` that end a host's part.
+BREACHES_MOST = 5
 #: Seconds of work on the events of one frame, after which other coroutines run.
 TURN_S = 0.02
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S
 from airflow_provider_dtrain.core.lifecycle.watchdog import STOPPED_S, Behind, RankReport, Verdict, judge
 from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
 
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
     from airflow_provider_dtrain.hosts.wire import Progress
 
-#: Seconds after which a report is outdated. Hosts report with each heartbeat, every 5 s.
-FRESH_S = 12.0
-#: Seconds for which this process must have seen a hang before it ends the gang, whatever the hosts' clocks say.
-SEEN_S = 60.0
 #: Consecutive reports after which a live rank is named. A single one may have been written right after a pause of the
 #: whole machine, before any rank could make progress.
 LOOKS = 2
@@ -57,7 +54,7 @@ class GangWatchdog:
         now, over = time.monotonic(), set(ended)
         fresh = {
             host: report for host, (came_at, report) in list(self._reports.items())
-            if now - came_at < FRESH_S and host not in over
+            if now - came_at < REPORT_FRESH_S and host not in over
         }  # fmt: skip
         readings = {host: report.boottime_s for host, report in fresh.items()}
         if readings == self._judged:
@@ -99,7 +96,7 @@ class GangWatchdog:
             self._log.info("Rank %d on %s resumed after %.0f s", rank, one.report.host, one.for_s)
 
     def _end(self, now: float) -> DtrainError | None:
-        least_s = min(SEEN_S, self._hang_timeout_s)
+        least_s = min(HANG_SEEN_S, self._hang_timeout_s)
         for named_at, one in sorted(self.named.values(), key=lambda pair: -pair[1].for_s):
             if one.for_s < self._hang_timeout_s or now - named_at < least_s:
                 continue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace, StorageKind, storage_root
 from airflow_provider_dtrain.core.checkpoint_policy import unkept
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
+from airflow_provider_dtrain.core.lifecycle.timing import REMOVE_TIMEOUT_S
 from airflow_provider_dtrain.engine.copies.checkpoints import as_saved, numbers_of, remove_copy
 from airflow_provider_dtrain.engine.session.runtime import answer
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 #: States after which a trial writes no further checkpoints and does not resume from one.
 DONE = frozenset({TrialState.COMPLETED, TrialState.STOPPED, TrialState.KILLED})
-REMOVE_TIMEOUT_S = 60.0
 #: Checkpoints that could not be removed and are named in the log.
 MOST_SHOWN = 10
 #: Seconds that the end of a trial waits for a removal, and seconds after which the removal times out.

@@ -12,9 +12,6 @@ from airflow_provider_dtrain.errors import GangEndedError
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
 
-#: Most seconds that a gang keeps its slots for the last copies. It is the default of ``orphan_timeout``: slots wait no
-#: longer for files of a host than for a silent host.
-SLOTS_WAIT_S = 900.0
 #: Seconds between two checks for control requests.
 CHECK_S = 0.5
 #: Control requests that end the wait.

@@ -8,7 +8,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from airflow_provider_dtrain.core.lifecycle.timing import ATTEMPT_RENEW_S, HOLD_MARGIN_S, PROVED_S
+from airflow_provider_dtrain.core.lifecycle.timing import (
+    ATTEMPT_RENEW_S,
+    COMMAND_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    HOLD_MARGIN_S,
+    PROVED_S,
+    WISH_CHECK_S,
+)
 from airflow_provider_dtrain.engine.logs.trial_logs import TrialLogs
 from airflow_provider_dtrain.engine.session.lease_renewer import Follower, renewer
 from airflow_provider_dtrain.engine.session.store_retry import patiently
@@ -35,9 +42,6 @@ T = TypeVar("T")
 #: A watcher of this name ends the attempt or gives it back. It reports nothing to Airflow.
 RECOVERY = "recovery"
 RECOVERY_DONE = "recovery: done"
-#: Seconds between two reads of the control requests of users and of other gangs.
-WISH_CHECK_S = 2.0
-CONNECT_TIMEOUT_S = 30.0
 
 
 class Killed(Exception):
@@ -93,7 +97,7 @@ class Runtime:
 
         It retries while the store is unavailable.
 
-        :raises StoreUnavailableError: the store stayed unavailable for ``patience.STORE_PATIENCE_S``
+        :raises StoreUnavailableError: the store stayed unavailable for ``timing.STORE_PATIENCE_S``
         """
         return await patiently(self.log, method, *args, **kwargs)
 
@@ -157,7 +161,9 @@ class Runtime:
         link.on_beat = lambda frame, link=link: renewer().beat(link, frame)
         return link
 
-    async def call(self, host: str, command: str, /, *, timeout_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
+    async def call(
+        self, host: str, command: str, /, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any
+    ) -> dict[str, Any]:
         """Return a host's answer to a command.
 
         :raises HostError: no answer in time, or the supervisor refused
@@ -270,7 +276,9 @@ class Runtime:
                 wait.cancel()
 
 
-async def answer(link: HostLink, command: str, /, *, timeout_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
+async def answer(
+    link: HostLink, command: str, /, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any
+) -> dict[str, Any]:
     """Return the answer of an open channel to a command.
 
     :raises HostError: no answer within ``timeout_s``, or the supervisor refused

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.core.lifecycle.timing import STORE_PATIENCE_S
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import StoreUnavailableError
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-#: Seconds of retries while the store does not answer. Ranks keep running meanwhile.
-STORE_PATIENCE_S = 300.0
 
 
 async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

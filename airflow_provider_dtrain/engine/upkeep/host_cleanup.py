@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.timing import COLLECT_AGE_S, COLLECT_TIMEOUT_S
 from airflow_provider_dtrain.errors import DtrainError, HostProtocolError
 
 if TYPE_CHECKING:
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import HostRecord
 
-CALL_TIMEOUT_S = 300.0
 #: Names in one command.
 PIECE = 500
-#: Seconds for which an ended run stays, whatever age is requested: its follower may still read it.
-YOUNGEST_S = 3600.0
 
 
 @dataclass(kw_only=True)
@@ -62,7 +60,7 @@ def collect_host(
 def _collect(
     hook: DtrainHook, link: HostLink, found: Collected, cutoff: datetime, *, dry_run: bool, with_checkpoints: bool
 ) -> None:
-    age_s = max(YOUNGEST_S, (datetime.now(UTC) - cutoff).total_seconds())
+    age_s = max(COLLECT_AGE_S, (datetime.now(UTC) - cutoff).total_seconds())
     old = _call(link, older_than_s=age_s, dry_run=True)
     sizes, archives = _sizes(link.host, old, "sizes"), _sizes(link.host, old, "archives")
     # Read after the host has answered: a run that began since then is too young to be in its answer.
@@ -84,7 +82,7 @@ def _collect(
 
 
 def _call(link: HostLink, **arguments: Any) -> dict[str, Any]:
-    return link.call("collect", timeout_s=CALL_TIMEOUT_S, **arguments).result(CALL_TIMEOUT_S + 5)
+    return link.call("collect", timeout_s=COLLECT_TIMEOUT_S, **arguments).result(COLLECT_TIMEOUT_S + 5)
 
 
 def _sizes(host: str, answer: Mapping[str, Any], name: str) -> dict[str, int]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
+from airflow_provider_dtrain.core.lifecycle.timing import COMMAND_TIMEOUT_S
 from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 PARALLEL_HOSTS = 16
-CALL_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ def _tell(hook: DtrainHook, host: str, runs: tuple[str, ...], lease_s: float) ->
     try:
         link = hook.link(hook.store.get_host(host))
         # The host counts from a reading of its own clock that is newer than any follower's.
-        reading = link.call("probe", timeout_s=CALL_TIMEOUT_S).result(CALL_TIMEOUT_S + 5)["boottime_s"]
+        reading = link.call("probe", timeout_s=COMMAND_TIMEOUT_S).result(COMMAND_TIMEOUT_S + 5)["boottime_s"]
         renewal = link.call(
-            "renew", runs=list(runs), boottime_s=reading, orphan_timeout_s=lease_s, timeout_s=CALL_TIMEOUT_S
+            "renew", runs=list(runs), boottime_s=reading, orphan_timeout_s=lease_s, timeout_s=COMMAND_TIMEOUT_S
         )
-        renewal.result(CALL_TIMEOUT_S + 5)
+        renewal.result(COMMAND_TIMEOUT_S + 5)
     except DtrainError as error:
         return Told(host=host, runs=runs, problem=str(error))
     return Told(host=host, runs=runs)

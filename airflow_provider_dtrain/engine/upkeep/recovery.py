@@ -18,7 +18,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
-from airflow_provider_dtrain.core.lifecycle.timing import CLAIM_S, CONNECT_S
+from airflow_provider_dtrain.core.lifecycle.timing import (
+    CLAIM_S,
+    CONNECT_S,
+    RECOVERY_BUSY_EVERY_S,
+    RECOVERY_EVERY_S,
+    RECOVERY_MOST_S,
+)
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
@@ -35,12 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two rounds of one process; the second value applies while something is left to do.
-EVERY_S, BUSY_EVERY_S = 10.0, 5.0
-#: Seconds after which the work on an attempt or host times out.
-LOOK_MOST_S = 600.0
 #: Seconds after which a state that was not seen again has changed.
-FORGET_S = 2 * LOOK_MOST_S
+FORGET_S = 2 * RECOVERY_MOST_S
 #: Attempts and hosts that are recovered at the same time.
 MOST_LOOKS = 8
 
@@ -104,7 +106,7 @@ class Look:
     async def _bounded(self, work: Any) -> list[str]:
         async with self._limit:
             try:
-                async with asyncio.timeout(LOOK_MOST_S):
+                async with asyncio.timeout(RECOVERY_MOST_S):
                     return list(await work)
             except (DtrainError, TimeoutError) as error:
                 log.info("Recovery is retried later: %s", error or "it timed out")
@@ -315,7 +317,7 @@ class _Shared:
             except Exception:
                 log.exception("Recovery is retried later")
             if self.users > 0:
-                await asyncio.sleep(BUSY_EVERY_S if self.look.is_busy else EVERY_S)
+                await asyncio.sleep(RECOVERY_BUSY_EVERY_S if self.look.is_busy else RECOVERY_EVERY_S)
 
 
 _looks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = weakref.WeakKeyDictionary()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from airflow_provider_dtrain.core.lifecycle.timing import SILENCE_S
+from airflow_provider_dtrain.core.lifecycle.timing import SEND_TIMEOUT_S, SILENCE_S
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel import handshake
 from airflow_provider_dtrain.hosts.channel.answers import check_answer
@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 #: Number of commands that may wait for the writer before a link counts as dead.
 QUEUE_LIMIT = 10_000
 _TICK_S = 0.5
-_SEND_TIMEOUT_S = 30.0
 _BATCH_BYTES = 256 * 1024
 
 Sink = Callable[[Frame], None]
@@ -275,7 +274,7 @@ class HostLink:
     def _write(self) -> None:
         try:
             while (line := self._outbox.get()) is not None:
-                self._channel.send(self._batch(line), timeout_s=_SEND_TIMEOUT_S)
+                self._channel.send(self._batch(line), timeout_s=SEND_TIMEOUT_S)
         except HostError as error:
             self._die(error)
         except Exception as error:

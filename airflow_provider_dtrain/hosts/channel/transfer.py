@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_dtrain.core.lifecycle.timing import STALL_S
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed, Transport
@@ -20,8 +21,6 @@ _MIN_BYTES_PER_S = 500_000
 #: many small files.
 _MIN_FILE_BYTES_PER_S = 100_000
 _BASE_TIMEOUT_S = 60.0
-#: Seconds without progress after which a transfer has failed.
-STALL_S = 60.0
 _PIECE_BYTES = 1 << 20
 #: Maximum size of a request that a command reads.
 REQUEST_LIMIT_BYTES = 4 << 20

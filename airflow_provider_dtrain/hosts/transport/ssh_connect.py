@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider_dtrain.core.lifecycle.timing import KEEPALIVE_S, TCP_TIMEOUT_S
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostAuthError,
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     import paramiko
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
-KEEPALIVE_S = 15
-#: Seconds after which unacknowledged bytes end a connection. Keep-alives ensure that there are such bytes.
-TCP_TIMEOUT_S = 45
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
 _DROP_WORDS = (b"Exceeded MaxStartups", b"Not allowed at this time")
 
