@@ -17,6 +17,7 @@ from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFol
 from airflow_provider_dtrain.errors import HostLostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.wire import Frame
 from testbed.stores import host
+from tests.support.host_followers import host_follower
 
 RUN, STREAM = "t1.1.1", "rank0.events"
 MOST_CONNECTIONS = 30
@@ -92,12 +93,7 @@ def follower(store: Any, attempt_id: int, watch: int, channel: Cutting) -> HostF
         logs=SimpleNamespace(wanted=False, begin_of=lambda view, offset: offset),
     )  # fmt: skip
     plan = {"boots": {"h1": "boot"}, "plans": {"h1": {"ranks": [{"rank": 0}]}}}
-    gang: Any = SimpleNamespace(
-        rt=rt, run_name=RUN, view=SimpleNamespace(plan=plan), quota=AttemptQuota(rt), links={}, take=nothing,
-        end=SimpleNamespace(ended={}, lost={}, failed=False), changed=asyncio.Event(),
-        deciding=SimpleNamespace(linked=lambda host: None), watchdog=SimpleNamespace(take=lambda *_: None),
-    )  # fmt: skip
-    return HostFollower(gang, "h1")
+    return host_follower(rt, "h1", run=RUN, plan=plan, quota=AttemptQuota(rt))
 
 
 @pytest.mark.parametrize("restarts", [1, 20])

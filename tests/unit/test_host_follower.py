@@ -13,6 +13,7 @@ from airflow_provider_dtrain.engine.attempt import stream as streaming
 from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.wire import Frame
+from tests.support.host_followers import host_follower
 
 
 class Link:
@@ -69,12 +70,7 @@ def follower(error: HostError, frames: list[Frame] | None = None) -> HostFollowe
         log=SimpleNamespace(**words), settings=SimpleNamespace(orphan_timeout_s=900.0),
         logs=SimpleNamespace(wanted=True, begin_of=lambda view, offset: offset),
     )  # fmt: skip
-    gang: Any = SimpleNamespace(
-        rt=rt, run_name="t1.1.1", view=SimpleNamespace(plan={"boots": {"h": "boot"}}), quota=None, links={},
-        end=SimpleNamespace(ended={}, lost={}, failed=False), changed=asyncio.Event(),
-        deciding=SimpleNamespace(linked=lambda host: None), watchdog=SimpleNamespace(take=lambda *_: None),
-    )  # fmt: skip
-    return HostFollower(gang, "h")
+    return host_follower(rt, "h", run="t1.1.1", plan={"boots": {"h": "boot"}})
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +149,7 @@ async def test_many_events_of_one_frame_leave_turns_to_other_coroutines(monkeypa
     async def commit(*_: Any) -> list[Any]:
         return [{"kind": "validation"}] * 100
 
-    async def take(*event: Any) -> None:
+    def take(*event: Any) -> None:
         taken.append(event)
 
     async def beat() -> None:
@@ -163,7 +159,7 @@ async def test_many_events_of_one_frame_leave_turns_to_other_coroutines(monkeypa
 
     monkeypatch.setattr(streaming, "TURN_S", -1.0)
     it.intake.commit = commit  # type: ignore[assignment, method-assign]
-    it.gang.take = take  # type: ignore[method-assign]
+    it.on_event = take
     beating = asyncio.ensure_future(beat())
     link: Any = SimpleNamespace(clock_offset_s=0.0)
     await it._commit_events(link, Frame(t="data", run="r", stream="rank0.events"))

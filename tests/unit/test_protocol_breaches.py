@@ -10,8 +10,9 @@ import pytest
 
 from airflow_provider_dtrain.core.lifecycle.timing import BREACHES_WITHIN_S
 from airflow_provider_dtrain.engine.attempt import stream
-from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFollower
+from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST
 from airflow_provider_dtrain.errors import HostError, HostLostError, HostProtocolError
+from tests.support.host_followers import host_follower
 
 TRIES = 30
 
@@ -54,11 +55,9 @@ async def given_up(monkeypatch: pytest.MonkeyPatch, *, step_s: float, is_linked:
     """Return why such a host is given up, and after how many connections."""
     clock = Clock(step_s)
     monkeypatch.setattr(stream, "time", clock)
-    rt, end = Breaking(clock, is_linked=is_linked), SimpleNamespace(ended={}, lost={}, failed=False)
-    gang: Any = SimpleNamespace(
-        rt=rt, run_name="t1.1.7", view=SimpleNamespace(plan=None), quota=None, end=end, changed=asyncio.Event()
-    )
-    follower = HostFollower(gang, "a")
+    rt = Breaking(clock, is_linked=is_linked)
+    follower = host_follower(rt, "a", run="t1.1.7", plan=None)
+    gang, end = follower.gang, follower.gang.end
     follower.wait_s = 0.0
     async with asyncio.timeout(60):
         await follower.run()
