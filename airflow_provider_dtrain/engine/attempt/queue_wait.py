@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.core.lifecycle.timing import PAUSED_LOOK_S, REQUEST_RENEW_S
-from airflow_provider_dtrain.engine.session.wakeup import changed
+from airflow_provider_dtrain.engine.attempt.queue_slots import slots_of
+from airflow_provider_dtrain.engine.attempt.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_dtrain.engine.attempt.slot_port import SlotPort
     from airflow_provider_dtrain.engine.session.runtime import Runtime
 
 
@@ -30,8 +33,6 @@ class RecoveryRounds(Protocol):
 async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool = True) -> None:
     """Wait until this attempt holds its slots and may be launched.
 
-    Any waiter runs the scheduling pass, so no daemon is needed.
-
     :param patient: False: hand over after the first pass that does not grant
     :raises UnplaceableError: no set of the pool's hosts can serve the request now or later
     :raises GangEndedError: the held gang that it should use has ended
@@ -44,32 +45,30 @@ async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool 
 
 
 async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
-    said = ""
+    said, slots = "", slots_of(rt)
     while True:
-        await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
-        view = await rt.view()
-        if view.paused:
-            await _until_active(rt, patient=patient)
-            continue
-        await rt.db(rt.store.schedule, view.pool)
-        view = await rt.view()
-        is_granted = view.allocation_state == AllocationState.GRANTED
-        if is_granted and await rt.db(rt.store.take_up, rt.attempt_id, rt.watch) is not None:
-            hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(view.placement.items()))
-            rt.log.info("Granted: slots of %s for %s", hosts, view.label)
-            rt.taken_up_at = time.monotonic()
-            return
-        if view.allocation_state == AllocationState.STARTING:
-            return
-        if view.reason and view.reason != said:
-            rt.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
-            said = view.reason
-        if view.unplaceable:
-            raise UnplaceableError(view.reason)
+        match await slots.request():
+            case Granted(slots=granted):
+                return await _taken_up(rt, granted)
+            case Never(reason=reason):
+                raise UnplaceableError(reason)
+            case Waiting(reason=reason, is_paused=True):
+                await _until_active(rt, slots, reason, patient=patient)
+                continue
+            case Waiting(reason=reason):
+                if reason and reason != said:
+                    rt.log.info("Waiting: %s", reason)
+                    said = reason
         if not patient:
             rt.hand_over()
         recovery.tick()
-        await changed(rt, view)
+        await slots.changed()
+
+
+async def _taken_up(rt: Runtime, granted: Mapping[str, tuple[int, ...]]) -> None:
+    rt.taken_up_at = time.monotonic()
+    hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(granted.items()))
+    rt.log.info("Granted: slots of %s for %s", hosts, (await rt.view()).label)
 
 
 async def _wait_to_use(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
@@ -90,18 +89,16 @@ async def _wait_to_use(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) 
     rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
 
 
-async def _until_active(rt: Runtime, *, patient: bool) -> None:
+async def _until_active(rt: Runtime, slots: SlotPort, reason: str, *, patient: bool) -> None:
     """Wait until a paused trial is activated. It requests no slots meanwhile."""
-    view = await rt.view()
-    rt.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
+    rt.log.info("Waiting: %s", reason)
     renewed_at = time.monotonic()
-    while view.paused:
+    while (await rt.view()).paused:
         if not patient:
             rt.hand_over()
         await rt.pause(PAUSED_LOOK_S)
         if time.monotonic() - renewed_at > REQUEST_RENEW_S:
             renewed_at = time.monotonic()
             # The renewal requests no slots, but shows that the task is still there.
-            await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
-        view = await rt.view()
+            await slots.request()
     rt.log.info("The trial is active again")

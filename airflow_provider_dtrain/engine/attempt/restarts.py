@@ -29,6 +29,7 @@ from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
 from airflow_provider_dtrain.engine.attempt.job import job_of
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome, failure_dict
+from airflow_provider_dtrain.engine.attempt.queue_slots import slots_of
 from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, look_at_host
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
@@ -300,8 +301,8 @@ class Restarts:
         give_up_at = time.monotonic() + self.rt.gone_after_s
         async with self.rt.renewing():
             while True:
-                clear = await teardown.release(self.rt, view)
-                missing = set(view.held_hosts) - set(clear) - gone
+                await teardown.release(self.rt, view)
+                missing = await slots_of(self.rt).uncleared() - gone
                 never = not self.rt.settings.orphan_timeout_s or await self.rt.is_held()
                 if not missing or view.plan is None or (time.monotonic() > give_up_at and not never):
                     return

@@ -1,0 +1,66 @@
+"""Slots from the queue in the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.engine.attempt.slot_port import Granted, Never, Waiting
+from airflow_provider_dtrain.engine.session.wakeup import changed
+from airflow_provider_dtrain.errors import UnplaceableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider_dtrain.engine.attempt.slot_port import SlotPort
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.store.records.trials import Proof
+
+
+def slots_of(rt: Runtime) -> SlotPort:
+    """Return the port to the slots of a follower's attempt."""
+    return QueueSlots(rt)
+
+
+class QueueSlots:
+    """Slots from the queue of the attempt's pool.
+
+    Any waiter runs the scheduling pass, so no daemon is needed.
+
+    :param rt: follower of the attempt
+    """
+
+    def __init__(self, rt: Runtime) -> None:
+        self.rt = rt
+
+    async def request(self) -> Granted | Waiting | Never:
+        """Renew the request, run a scheduling pass, and take a grant up."""
+        rt = self.rt
+        try:
+            await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
+        except UnplaceableError as error:
+            return Never(reason=str(error))
+        view = await rt.view()
+        if not view.paused:
+            await rt.db(rt.store.schedule, view.pool)
+            view = await rt.view()
+        is_granted = view.allocation_state == AllocationState.GRANTED
+        if is_granted and await rt.db(rt.store.take_up, rt.attempt_id, rt.watch) is not None:
+            return Granted(slots=view.placement)
+        if view.allocation_state == AllocationState.STARTING:
+            return Granted(slots=view.placement)
+        if view.unplaceable and not view.paused:
+            return Never(reason=view.reason)
+        return Waiting(reason=f"{view.reason} Pool '{view.pool}'." if view.reason else "", is_paused=view.paused)
+
+    async def changed(self) -> None:
+        """Wait for the next change of the pool's queue, or until the request has to be renewed."""
+        await changed(self.rt, await self.rt.view())
+
+    async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
+        """Release the slots on hosts, which the next pass may grant again."""
+        await self.rt.db(self.rt.store.release, self.rt.attempt_id, self.rt.watch, hosts, proof=proof)
+
+    async def uncleared(self) -> frozenset[str]:
+        """Return the hosts whose slots the store has not released."""
+        return frozenset((await self.rt.view()).held_hosts)

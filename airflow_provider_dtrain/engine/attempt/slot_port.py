@@ -1,0 +1,69 @@
+"""The port through which the engine gets slots for an attempt, wherever they come from.
+
+``tests/contract/test_slot_port.py`` is the contract of all implementations. Code that runs after the grant knows the
+attempt's placement, and not who granted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records.trials import Proof
+
+
+@dataclass(frozen=True, kw_only=True)
+class Granted:
+    """The attempt holds its slots, and its follower may launch it."""
+
+    #: host -> slot indices
+    slots: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """The request waits."""
+
+    #: Reason as sentences.
+    reason: str
+    #: True: a user has paused the trial. The request asks for no slots until the user activates it.
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Never:
+    """No slots can serve the request, now or later."""
+
+    #: Reason as sentences.
+    reason: str
+
+
+class SlotPort(Protocol):
+    """Slots of one attempt, as its follower requests and releases them.
+
+    ``request`` and ``release`` raise :class:`StaleWatchError` when another process follows the attempt.
+    """
+
+    async def request(self) -> Granted | Waiting | Never:
+        """Request the slots, or renew the request, and return the answer.
+
+        Repeatable: a request that was granted returns the same slots again. A follower repeats a request that waits, to
+        show that the task is still there.
+        """
+
+    async def changed(self) -> None:
+        """Wait until a request that waits may have another answer, or until it has to be renewed.
+
+        Control requests end the wait with the exceptions of :meth:`Runtime.check`.
+        """
+
+    async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
+        """Release the slots on hosts where no process of the attempt can run. Repeatable.
+
+        :param proof: evidence that none can run there
+        """
+
+    async def uncleared(self) -> frozenset[str]:
+        """Return the hosts whose slots the attempt still holds. Without such a host, the attempt is clear."""
