@@ -13,21 +13,59 @@ from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDE
 from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, ranks, trials
-from airflow_provider_dtrain.store.database.transactions import bump, guard, reads, writes
-from airflow_provider_dtrain.store.held_gangs import last_users
+from airflow_provider_dtrain.store.database.transactions import (
+    Database,
+    bump,
+    guard,
+    lock_pool_of,
+    reads,
+    set_back,
+    writes,
+)
+from airflow_provider_dtrain.store.held_gangs import last_users, pass_gang_on, stay_with_gang
 from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue.requests import Queue, held_hosts, pool_machines
-from airflow_provider_dtrain.store.queue.transitions import mark_of
-from airflow_provider_dtrain.store.records.trials import AttemptView, EndState, Ticket
-from airflow_provider_dtrain.store.views import attempt_views
+from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
+from airflow_provider_dtrain.store.queue.requeue import exclude, request_again, set_waiting, wait_again
+from airflow_provider_dtrain.store.queue.slot_release import held_hosts, move_allocation, set_allocation
+from airflow_provider_dtrain.store.queue.transitions import end_attempt, expire, mark_of, set_attempt, set_trial
+from airflow_provider_dtrain.store.records.trials import AttemptView, EndState, Ticket, TrialKey
+from airflow_provider_dtrain.store.trials import ticket_of
+from airflow_provider_dtrain.store.views import attempt_view, attempt_views
 
 HANDED_OVER = "handed over"
 
 
-class Attempts(Queue):
+class Attempts:
     """Attempts of trials. Every write carries the watch, so a process with a stale one changes nothing."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    @reads
+    def get(self, conn: Connection, attempt_id: int) -> AttemptView:
+        """Return an attempt with all state that a follower needs to continue it.
+
+        :raises NotFoundError: there is no attempt with this id
+        """
+        found = attempt_view(conn, attempt_id)
+        if found is None:
+            raise NotFoundError(f"There is no attempt {attempt_id}.")
+        return found
+
+    @reads
+    def of_trial(self, conn: Connection, trial_id: int) -> list[AttemptView]:
+        """Return all attempts of a trial, oldest first."""
+        return attempt_views(conn, attempts.c.trial_id == trial_id)
+
+    @reads
+    def older(self, conn: Connection, key: TrialKey) -> list[AttemptView]:
+        """Return live attempts of the same task instance from before it was cleared."""
+        same = ("dag_id", "run_id", "task_id", "map_index")
+        where = [trials.c[name] == getattr(key, name) for name in same]
+        where += [trials.c.max_tries != key.max_tries, attempts.c.ended_at.is_(None)]
+        return attempt_views(conn, sa.and_(*where))
 
     @writes
     def watch(self, conn: Connection, attempt_id: int, *, watcher: str) -> int:
@@ -36,7 +74,7 @@ class Attempts(Queue):
         :param watcher: name of the new follower, for messages
         :raises NotFoundError: there is no such attempt
         """
-        values = {"watch": attempts.c.watch + 1, "watcher": watcher, "renewed_at": self._now()}
+        values = {"watch": attempts.c.watch + 1, "watcher": watcher, "renewed_at": self.db.now()}
         query = attempts.update().where(attempts.c.id == attempt_id).values(**values)
         found = conn.scalar(query.returning(attempts.c.watch))
         if found is None:
@@ -50,7 +88,7 @@ class Attempts(Queue):
         :raises StaleWatchError: the watch is not current
         """
         guard(conn, attempt_id, watch)
-        values = {"watch": watch + 1, "watcher": HANDED_OVER, "renewed_at": self._now()}
+        values = {"watch": watch + 1, "watcher": HANDED_OVER, "renewed_at": self.db.now()}
         conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**values))
 
     @writes
@@ -68,13 +106,13 @@ class Attempts(Queue):
         # Locked in one order, so that two followers of the same attempts cannot deadlock.
         current = set(conn.scalars(sa.select(attempts.c.id).where(*where).order_by(attempts.c.id).with_for_update()))
         if current:
-            conn.execute(attempts.update().where(attempts.c.id.in_(current)).values(renewed_at=self._now()))
+            conn.execute(attempts.update().where(attempts.c.id.in_(current)).values(renewed_at=self.db.now()))
         return current
 
     @reads
     def stale(self, conn: Connection, older_than_s: float) -> list[AttemptView]:
         """Return attempts that hold slots and whose lease was not renewed for ``older_than_s`` seconds."""
-        before = self._now() - timedelta(seconds=older_than_s)
+        before = self.db.now() - timedelta(seconds=older_than_s)
         live = attempts.c.state.in_(ACTIVE)
         return attempt_views(conn, sa.and_(live, attempts.c.renewed_at < before))
 
@@ -82,6 +120,55 @@ class Attempts(Queue):
     def unreleased(self, conn: Connection) -> list[AttemptView]:
         """Return ended attempts with hosts that have not confirmed that all their processes have ended."""
         return attempt_views(conn, sa.and_(allocations.c.state == "expired", last_users()))
+
+    @reads
+    def check_watch(
+        self, conn: Connection, attempt_id: int, watch: int, *, followed: AttemptView | None = None
+    ) -> None:
+        """Check that a watch is current.
+
+        :param followed: the attempt as it was when this process began to follow its run
+        :raises StaleWatchError: another process follows the attempt
+        :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
+        """
+        query = (
+            sa.select(attempts.c.watch, attempts.c.created_at, allocations.c.token)
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(attempts.c.id == attempt_id)
+        )
+        found = conn.execute(query).one_or_none()
+        if found is None:
+            raise set_back(attempt_id, "the attempt is missing")
+        if found.watch < watch:
+            raise set_back(attempt_id, f"its watch is {found.watch} in the store, but was {watch}")
+        # A number that was assigned again belongs to another attempt, whatever its watch is.
+        if followed is not None and found.created_at != followed.created_at:
+            raise set_back(attempt_id, "its number was assigned again")
+        if found.watch != watch:
+            raise StaleWatchError(
+                f"Attempt {attempt_id} is followed under watch {found.watch}: this process still holds watch {watch} "
+                "and must stop."
+            )
+        if followed is not None and found.token != followed.token:
+            raise set_back(attempt_id, f"the grant of its run {followed.run} is missing")
+
+    @reads
+    def silent_for_s(self, conn: Connection, attempt_id: int) -> float:
+        """Return the seconds since the last sign of life of an attempt's follower or waiter.
+
+        :raises NotFoundError: there is no such attempt
+        """
+        query = (
+            sa.select(attempts.c.renewed_at, attempts.c.state, allocations.c.renewed_at.label("asked_at"))
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(attempts.c.id == attempt_id)
+        )
+        row = conn.execute(query).one_or_none()
+        if row is None:
+            raise NotFoundError(f"There is no attempt {attempt_id}.")
+        times = [row.renewed_at, row.asked_at if row.state == "waiting" else None]
+        heard = max((time for time in times if time is not None), default=None)
+        return float("inf") if heard is None else (self.db.now() - heard).total_seconds()
 
     @writes
     def set_plan(
@@ -104,7 +191,7 @@ class Attempts(Queue):
             for rank in (part.get("ranks", ()) if isinstance(part, Mapping) else ())
         ]  # fmt: skip
         if rows:
-            insert = self._insert(ranks)
+            insert = self.db.insert(ranks)
             keep = {name: insert.excluded[name] for name in ("host", "local_rank", "slot")}
             conn.execute(insert.on_conflict_do_update(index_elements=["attempt_id", "rank"], set_=keep), rows)
 
@@ -117,9 +204,9 @@ class Attempts(Queue):
         attempt = guard(conn, attempt_id, watch)
         if attempt.state == "running":
             return
-        self._set_attempt(conn, attempt, "running", started_at=self._now())
-        self._move_allocation(conn, attempt.allocation_id, "starting", "running")
-        self._set_trial(conn, attempt.trial_id, "running")
+        set_attempt(conn, attempt, "running", started_at=self.db.now())
+        move_allocation(conn, attempt.allocation_id, "starting", "running")
+        set_trial(conn, attempt.trial_id, "running")
 
     @writes
     def set_stopping(self, conn: Connection, attempt_id: int, watch: int, reason: str) -> None:
@@ -129,13 +216,13 @@ class Attempts(Queue):
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
-        self._set_attempt(conn, attempt, "stopping", reason=reason)
+        set_attempt(conn, attempt, "stopping", reason=reason)
         old = str(conn.scalar(sa.select(allocations.c.state).where(allocations.c.id == attempt.allocation_id)))
         if old in {"granted", "starting", "running"}:
-            self._set_allocation(conn, attempt.allocation_id, old, "stopping")
+            set_allocation(conn, attempt.allocation_id, old, "stopping")
 
     @writes
-    def next_attempt(
+    def next(
         self, conn: Connection, attempt_id: int, watch: int, *, failure: Mapping[str, Any], counted: bool
     ) -> Ticket:
         """End an attempt and create the trial's next one.
@@ -148,9 +235,9 @@ class Attempts(Queue):
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: the trial has ended for good
         """
-        self._lock_pool_of(conn, attempt_id)
+        lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
-        return self._next(conn, attempt, failure, counted=counted, keep=True)
+        return _next(conn, self.db.now(), attempt, failure, counted=counted, keep=True)
 
     @writes
     def move_on(
@@ -177,7 +264,7 @@ class Attempts(Queue):
         :param away: True: the hosts did not answer; a trial that no other hosts could serve waits until they do
         :raises StaleWatchError: the watch is not current
         """
-        pool = self._lock_pool_of(conn, attempt_id)
+        pool = lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
         if row.trial_id is None:
@@ -187,16 +274,17 @@ class Attempts(Queue):
         are_needed = not _can_do_without(conn, pool, row, names)
         if are_needed and not away:
             return None
+        now = self.db.now()
         for host in (exclude_host, *also):
-            self._exclude(conn, attempt.trial_id, host, AWAY_FOR if are_needed else None)
+            exclude(conn, now, attempt.trial_id, host, AWAY_FOR if are_needed else None)
         if attempt.state == "starting" and not held_hosts(conn, row.id):
             reason = str(failure.get("message", ""))
             if exclude_host is not None:
-                self._wait_again(conn, attempt, row, reason)
-                return self._ticket_of(conn, attempt_id)
+                wait_again(conn, now, attempt, row, reason)
+                return ticket_of(conn, attempt_id)
             # Neither a log nor outputs belong to its launch.
-            self._set_waiting(conn, attempt, reason)
-        return self._next(conn, attempt, failure, counted=False, keep=False)
+            set_waiting(conn, attempt, reason)
+        return _next(conn, now, attempt, failure, counted=False, keep=False)
 
     @writes
     def yield_gang(self, conn: Connection, attempt_id: int, watch: int, *, reason: str, paused: bool) -> Ticket:
@@ -211,25 +299,25 @@ class Attempts(Queue):
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: the attempt has ended otherwise, or its gang is held for several tasks
         """
-        self._lock_pool_of(conn, attempt_id)
+        lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
         newest = sa.select(attempts.c.id).where(attempts.c.trial_id == attempt.trial_id)
         last = int(conn.scalar(newest.order_by(attempts.c.number.desc()).limit(1)) or 0)
         if attempt.state == "preempted" and last != attempt_id:
-            return self._ticket_of(conn, last)
+            return ticket_of(conn, last)
         if attempt.ended_at is not None:
             raise ConflictError(f"Attempt {attempt_id} is {attempt.state}: it has no gang to release.")
         if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempt.allocation_id)):
             raise ConflictError(f"Attempt {attempt_id} cannot release its gang: it is held for several tasks.")
         if attempt.state == "starting":
-            self._set_attempt(conn, attempt, "stopping")
+            set_attempt(conn, attempt, "stopping")
             attempt = guard(conn, attempt_id, watch)
-        now = self._now()
-        self._set_attempt(conn, attempt, "preempted", reason=reason, ended_at=now)
+        now = self.db.now()
+        set_attempt(conn, attempt, "preempted", reason=reason, ended_at=now)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        self._expire(conn, row)
-        new = self._request_again(conn, row, "" if paused else reason, held_until=now)
-        return self._follow_with(conn, attempt, new, "waiting")
+        expire(conn, now, row)
+        new = request_again(conn, now, row, "" if paused else reason, held_until=now)
+        return _follow_with(conn, now, attempt, new, "waiting")
 
     @writes
     def set_cost(self, conn: Connection, attempt_id: int, watch: int, seconds: float) -> None:
@@ -242,72 +330,8 @@ class Attempts(Queue):
         where = allocations.c.id == attempt.allocation_id
         conn.execute(allocations.update().where(where).values(cost_s=max(0.0, seconds)))
 
-    def _next(
-        self, conn: Connection, attempt: Row[Any], failure: Mapping[str, Any], *, counted: bool, keep: bool
-    ) -> Ticket:
-        trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
-        newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
-        # A trial that Airflow killed continues if Airflow runs the task again; a trial that a user killed does not.
-        is_over = trial.state in TRIAL_SUCCEEDED or (trial.state == "killed" and trial.kill_requested_by)
-        if is_over or attempt.number != newest:
-            raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: it gets no next attempt.")
-        now = self._now()
-        if attempt.ended_at is None:
-            mark = mark_of("errored", failure, attempt.state)
-            self._set_attempt(conn, attempt, mark, failure=failure, ended_at=now)
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        keep = keep and attempt.ended_at is None
-        if row.trial_id is None:
-            allocation_id, state = row.id, self._stay_with_gang(conn, row, attempt, keep=keep)
-            if state == "waiting" and trial.state != "queued":
-                self._set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
-        else:
-            allocation_id, state = self._gang_for_next(conn, row, keep=keep, ended_at=attempt.ended_at)
-        if state == "waiting":
-            again = {"state": "running", "ended_at": None}
-            conn.execute(experiments.update().where(experiments.c.id == trial.experiment_id).values(**again))
-        restarts = trial.restarts + int(counted)
-        conn.execute(trials.update().where(trials.c.id == trial.id).values(restarts=restarts))
-        ticket = self._follow_with(conn, attempt, allocation_id, state)
-        if row.trial_id is None:
-            self._pass_gang_on(conn, row, attempt.id, ticket.attempt_id)
-        return ticket
-
-    def _follow_with(self, conn: Connection, attempt: Row[Any], allocation_id: int, state: str) -> Ticket:
-        """Create a trial's next attempt and return its ticket."""
-        now = self._now()
-        query = attempts.insert().values(
-            trial_id=attempt.trial_id, number=attempt.number + 1, allocation_id=allocation_id, state=state,
-            created_at=now, renewed_at=now,
-        )  # fmt: skip
-        return self._ticket_of(conn, int(conn.scalar(query.returning(attempts.c.id)) or 0))
-
-    def _gang_for_next(
-        self, conn: Connection, row: Row[Any], *, keep: bool, ended_at: datetime | None
-    ) -> tuple[int, str]:
-        """Return the next attempt's allocation and state: the gang it keeps, or a new request."""
-        all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)
-        if keep and held and held == all_hosts and row.state != "released":
-            self._set_allocation(conn, row.id, row.state, "starting")
-            # The slots do not become free after all.
-            bump(conn, row.pool)
-            return int(row.id), "starting"
-        self._expire(conn, row)
-        return self._request_again(conn, row, "", held_until=ended_at), "waiting"
-
-    def _ticket_of(self, conn: Connection, attempt_id: int) -> Ticket:
-        row = conn.execute(
-            sa.select(attempts, trials.c.experiment_id)
-            .join(trials, trials.c.id == attempts.c.trial_id)
-            .where(attempts.c.id == attempt_id)
-        ).one()
-        return Ticket(
-            experiment_id=row.experiment_id, trial_id=row.trial_id, attempt_id=row.id, attempt_number=row.number,
-            allocation_id=row.allocation_id,
-        )  # fmt: skip
-
     @writes
-    def end_attempt(
+    def end(
         self,
         conn: Connection,
         attempt_id: int,
@@ -324,10 +348,10 @@ class Attempts(Queue):
         :param result: of the trial; None keeps the result that rank 0 sent
         :raises StaleWatchError: the watch is not current
         """
-        self._lock_pool_of(conn, attempt_id)
+        lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
         if attempt.ended_at is None:
-            self._end(conn, attempt, state, failure, result)
+            end_attempt(conn, self.db.now(), attempt, state, failure, result)
 
 
 def _can_do_without(conn: Connection, pool: Row[Any], row: Row[Any], names: Collection[str | None]) -> bool:
@@ -339,3 +363,57 @@ def _can_do_without(conn: Connection, pool: Row[Any], row: Row[Any], names: Coll
     rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
     found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
     return not (isinstance(found, Unplaceable) and found.never)
+
+
+def _next(
+    conn: Connection, now: datetime, attempt: Row[Any], failure: Mapping[str, Any], *, counted: bool, keep: bool
+) -> Ticket:
+    trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
+    newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
+    # A trial that Airflow killed continues if Airflow runs the task again; a trial that a user killed does not.
+    is_over = trial.state in TRIAL_SUCCEEDED or (trial.state == "killed" and trial.kill_requested_by)
+    if is_over or attempt.number != newest:
+        raise ConflictError(f"Trial {trial.id} is {trial.state} and at attempt {newest}: it gets no next attempt.")
+    if attempt.ended_at is None:
+        mark = mark_of("errored", failure, attempt.state)
+        set_attempt(conn, attempt, mark, failure=failure, ended_at=now)
+    row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
+    keep = keep and attempt.ended_at is None
+    if row.trial_id is None:
+        allocation_id, state = row.id, stay_with_gang(conn, now, row, attempt, keep=keep)
+        if state == "waiting" and trial.state != "queued":
+            set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
+    else:
+        allocation_id, state = _gang_for_next(conn, now, row, keep=keep, ended_at=attempt.ended_at)
+    if state == "waiting":
+        again = {"state": "running", "ended_at": None}
+        conn.execute(experiments.update().where(experiments.c.id == trial.experiment_id).values(**again))
+    restarts = trial.restarts + int(counted)
+    conn.execute(trials.update().where(trials.c.id == trial.id).values(restarts=restarts))
+    ticket = _follow_with(conn, now, attempt, allocation_id, state)
+    if row.trial_id is None:
+        pass_gang_on(conn, row, attempt.id, ticket.attempt_id)
+    return ticket
+
+
+def _follow_with(conn: Connection, now: datetime, attempt: Row[Any], allocation_id: int, state: str) -> Ticket:
+    """Create a trial's next attempt and return its ticket."""
+    query = attempts.insert().values(
+        trial_id=attempt.trial_id, number=attempt.number + 1, allocation_id=allocation_id, state=state,
+        created_at=now, renewed_at=now,
+    )  # fmt: skip
+    return ticket_of(conn, int(conn.scalar(query.returning(attempts.c.id)) or 0))
+
+
+def _gang_for_next(
+    conn: Connection, now: datetime, row: Row[Any], *, keep: bool, ended_at: datetime | None
+) -> tuple[int, str]:
+    """Return the next attempt's allocation and state: the gang it keeps, or a new request."""
+    all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)
+    if keep and held and held == all_hosts and row.state != "released":
+        set_allocation(conn, row.id, row.state, "starting")
+        # The slots do not become free after all.
+        bump(conn, row.pool)
+        return int(row.id), "starting"
+    expire(conn, now, row)
+    return request_again(conn, now, row, "", held_until=ended_at), "waiting"

@@ -12,18 +12,21 @@ from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import configs, payloads, templates
-from airflow_provider_dtrain.store.database.transactions import Base, check_name, digest_of, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, check_name, digest_of, reads, writes
 from airflow_provider_dtrain.store.records.trials import Config, Template
 
 #: One 96 MiB payload and its archive headers.
 PAYLOAD_LIMIT_BYTES = 100 * 2**20
 
 
-class Documents(Base):
-    """Store of templates with all their versions, effective configurations and user code."""
+class Templates:
+    """Templates of configurations, with all their versions."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @writes
-    def set_template(self, conn: Connection, name: str, text: str, *, by: str) -> int:
+    def set(self, conn: Connection, name: str, text: str, *, by: str) -> int:
         """Store a template as its next version and return the version.
 
         :param text: YAML, validated by the caller
@@ -34,7 +37,7 @@ class Documents(Base):
         return self._add_version(conn, name, text=text, by=by, removed=False)
 
     @reads
-    def get_template(self, conn: Connection, name: str) -> Template:
+    def get(self, conn: Connection, name: str) -> Template:
         """Return the current version of a template.
 
         :raises NotFoundError: it does not exist; the message lists the existing ones
@@ -45,12 +48,7 @@ class Documents(Base):
         return found[name]
 
     @reads
-    def list_templates(self, conn: Connection) -> list[Template]:
-        """Return the current version of each template, by name."""
-        return _current(conn)
-
-    @reads
-    def template_versions(self, conn: Connection, name: str) -> list[Template]:
+    def versions(self, conn: Connection, name: str) -> list[Template]:
         """Return every version of a template, oldest first, removals included.
 
         :raises NotFoundError: it never existed
@@ -62,7 +60,7 @@ class Documents(Base):
         return found
 
     @writes
-    def remove_template(self, conn: Connection, name: str, *, by: str) -> None:
+    def remove(self, conn: Connection, name: str, *, by: str) -> None:
         """Remove a template, but keep its versions in the history.
 
         :raises NotFoundError: it does not exist
@@ -77,13 +75,25 @@ class Documents(Base):
         version = int(latest or 0) + 1
         conn.execute(
             templates.insert().values(
-                name=name, version=version, text=text, set_by=by, set_at=self._now(), removed=removed
+                name=name, version=version, text=text, set_by=by, set_at=self.db.now(), removed=removed
             )
         )
         return version
 
+    @reads
+    def list(self, conn: Connection) -> list[Template]:
+        """Return the current version of each template, by name."""
+        return _current(conn)
+
+
+class Configs:
+    """Effective configurations. Each is stored once and never changes."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @writes
-    def put_config(
+    def put(
         self,
         conn: Connection,
         document: Mapping[str, Any],
@@ -101,13 +111,13 @@ class Documents(Base):
         digest = digest_of(document, origins, template, template_version, secrets)
         values = {
             "digest": digest, "document": document, "origins": origins, "template": template,
-            "template_version": template_version, "secrets": secrets, "created_at": self._now(),
+            "template_version": template_version, "secrets": secrets, "created_at": self.db.now(),
         }  # fmt: skip
-        conn.execute(self._insert(configs).values(values).on_conflict_do_nothing(index_elements=["digest"]))
+        conn.execute(self.db.insert(configs).values(values).on_conflict_do_nothing(index_elements=["digest"]))
         return _config(conn.execute(sa.select(configs).where(configs.c.digest == digest)).one())
 
     @reads
-    def get_config(self, conn: Connection, config_id: int) -> Config:
+    def get(self, conn: Connection, config_id: int) -> Config:
         """Return a stored configuration.
 
         :raises NotFoundError: there is none with this id
@@ -117,8 +127,15 @@ class Documents(Base):
             raise NotFoundError(f"The store has no configuration {config_id}.")
         return Config(**row._asdict())
 
+
+class Payloads:
+    """User code, stored once by its digest."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @writes
-    def put_payload(self, conn: Connection, digest: str, content: bytes) -> None:
+    def put(self, conn: Connection, digest: str, content: bytes) -> None:
         """Store user code unless it is stored already.
 
         :param digest: sha256 of the content, computed by the caller
@@ -126,16 +143,16 @@ class Documents(Base):
         """
         if len(content) > PAYLOAD_LIMIT_BYTES:
             raise UserError(f"The payload has {len(content)} bytes, the store accepts at most {PAYLOAD_LIMIT_BYTES}.")
-        values = {"digest": digest, "content": content, "created_at": self._now()}
-        conn.execute(self._insert(payloads).values(values).on_conflict_do_nothing(index_elements=["digest"]))
+        values = {"digest": digest, "content": content, "created_at": self.db.now()}
+        conn.execute(self.db.insert(payloads).values(values).on_conflict_do_nothing(index_elements=["digest"]))
 
     @reads
-    def has_payload(self, conn: Connection, digest: str) -> bool:
+    def has(self, conn: Connection, digest: str) -> bool:
         """Return whether the store holds this user code."""
         return conn.scalar(sa.select(payloads.c.digest).where(payloads.c.digest == digest)) is not None
 
     @reads
-    def get_payload(self, conn: Connection, digest: str) -> bytes:
+    def get(self, conn: Connection, digest: str) -> bytes:
         """Return stored user code.
 
         :raises NotFoundError: the store does not hold it
@@ -144,6 +161,11 @@ class Documents(Base):
         if row is None:
             raise NotFoundError(f"The store has no payload {digest}. Run the task again: it packs the code again.")
         return bytes(row.content)
+
+    @writes
+    def use(self, conn: Connection, digest: str) -> bool:
+        """Return whether the store holds this user code, and if so reset its age."""
+        return statements.count(conn, _USE, {"of_digest": digest, "now": self.db.now()}) > 0
 
 
 _CONFIG = Statement(sa.select(configs).where(configs.c.config_id == sa.bindparam("config")))
@@ -175,3 +197,8 @@ def _no_template(name: str, known: list[str]) -> NotFoundError:
         f"There is no template '{name}'. "
         + (f"Templates: {', '.join(known)}." if known else "Add one: airflow dtrain templates set NAME FILE")
     )
+
+
+_USE = Statement(
+    payloads.update().where(payloads.c.digest == sa.bindparam("of_digest")).values(created_at=sa.bindparam("now"))
+)

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, StoreSetBackError
+from airflow_provider_dtrain.core.quotas import Usage
+from airflow_provider_dtrain.errors import StoreSetBackError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.moments import moment
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
-    allocation_slots,
     allocations,
     attempts,
     events,
     ranks,
-    slots,
     streams,
 )
-from airflow_provider_dtrain.store.database.transactions import Base, guard, reads, set_back, writes
-from airflow_provider_dtrain.store.gaps import GAP, add_gaps
+from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, set_back, writes
+from airflow_provider_dtrain.store.gaps import GAP, add_gaps, usage_of
 from airflow_provider_dtrain.store.metrics import METRIC_GROUPS, add_checkpoint, add_metrics
-from airflow_provider_dtrain.store.records.trials import AttemptView, EventView, OpenLog, RankView
+from airflow_provider_dtrain.store.records.trials import EventView, OpenLog, RankView
 from airflow_provider_dtrain.store.rungs import answer, note_best
-from airflow_provider_dtrain.store.views import store_mark
 
 LOG_TAIL_BYTES = 64 * 1024
 #: Key in the body of a stored event: seconds by which the host's clock was ahead. Measured here, not by the host.
 OFFSET_KEY = "clock_offset_s"
-#: Name of a run after the mark of its store: trial, attempt and token.
-_RUN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 _RANK_STREAM = re.compile(r"rank(\d+)\.(events|log)")
 Handler = Callable[[Connection, Row[Any], Mapping[str, Any], int | None], None]
 
 
-class Events(Base):
+class Events:
     """Events of attempts. An event, its consequences and the offset behind it are one transaction."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @reads
     def offsets(self, conn: Connection, attempt_id: int) -> dict[tuple[str, str], int]:
@@ -53,7 +52,7 @@ class Events(Base):
         return {key: epoch for key, (_, epoch) in _positions(conn, attempt_id).items()}
 
     @writes
-    def commit_events(
+    def commit(
         self,
         conn: Connection,
         attempt_id: int,
@@ -81,7 +80,7 @@ class Events(Base):
         """
         attempt = guard(conn, attempt_id, watch)
         token = _token_of(conn, attempt_id)
-        self._move(conn, _Stream(attempt_id, token, host, stream, epoch), old_offset, new_offset)
+        _move(conn, _Stream(attempt_id, token, host, stream, epoch), old_offset, new_offset)
         if epoch:
             batch = _unknown(conn, attempt_id, token, host, stream, batch)
         rows = [
@@ -108,7 +107,7 @@ class Events(Base):
             if validations := [event for event in batch if event.get("kind") == "validation"]:
                 note_best(conn, attempt, validations)
             if questions := [event for event in batch if event.get("kind") == "rung"]:
-                answer(conn, attempt, questions, self._now())
+                answer(conn, attempt, questions, self.db.now())
         return list(batch)
 
     @writes
@@ -146,7 +145,7 @@ class Events(Base):
         body = {"kind": "gap", "epoch": epoch, "read_bytes": old_offset, "reason": reason}
         conn.execute(
             events.insert().values(
-                attempt_id=attempt_id, token=token, host=host, stream=stream, seq=None, at=self._now(), kind="gap",
+                attempt_id=attempt_id, token=token, host=host, stream=stream, seq=None, at=self.db.now(), kind="gap",
                 body=body,
             )
         )  # fmt: skip
@@ -182,7 +181,7 @@ class Events(Base):
 
     def _move_log(self, conn: Connection, attempt_id: int, host: str, rank: int, new_offset: int) -> None:
         token, stream = _token_of(conn, attempt_id), f"rank{rank}.log"
-        insert = self._insert(streams).values(
+        insert = self.db.insert(streams).values(
             attempt_id=attempt_id, token=token, host=host, stream=stream, position=new_offset
         )
         key = ["attempt_id", "token", "host", "stream"]
@@ -203,19 +202,8 @@ class Events(Base):
             found.append(OpenLog(attempt_id=row.id, host=row.host, position=position))
         return found
 
-    def _move(self, conn: Connection, of: _Stream, old: int, new: int) -> None:
-        key = {"attempt_id": of.attempt_id, "token": of.token, "host": of.host, "stream": of.stream}
-        values = {**{f"of_{name}": value for name, value in key.items()}, "old": old, "new": new, "of_epoch": of.epoch}
-        moved: Any = None
-        if old == 0 and of.epoch == 0:
-            moved = statements.first(conn, _BEGIN_STREAM, values)
-        if moved is None:
-            moved = statements.first(conn, _MOVE_STREAM, values)
-        if moved is None:
-            raise _moved(of.attempt_id, of.host, of.stream, old)
-
     @reads
-    def events(self, conn: Connection, attempt_id: int, *, kinds: Sequence[str] | None = None) -> list[EventView]:
+    def of_attempt(self, conn: Connection, attempt_id: int, *, kinds: Sequence[str] | None = None) -> list[EventView]:
         """Return the events of the attempt's current run in commit order.
 
         :param kinds: only these kinds; None = all
@@ -240,87 +228,6 @@ class Events(Base):
         return [(row.host, row.stream, row.kind) for row in conn.execute(query)]
 
     @reads
-    def check_watch(
-        self, conn: Connection, attempt_id: int, watch: int, *, followed: AttemptView | None = None
-    ) -> None:
-        """Check that a watch is current.
-
-        :param followed: the attempt as it was when this process began to follow its run
-        :raises StaleWatchError: another process follows the attempt
-        :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
-        """
-        query = (
-            sa.select(attempts.c.watch, attempts.c.created_at, allocations.c.token)
-            .join(allocations, allocations.c.id == attempts.c.allocation_id)
-            .where(attempts.c.id == attempt_id)
-        )
-        found = conn.execute(query).one_or_none()
-        if found is None:
-            raise set_back(attempt_id, "the attempt is missing")
-        if found.watch < watch:
-            raise set_back(attempt_id, f"its watch is {found.watch} in the store, but was {watch}")
-        # A number that was assigned again belongs to another attempt, whatever its watch is.
-        if followed is not None and found.created_at != followed.created_at:
-            raise set_back(attempt_id, "its number was assigned again")
-        if found.watch != watch:
-            raise StaleWatchError(
-                f"Attempt {attempt_id} is followed under watch {found.watch}: this process still holds watch {watch} "
-                "and must stop."
-            )
-        if followed is not None and found.token != followed.token:
-            raise set_back(attempt_id, f"the grant of its run {followed.run} is missing")
-
-    @reads
-    def silent_for_s(self, conn: Connection, attempt_id: int) -> float:
-        """Return the seconds since the last sign of life of an attempt's follower or waiter.
-
-        :raises NotFoundError: there is no such attempt
-        """
-        query = (
-            sa.select(attempts.c.renewed_at, attempts.c.state, allocations.c.renewed_at.label("asked_at"))
-            .join(allocations, allocations.c.id == attempts.c.allocation_id)
-            .where(attempts.c.id == attempt_id)
-        )
-        row = conn.execute(query).one_or_none()
-        if row is None:
-            raise NotFoundError(f"There is no attempt {attempt_id}.")
-        times = [row.renewed_at, row.asked_at if row.state == "waiting" else None]
-        heard = max((time for time in times if time is not None), default=None)
-        return float("inf") if heard is None else (self._now() - heard).total_seconds()
-
-    @reads
-    def unknown_runs(self, conn: Connection, host: str, runs: Mapping[str, str | None]) -> list[str]:
-        """Return this store's live runs on a host that hold no slots there according to the store.
-
-        This happens after a restore from a backup that is older than their grant, and after a removal of the host
-        with ``force``.
-
-        :param runs: name of the run -> identifier of its launch; None = not known
-        """
-        mark = f"{store_mark(conn)}-t"
-        found = {}
-        for name in runs:
-            parts = _RUN.fullmatch(name.removeprefix(mark))
-            if name.startswith(mark) and parts is not None:
-                found[name] = (int(parts[1]), int(parts[2]), int(parts[3]))
-        known: dict[tuple[int, int, int], Any] = {}
-        held = (allocation_slots.c.host == host, allocation_slots.c.released_at.is_(None))
-        for some in _chunks(list(found.values()), 200):
-            query = (
-                sa.select(attempts.c.trial_id, attempts.c.number, allocation_slots.c.token, attempts.c.plan)
-                .join(allocation_slots, allocation_slots.c.allocation_id == attempts.c.allocation_id)
-                .where(allocation_slots.c.token.in_([token for _, _, token in some]), *held)
-                .where(sa.tuple_(attempts.c.trial_id, attempts.c.number).in_([key[:2] for key in some]))
-            )
-            known |= {(row.trial_id, row.number, row.token): row.plan for row in conn.execute(query)}
-        return [name for name, key in found.items() if key not in known or _is_another(known[key], host, runs[name])]
-
-    @reads
-    def hosts_with_blocked_slots(self, conn: Connection) -> list[str]:
-        """Return hosts with slots that are stuck or busy elsewhere, as of their last report."""
-        return sorted(set(conn.scalars(sa.select(slots.c.host).where(slots.c.state != "ready"))))
-
-    @reads
     def ranks(self, conn: Connection, attempt_id: int) -> list[RankView]:
         """Return the processes of an attempt by rank."""
         query = sa.select(ranks).where(ranks.c.attempt_id == attempt_id).order_by(ranks.c.rank)
@@ -333,11 +240,10 @@ class Events(Base):
             for row in conn.execute(query)
         ]
 
-
-def _is_another(plan: Any, host: str, launch: str | None) -> bool:
-    """Return whether a live run is of another launch than the one in the store."""
-    mine = (((plan or {}).get("plans") or {}).get(host) or {}).get("launch")
-    return mine is not None and launch is not None and mine != launch
+    @reads
+    def usage(self, conn: Connection, attempt_id: int) -> Usage:
+        """Return the amounts of data that the ranks of an attempt have stored."""
+        return usage_of(conn, attempt_id)
 
 
 _STREAM_KEY = ("attempt_id", "token", "host", "stream")
@@ -453,10 +359,6 @@ def _checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _
     add_checkpoint(conn, attempt, event, at=moment(event.get("at")))
 
 
-def _chunks(values: list[Any], size: int) -> Iterator[list[Any]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
-
-
 def _entries(value: Any) -> list[Mapping[str, Any]]:
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
@@ -469,3 +371,15 @@ def _integer(value: Any) -> int | None:
 HANDLERS: Mapping[str, Handler] = {
     "started": _started, "exit": _exited, "result": _result, "checkpoint": _checkpoint,
 }  # fmt: skip
+
+
+def _move(conn: Connection, of: _Stream, old: int, new: int) -> None:
+    key = {"attempt_id": of.attempt_id, "token": of.token, "host": of.host, "stream": of.stream}
+    values = {**{f"of_{name}": value for name, value in key.items()}, "old": old, "new": new, "of_epoch": of.epoch}
+    moved: Any = None
+    if old == 0 and of.epoch == 0:
+        moved = statements.first(conn, _BEGIN_STREAM, values)
+    if moved is None:
+        moved = statements.first(conn, _MOVE_STREAM, values)
+    if moved is None:
+        raise _moved(of.attempt_id, of.host, of.stream, old)

@@ -10,8 +10,15 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, searches, trials
-from airflow_provider_dtrain.store.database.transactions import reads, writes
-from airflow_provider_dtrain.store.queue.control_requests import Wishing
+from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
+from airflow_provider_dtrain.store.queue.control_requests import (
+    activate_trial,
+    bump_pools,
+    pause_trial,
+    request_end,
+    require_experiment,
+    set_priority_of,
+)
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView, ExperimentWish
 
 _NEWEST = (
@@ -33,14 +40,17 @@ _PLACE = sa.func.row_number().over(
 ).label("place")  # fmt: skip
 
 
-class Experiments(Wishing):
+class Experiments:
     """Experiments and their control requests.
 
     A request applies to all current trials and to all trials that are submitted until the experiment ends.
     """
 
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @reads
-    def experiment(self, conn: Connection, experiment_id: int) -> ExperimentView:
+    def get(self, conn: Connection, experiment_id: int) -> ExperimentView:
         """Return an experiment.
 
         :raises NotFoundError: there is none with this id
@@ -50,8 +60,125 @@ class Experiments(Wishing):
             raise _no_experiment(experiment_id)
         return found[0]
 
+    @writes
+    def stop(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Request that all trials of an experiment end with their best results so far, and return their number.
+
+        Running trials write a checkpoint first. Their end is a success.
+
+        :param by: the user
+        :raises NotFoundError: there is no such experiment
+        """
+        return self._wish(conn, experiment_id, "stop", by)
+
+    @writes
+    def kill(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Request that all trials of an experiment are killed, and return their number.
+
+        :param by: the user
+        :raises NotFoundError: there is no such experiment
+        """
+        return self._wish(conn, experiment_id, "kill", by)
+
+    @writes
+    def pause(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Pause the trials of an experiment until it is activated, and return their number.
+
+        Trials that were paused before are not counted. Trials that use a gang that is held for several tasks continue,
+        because a pause would free no slot.
+
+        :param by: the user
+        :raises NotFoundError: there is no such experiment
+        :raises ConflictError: it has ended, or a stop or a kill was requested
+        """
+        _lock_pools(conn, experiment_id)
+        row = _locked_experiment(conn, experiment_id)
+        if row.state != "running" or row.wish in {"stop", "kill"}:
+            now = row.state if row.state != "running" else f"being ended by {row.wished_by}"
+            raise ConflictError(f"Experiment {experiment_id} is {now}: there is nothing to pause.")
+        self._set_wish(conn, experiment_id, "pause", by)
+        held = sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempts.c.allocation_id).exists()
+        uses_gang = sa.select(attempts.c.id).where(
+            attempts.c.trial_id == trials.c.id, attempts.c.ended_at.is_(None), held
+        )
+        where = (trials.c.experiment_id == experiment_id, trials.c.state.in_(TRIAL_LIVE), sa.not_(uses_gang.exists()))
+        query = sa.select(trials.c.id).where(*where, trials.c.pause_requested_at.is_(None)).order_by(trials.c.id)
+        found = list(conn.scalars(query))
+        for trial_id in found:
+            pause_trial(self.db, conn, trial_id, by)
+        return len(found)
+
+    @writes
+    def activate(self, conn: Connection, experiment_id: int, by: str) -> int:
+        """Resume the paused trials of an experiment in their places in the queue, and return their number.
+
+        :param by: the user
+        :raises NotFoundError: there is no such experiment
+        :raises ConflictError: it has ended
+        """
+        _lock_pools(conn, experiment_id)
+        row = _locked_experiment(conn, experiment_id)
+        if row.wish == "pause":
+            self._set_wish(conn, experiment_id, None, by)
+        of = (trials.c.experiment_id == experiment_id, trials.c.pause_requested_at.is_not(None))
+        found = list(
+            conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(TRIAL_LIVE)).order_by(trials.c.id))
+        )
+        if row.state != "running" and not found:
+            raise ConflictError(f"Experiment {experiment_id} is {row.state}: there is nothing to activate.")
+        return sum(activate_trial(self.db, conn, trial_id, by) for trial_id in found)
+
+    def _wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish, by: str) -> int:
+        """Request the end of all trials of an experiment, including those that are submitted later."""
+        row = _locked_experiment(conn, experiment_id)
+        if row.state == "running" and not (row.wish == "kill" and wish == "stop"):
+            self._set_wish(conn, experiment_id, wish, by)
+        return request_end(conn, self.db.now(), trials.c.experiment_id == experiment_id, wish, by)
+
+    def _set_wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish | None, by: str) -> None:
+        values = {"wish": wish, "wished_by": None if wish is None else by}
+        conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
+        action = "activated" if wish is None else f"{wish} requested"
+        self.db.audit(conn, by, action, f"experiment {experiment_id}")
+
+    @writes
+    def set(
+        self,
+        conn: Connection,
+        experiment_id: int,
+        *,
+        weight: float | None = None,
+        max_slots: int | None = None,
+        priority: int | None = None,
+        by: str = "",
+    ) -> None:
+        """Change an experiment's share of the queue. None leaves a value as it is.
+
+        :param weight: its share relative to other experiments, > 0
+        :param max_slots: most slots that its gangs hold at one time; 0 = no cap
+        :param priority: of all its gangs, 1 to 99, smaller first
+        :raises NotFoundError: there is no such experiment
+        :raises UserError: a value is out of range
+        """
+        if weight is not None and not 0 < weight < float("inf"):
+            raise UserError(f"weight must be finite and above 0 (the default is 1), got {weight:g}.")
+        if max_slots is not None and max_slots < 0:
+            raise UserError(f"max_slots must be 0 (no cap) or more, got {max_slots}.")
+        require_experiment(conn, experiment_id)
+        bump_pools(conn, trials.c.experiment_id == experiment_id)
+        given = {"weight": weight, "max_slots": max_slots}
+        values = {key: value for key, value in given.items() if value is not None}
+        if max_slots == 0:
+            values["max_slots"] = None  # type: ignore[assignment]
+        if values:
+            conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
+        if priority is not None:
+            set_priority_of(conn, trials.c.experiment_id == experiment_id, priority)
+        details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
+        self.db.audit(conn, by, "experiment set", f"experiment {experiment_id}", details)
+
     @reads
-    def list_experiments(
+    def list(
         self,
         conn: Connection,
         *,
@@ -68,116 +195,6 @@ class Experiments(Wishing):
         given = {"state": state, "dag_id": dag_id, "run_id": run_id, "name": name}
         where = [experiments.c[column] == value for column, value in given.items() if value is not None]
         return _views(conn, sa.and_(sa.true(), *where), limit=limit)
-
-    @writes
-    def request_stop(
-        self, conn: Connection, by: str, *, trial_id: int | None = None, experiment_id: int | None = None
-    ) -> int:
-        """Request that a trial, or all trials of an experiment, end with their best result so far.
-
-        Return the number of trials that will end. Running trials write a checkpoint first. Their end is a success.
-
-        :param by: the user
-        :raises NotFoundError: there is no such trial or experiment
-        :raises UserError: both or neither of trial and experiment are given
-        """
-        if (trial_id is None) == (experiment_id is None):
-            raise UserError("request_stop needs either a trial or an experiment.")
-        if experiment_id is not None:
-            return self._wish(conn, experiment_id, "stop", by)
-        if conn.scalar(sa.select(trials.c.id).where(trials.c.id == trial_id)) is None:
-            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
-        self._note(conn, by, "stop requested", f"trial {trial_id}")
-        return self._ask(conn, trials.c.id == trial_id, "stop", by)
-
-    @writes
-    def request_kill_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
-        """Request that all trials of an experiment are killed, and return their number.
-
-        :param by: the user
-        :raises NotFoundError: there is no such experiment
-        """
-        return self._wish(conn, experiment_id, "kill", by)
-
-    @writes
-    def request_pause_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
-        """Pause the trials of an experiment until it is activated, and return their number.
-
-        Trials that were paused before are not counted. Trials that use a gang that is held for several tasks continue,
-        because a pause would free no slot.
-
-        :param by: the user
-        :raises NotFoundError: there is no such experiment
-        :raises ConflictError: it has ended, or a stop or a kill was requested
-        """
-        self._lock_pools(conn, experiment_id)
-        row = self._locked_experiment(conn, experiment_id)
-        if row.state != "running" or row.wish in {"stop", "kill"}:
-            now = row.state if row.state != "running" else f"being ended by {row.wished_by}"
-            raise ConflictError(f"Experiment {experiment_id} is {now}: there is nothing to pause.")
-        self._set_wish(conn, experiment_id, "pause", by)
-        held = sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempts.c.allocation_id).exists()
-        uses_gang = sa.select(attempts.c.id).where(
-            attempts.c.trial_id == trials.c.id, attempts.c.ended_at.is_(None), held
-        )
-        where = (trials.c.experiment_id == experiment_id, trials.c.state.in_(TRIAL_LIVE), sa.not_(uses_gang.exists()))
-        query = sa.select(trials.c.id).where(*where, trials.c.pause_requested_at.is_(None)).order_by(trials.c.id)
-        found = list(conn.scalars(query))
-        for trial_id in found:
-            self._pause(conn, trial_id, by)
-        return len(found)
-
-    @writes
-    def activate_experiment(self, conn: Connection, experiment_id: int, by: str) -> int:
-        """Resume the paused trials of an experiment in their places in the queue, and return their number.
-
-        :param by: the user
-        :raises NotFoundError: there is no such experiment
-        :raises ConflictError: it has ended
-        """
-        self._lock_pools(conn, experiment_id)
-        row = self._locked_experiment(conn, experiment_id)
-        if row.wish == "pause":
-            self._set_wish(conn, experiment_id, None, by)
-        of = (trials.c.experiment_id == experiment_id, trials.c.pause_requested_at.is_not(None))
-        found = list(
-            conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(TRIAL_LIVE)).order_by(trials.c.id))
-        )
-        if row.state != "running" and not found:
-            raise ConflictError(f"Experiment {experiment_id} is {row.state}: there is nothing to activate.")
-        return sum(self._activate(conn, trial_id, by) for trial_id in found)
-
-    def _wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish, by: str) -> int:
-        """Request the end of all trials of an experiment, including those that are submitted later."""
-        row = self._locked_experiment(conn, experiment_id)
-        if row.state == "running" and not (row.wish == "kill" and wish == "stop"):
-            self._set_wish(conn, experiment_id, wish, by)
-        return self._ask(conn, trials.c.experiment_id == experiment_id, wish, by)
-
-    def _ask(self, conn: Connection, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str) -> int:
-        at, who = f"{wish}_requested_at", f"{wish}_requested_by"
-        # Airflow may retry an errored trial, which must then end at once.
-        asked = (of_trials, trials.c.state.in_((*TRIAL_LIVE, "errored")), trials.c[at].is_(None))
-        conn.execute(trials.update().where(*asked).values({at: self._now(), who: by}))
-        live = (of_trials, trials.c.state.in_(TRIAL_LIVE))
-        return int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*live)) or 0)
-
-    def _set_wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish | None, by: str) -> None:
-        values = {"wish": wish, "wished_by": None if wish is None else by}
-        conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
-        action = "activated" if wish is None else f"{wish} requested"
-        self._note(conn, by, action, f"experiment {experiment_id}")
-
-    def _lock_pools(self, conn: Connection, experiment_id: int) -> None:
-        """Lock the pools of an experiment's trials in one order, before any row that belongs to them."""
-        self._bump_pools(conn, trials.c.experiment_id == experiment_id)
-
-    def _locked_experiment(self, conn: Connection, experiment_id: int) -> Row[Any]:
-        query = sa.select(experiments).where(experiments.c.id == experiment_id).with_for_update()
-        row = conn.execute(query).one_or_none()
-        if row is None:
-            raise _no_experiment(experiment_id)
-        return row
 
 
 def _no_experiment(experiment_id: int) -> NotFoundError:
@@ -238,3 +255,16 @@ def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: f
     return ExperimentView(
         experiment_id=row.id, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
     )
+
+
+def _locked_experiment(conn: Connection, experiment_id: int) -> Row[Any]:
+    query = sa.select(experiments).where(experiments.c.id == experiment_id).with_for_update()
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise _no_experiment(experiment_id)
+    return row
+
+
+def _lock_pools(conn: Connection, experiment_id: int) -> None:
+    """Lock the pools of an experiment's trials in one order, before any row that belongs to them."""
+    bump_pools(conn, trials.c.experiment_id == experiment_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,26 +20,39 @@ from airflow_provider_dtrain.errors import (
     UnplaceableError,
     UserError,
 )
-from airflow_provider_dtrain.store.attempts import Attempts
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, pools
-from airflow_provider_dtrain.store.database.transactions import bump, guard, lock_pool, reads, writes
-from airflow_provider_dtrain.store.held_gangs import check_gang
+from airflow_provider_dtrain.store.database.transactions import (
+    Database,
+    bump,
+    guard,
+    lock_pool,
+    lock_pool_of,
+    reads,
+    writes,
+)
+from airflow_provider_dtrain.store.held_gangs import check_gang, end_expired_gangs, end_held_gang, held_gang, set_gang
 from airflow_provider_dtrain.store.pools import options_of
-from airflow_provider_dtrain.store.queue.requests import FORGOTTEN_AFTER, held_hosts, pool_machines, renew_waiting
+from airflow_provider_dtrain.store.queue.pass_snapshot import FORGOTTEN_AFTER, pool_machines
+from airflow_provider_dtrain.store.queue.requests import renew_waiting
+from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_allocation
+from airflow_provider_dtrain.store.queue.transitions import set_attempt
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.trials import Trials, submitted
+from airflow_provider_dtrain.store.trials import experiment_of, insert_trial, submitted, ticket_of
 from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
 
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
 
 
-class Gangs(Trials, Attempts):
+class Gangs:
     """Held gangs. Every write of the task that requested one carries the gang's own watch."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     # -- requesting one -------------------------------------------------------------------------
     @writes
-    def submit_gang(self, conn: Connection, submission: GangSubmission) -> GangView:
+    def submit(self, conn: Connection, submission: GangSubmission) -> GangView:
         """Return the gang of a key, with a new waiting request unless the key has a live gang.
 
         :raises NotFoundError: the pool does not exist
@@ -55,9 +68,9 @@ class Gangs(Trials, Attempts):
         where = [*_of_task(submission.key), gangs.c.max_tries == submission.key.max_tries]
         newest = conn.execute(sa.select(gangs).where(*where).order_by(gangs.c.allocation_id.desc()).limit(1)).first()
         if newest is not None and newest.ended_because is None:
-            return self._gang_view(conn, newest.allocation_id)
+            return _view(conn, newest.allocation_id)
         _refuse_unplaceable(conn, submission, pool)
-        now, names = self._now(), ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
+        now, names = self.db.now(), ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
         query = allocations.insert().values(
             {name: getattr(submission, name) for name in names},
         ).values(state="waiting", submitted_at=now, renewed_at=now, eligible_since=now, preemptible=False)  # fmt: skip
@@ -67,26 +80,26 @@ class Gangs(Trials, Attempts):
         key = {name: getattr(submission.key, name) for name in (*_TASK, "max_tries")}
         conn.execute(gangs.insert().values(allocation_id=allocation_id, **key, hold_for_s=submission.hold_for_s))
         bump(conn, submission.pool)
-        return self._gang_view(conn, allocation_id)
+        return _view(conn, allocation_id)
 
     @reads
-    def gang(self, conn: Connection, allocation_id: int) -> GangView:
+    def get(self, conn: Connection, allocation_id: int) -> GangView:
         """Return a held gang, or the request for one, even if it has ended.
 
         :raises GangEndedError: there is no gang with this id
         """
-        return self._gang_view(conn, allocation_id)
+        return _view(conn, allocation_id)
 
     @reads
-    def older_gangs(self, conn: Connection, key: TrialKey) -> list[GangView]:
+    def older(self, conn: Connection, key: TrialKey) -> list[GangView]:
         """Return gangs of a task instance from before it was cleared that hold slots or wait."""
         where = [*_of_task(key), gangs.c.max_tries != key.max_tries, allocations.c.state != "released"]
         query = sa.select(gangs.c.allocation_id).join(allocations, allocations.c.id == gangs.c.allocation_id)
         found = conn.scalars(query.where(*where).order_by(gangs.c.allocation_id)).all()
-        return [self._gang_view(conn, allocation_id) for allocation_id in found]
+        return [_view(conn, allocation_id) for allocation_id in found]
 
     @writes
-    def watch_gang(self, conn: Connection, allocation_id: int, *, watcher: str) -> int:
+    def watch(self, conn: Connection, allocation_id: int, *, watcher: str) -> int:
         """Take over the request for a gang and return the watch that further writes must carry.
 
         :param watcher: name of the new waiter, for messages
@@ -99,38 +112,38 @@ class Gangs(Trials, Attempts):
         return int(found)
 
     @writes
-    def renew_gang_request(self, conn: Connection, allocation_id: int, watch: int) -> GangView:
+    def renew(self, conn: Connection, allocation_id: int, watch: int) -> GangView:
         """Renew the request for a gang and return the gang.
 
         :raises StaleWatchError: the watch is not current
         :raises UnplaceableError: no set of the pool's hosts can serve it now, and the submission says to fail then
         :raises GangEndedError: the request was withdrawn
         """
-        row, gang, now = self._watched(conn, allocation_id, watch), self._gang(conn, allocation_id), self._now()
+        row, gang, now = _watched(conn, allocation_id, watch), held_gang(conn, allocation_id), self.db.now()
         if gang.ended_because is not None:
             check_gang(row, gang, row.token)
         renew_waiting(conn, row, now)
-        return self._gang_view(conn, allocation_id)
+        return _view(conn, allocation_id)
 
     @writes
-    def take_up_gang(self, conn: Connection, allocation_id: int, watch: int) -> GangView | None:
+    def take_up(self, conn: Connection, allocation_id: int, watch: int) -> GangView | None:
         """Start to hold a granted gang and return it, None when it is not granted. Repeatable.
 
         :raises StaleWatchError: the watch is not current
         """
-        row = self._watched(conn, allocation_id, watch)
+        row = _watched(conn, allocation_id, watch)
         if row.state == "granted":
             states.check("allocation", "starting", "running")
-            self._set_allocation(conn, row.id, "granted", "starting")
-            self._set_allocation(conn, row.id, "starting", "running")
-            self._hold(conn, self._gang(conn, row.id))
+            set_allocation(conn, row.id, "granted", "starting")
+            set_allocation(conn, row.id, "starting", "running")
+            _hold(conn, self.db.now(), held_gang(conn, row.id))
             bump(conn, row.pool)
-        view = self._gang_view(conn, allocation_id)
+        view = _view(conn, allocation_id)
         return view if view.is_usable else None
 
     # -- using it -------------------------------------------------------------------------------
     @writes
-    def submit_on_gang(self, conn: Connection, submission: TrialSubmission, token: int) -> Ticket:
+    def submit_trial(self, conn: Connection, submission: TrialSubmission, token: int) -> Ticket:
         """Submit a trial that uses a held gang instead of requesting one.
 
         The same key returns the first ticket again.
@@ -140,10 +153,10 @@ class Gangs(Trials, Attempts):
         :raises GangEndedError: the gang has ended, or the token is of an older grant
         :raises GangMismatchError: the gang is in another pool or has another number of slots
         """
-        row = self._locked_gang(conn, int(submission.allocation_id or 0))
+        row = _locked_gang(conn, int(submission.allocation_id or 0))
         if (ticket := submitted(conn, submission)) is not None:
             return ticket
-        gang = self._gang(conn, row.id)
+        gang = held_gang(conn, row.id)
         check_gang(row, gang, token)
         if (gang.dag_id, gang.run_id) != (submission.key.dag_id, submission.key.run_id):
             raise GangEndedError(
@@ -157,42 +170,44 @@ class Gangs(Trials, Attempts):
                 f"held gang (allocation {row.id}) has {row.slots} of pool '{row.pool}'. Set "
                 f"resources.slots_per_trial to {row.slots}, or hold a gang of another size."
             )
-        experiment = self._experiment(conn, submission)
-        trial_id = self._trial(conn, submission, experiment)
+        now = self.db.now()
+        experiment = experiment_of(conn, now, submission)
+        trial_id = insert_trial(conn, now, submission, experiment)
         values = {"trial_id": trial_id, "number": 1, "allocation_id": row.id, "state": "waiting"}
-        query = attempts.insert().values(**values, created_at=self._now(), renewed_at=self._now())
+        query = attempts.insert().values(**values, created_at=now, renewed_at=now)
         attempt_id = int(conn.scalar(query.returning(attempts.c.id)) or 0)
-        self._hold(conn, gang)
-        return self._ticket_of(conn, attempt_id)
+        _hold(conn, now, gang)
+        return ticket_of(conn, attempt_id)
 
     @writes
-    def use_gang(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
+    def use(self, conn: Connection, attempt_id: int, watch: int) -> str | None:
         """Start to use the held gang and return the run's name, None while another task uses it.
 
         :raises StaleWatchError: the watch is not current
         :raises GangEndedError: the gang has ended
         """
-        self._lock_pool_of(conn, attempt_id)
+        lock_pool_of(conn, attempt_id)
         attempt = guard(conn, attempt_id, watch)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
-        gang = self._gang(conn, row.id)
+        now = self.db.now()
+        gang = held_gang(conn, row.id)
         check_gang(row, gang, row.token)
-        self._hold(conn, gang)
+        _hold(conn, now, gang)
         if gang.attempt_id not in {None, attempt_id}:
-            reason = f"it waits for {self._user_words(conn, gang.attempt_id)}, which uses the held gang"
+            reason = f"it waits for {_user_words(conn, gang.attempt_id)}, which uses the held gang"
             # The attempt is renewed as well, because it has no request of its own: the other task renews the gang's.
-            waits = {"reason": reason, "renewed_at": self._now()}
+            waits = {"reason": reason, "renewed_at": now}
             conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**waits))
             return None
         if attempt.state == "waiting":
-            self._set_gang(conn, row.id, attempt_id=attempt_id, unclear=sorted(held_hosts(conn, row.id)))
-            self._set_allocation(conn, row.id, row.state, "starting")
-            self._set_attempt(conn, attempt, "starting", reason="")
+            set_gang(conn, row.id, attempt_id=attempt_id, unclear=sorted(held_hosts(conn, row.id)))
+            set_allocation(conn, row.id, row.state, "starting")
+            set_attempt(conn, attempt, "starting", reason="")
         return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(row.token))
 
     # -- ending it ------------------------------------------------------------------------------
     @writes
-    def end_gang(self, conn: Connection, allocation_id: int, because: str, *, watch: int | None = None) -> GangView:
+    def end(self, conn: Connection, allocation_id: int, because: str, *, watch: int | None = None) -> GangView:
         """End a held gang, or withdraw its request, and return the updated gang. Repeatable.
 
         The slots of an unused gang are free afterwards. A gang in use must be fenced: end the attempt that uses it.
@@ -202,15 +217,15 @@ class Gangs(Trials, Attempts):
         :raises GangEndedError: there is no such gang
         :raises StaleWatchError: the watch is not current
         """
-        row = self._locked_gang(conn, allocation_id) if watch is None else self._watched(conn, allocation_id, watch)
-        self._end_gang(conn, row, because)
-        return self._gang_view(conn, allocation_id)
+        row = _locked_gang(conn, allocation_id) if watch is None else _watched(conn, allocation_id, watch)
+        end_held_gang(conn, self.db.now(), row, because)
+        return _view(conn, allocation_id)
 
-    def end_gangs_of_run(self, dag_id: str, run_id: str, because: str) -> list[int]:
+    def end_of_run(self, dag_id: str, run_id: str, because: str) -> list[int]:
         """End every gang of a DAG run and return their ids. No host is contacted."""
         found = self._gangs_of_run(dag_id, run_id)
         for allocation_id in found:
-            self.end_gang(allocation_id, because)
+            self.end(allocation_id, because)
         return found
 
     @reads
@@ -219,17 +234,17 @@ class Gangs(Trials, Attempts):
         return list(conn.scalars(sa.select(gangs.c.allocation_id).where(*where).order_by(gangs.c.allocation_id)))
 
     @reads
-    def expired_gangs(self, conn: Connection) -> list[GangView]:
+    def expired(self, conn: Connection) -> list[GangView]:
         """Return gangs that still hold slots although they have ended or their hold time is over."""
         over = sa.or_(
             gangs.c.ended_because.is_not(None),
-            sa.and_(gangs.c.attempt_id.is_(None), gangs.c.held_until <= self._now()),
+            sa.and_(gangs.c.attempt_id.is_(None), gangs.c.held_until <= self.db.now()),
         )
         query = sa.select(gangs.c.allocation_id).join(allocations, allocations.c.id == gangs.c.allocation_id)
         found = conn.scalars(query.where(over, allocations.c.state != "released").order_by(gangs.c.allocation_id)).all()
-        return [self._gang_view(conn, allocation_id) for allocation_id in found]
+        return [_view(conn, allocation_id) for allocation_id in found]
 
-    def end_expired_gangs(self) -> list[int]:
+    def end_expired(self) -> list[int]:
         """End unused gangs whose hold time is over, and return their ids.
 
         Scheduling passes do the same.
@@ -243,55 +258,7 @@ class Gangs(Trials, Attempts):
     @writes
     def _end_expired_in(self, conn: Connection, pool: str) -> list[int]:
         lock_pool(conn, pool)
-        return self._end_expired_gangs(conn, pool, self._now(), FORGOTTEN_AFTER)
-
-    # -- inside ---------------------------------------------------------------------------------
-    def _hold(self, conn: Connection, gang: Row[Any]) -> None:
-        """Restart the hold time of a gang."""
-        until = self._now() + timedelta(seconds=gang.hold_for_s)
-        self._set_gang(conn, gang.allocation_id, held_until=until)
-
-    def _locked_gang(self, conn: Connection, allocation_id: int) -> Row[Any]:
-        """Return the allocation of a gang, with its pool locked."""
-        query = sa.select(allocations).where(allocations.c.id == allocation_id, allocations.c.trial_id.is_(None))
-        found = conn.execute(query).one_or_none()
-        if found is None:
-            raise _no_gang(allocation_id)
-        lock_pool(conn, found.pool)
-        return conn.execute(query).one()
-
-    def _watched(self, conn: Connection, allocation_id: int, watch: int) -> Row[Any]:
-        row, gang = self._locked_gang(conn, allocation_id), self._gang(conn, allocation_id)
-        if gang.watch < watch:
-            words = f"its watch is {gang.watch} in the store, but was {watch}"
-            raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {words}.")
-        if gang.watch != watch:
-            raise StaleWatchError(
-                f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}): this process still "
-                f"holds watch {watch} and must stop."
-            )
-        return row
-
-    def _user_words(self, conn: Connection, attempt_id: int) -> str:
-        return f"trial {conn.scalar(sa.select(attempts.c.trial_id).where(attempts.c.id == attempt_id))}"
-
-    def _gang_view(self, conn: Connection, allocation_id: int) -> GangView:
-        query = sa.select(allocations, *(column for column in gangs.c if column.name != "allocation_id"))
-        row = conn.execute(query.join(gangs, gangs.c.allocation_id == allocations.c.id)
-                           .where(allocations.c.id == allocation_id)).one_or_none()  # fmt: skip
-        if row is None:
-            raise _no_gang(allocation_id)
-        placed = placements(conn, {row.id: row.token} if row.token is not None else {}).get(row.id, {})
-        names = ("state", "token", "watch", "watcher", "pool", "priority", "slots", "unplaceable", "hold_for_s",
-                 "held_until", "ended_because", "attempt_id", "submitted_at")  # fmt: skip
-        return GangView(
-            allocation_id=row.id,
-            key=key_of(row),
-            placement={host: indices for host, (indices, _) in placed.items()},
-            held_hosts=tuple(host for host, (_, held) in placed.items() if held),
-            reason=row.reason,
-            **{name: getattr(row, name) for name in names},
-        )
+        return end_expired_gangs(conn, self.db.now(), pool, FORGOTTEN_AFTER)
 
 
 def _of_task(key: TrialKey) -> list[sa.ColumnElement[bool]]:
@@ -311,3 +278,55 @@ def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: Row[
     found = place(request, machines, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
     if isinstance(found, Unplaceable) and found.never:
         raise UnplaceableError(found.reason)
+
+
+def _hold(conn: Connection, now: datetime, gang: Row[Any]) -> None:
+    """Restart the hold time of a gang."""
+    until = now + timedelta(seconds=gang.hold_for_s)
+    set_gang(conn, gang.allocation_id, held_until=until)
+
+
+def _locked_gang(conn: Connection, allocation_id: int) -> Row[Any]:
+    """Return the allocation of a gang, with its pool locked."""
+    query = sa.select(allocations).where(allocations.c.id == allocation_id, allocations.c.trial_id.is_(None))
+    found = conn.execute(query).one_or_none()
+    if found is None:
+        raise _no_gang(allocation_id)
+    lock_pool(conn, found.pool)
+    return conn.execute(query).one()
+
+
+def _watched(conn: Connection, allocation_id: int, watch: int) -> Row[Any]:
+    row, gang = _locked_gang(conn, allocation_id), held_gang(conn, allocation_id)
+    if gang.watch < watch:
+        words = f"its watch is {gang.watch} in the store, but was {watch}"
+        raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {words}.")
+    if gang.watch != watch:
+        raise StaleWatchError(
+            f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}): this process still "
+            f"holds watch {watch} and must stop."
+        )
+    return row
+
+
+def _user_words(conn: Connection, attempt_id: int) -> str:
+    return f"trial {conn.scalar(sa.select(attempts.c.trial_id).where(attempts.c.id == attempt_id))}"
+
+
+def _view(conn: Connection, allocation_id: int) -> GangView:
+    query = sa.select(allocations, *(column for column in gangs.c if column.name != "allocation_id"))
+    row = conn.execute(query.join(gangs, gangs.c.allocation_id == allocations.c.id)
+                       .where(allocations.c.id == allocation_id)).one_or_none()  # fmt: skip
+    if row is None:
+        raise _no_gang(allocation_id)
+    placed = placements(conn, {row.id: row.token} if row.token is not None else {}).get(row.id, {})
+    names = ("state", "token", "watch", "watcher", "pool", "priority", "slots", "unplaceable", "hold_for_s",
+             "held_until", "ended_because", "attempt_id", "submitted_at")  # fmt: skip
+    return GangView(
+        allocation_id=row.id,
+        key=key_of(row),
+        placement={host: indices for host, (indices, _) in placed.items()},
+        held_hosts=tuple(host for host, (_, held) in placed.items() if held),
+        reason=row.reason,
+        **{name: getattr(row, name) for name in names},
+    )

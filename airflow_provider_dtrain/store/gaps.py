@@ -10,7 +10,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.quotas import SupervisorKey, Usage, names_of
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, events, metrics, streams
-from airflow_provider_dtrain.store.database.transactions import Base, reads
 
 GAP = "gap"
 #: Most separate gaps of one stream. Later gaps are merged into the last one with the same code.
@@ -21,24 +20,20 @@ NAMES_OF_ROWS = 1000
 Known = tuple[int, dict[str, Any]]
 
 
-class Gaps(Base):
-    """Query of an attempt's usage."""
-
-    @reads
-    def usage(self, conn: Connection, attempt_id: int) -> Usage:
-        """Return the amounts of data that the ranks of an attempt have stored."""
-        of_ranks = (events.c.attempt_id == attempt_id, events.c.stream != "supervisor.events", events.c.kind != GAP)
-        query = sa.select(events.c.kind, sa.func.count()).where(*of_ranks).group_by(events.c.kind)
-        counts = {str(kind): int(count) for kind, count in conn.execute(query)}
-        files = (streams.c.attempt_id == attempt_id, streams.c.stream.like("rank%.events"))
-        size = conn.scalar(sa.select(sa.func.coalesce(sa.func.sum(streams.c.position), 0)).where(*files))
-        rows = sa.select(metrics.c.metrics).where(metrics.c.attempt_id == attempt_id)
-        latest = conn.scalars(rows.order_by(metrics.c.id.desc()).limit(NAMES_OF_ROWS))
-        return Usage(
-            of_supervisors=_of_supervisors(conn, attempt_id),
-            events=sum(counts.values()), event_bytes=int(size or 0), checkpoints=counts.get("checkpoint", 0),
-            reports=counts.get("report", 0), validations=counts.get("validation", 0), names=names_of(latest),
-        )  # fmt: skip
+def usage_of(conn: Connection, attempt_id: int) -> Usage:
+    """Return the amounts of data that the ranks of an attempt have stored."""
+    of_ranks = (events.c.attempt_id == attempt_id, events.c.stream != "supervisor.events", events.c.kind != GAP)
+    query = sa.select(events.c.kind, sa.func.count()).where(*of_ranks).group_by(events.c.kind)
+    counts = {str(kind): int(count) for kind, count in conn.execute(query)}
+    files = (streams.c.attempt_id == attempt_id, streams.c.stream.like("rank%.events"))
+    size = conn.scalar(sa.select(sa.func.coalesce(sa.func.sum(streams.c.position), 0)).where(*files))
+    rows = sa.select(metrics.c.metrics).where(metrics.c.attempt_id == attempt_id)
+    latest = conn.scalars(rows.order_by(metrics.c.id.desc()).limit(NAMES_OF_ROWS))
+    return Usage(
+        of_supervisors=_of_supervisors(conn, attempt_id),
+        events=sum(counts.values()), event_bytes=int(size or 0), checkpoints=counts.get("checkpoint", 0),
+        reports=counts.get("report", 0), validations=counts.get("validation", 0), names=names_of(latest),
+    )  # fmt: skip
 
 
 def _of_supervisors(conn: Connection, attempt_id: int) -> dict[SupervisorKey, set[int]]:

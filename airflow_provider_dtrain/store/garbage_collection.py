@@ -16,8 +16,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -32,7 +30,7 @@ from airflow_provider_dtrain.store.database.tables import (
     streams,
     trials,
 )
-from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
 from airflow_provider_dtrain.store.views import store_mark
 
 #: Rows per transaction, which takes some milliseconds.
@@ -108,17 +106,20 @@ KINDS: tuple[_Kind, ...] = (
 )  # fmt: skip
 
 
-class Retention(Base):
+class Retention:
     """Removal of old data. It never touches a trial that has not ended or that still holds slots."""
 
-    def count_old(self, cutoff: datetime) -> list[Removed]:
-        """Return the counts and sizes that :meth:`remove_old` would remove.
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    def count(self, cutoff: datetime) -> list[Removed]:
+        """Return the counts and sizes that :meth:`remove` would remove.
 
         :param cutoff: trials that ended before it are old
         """
         return [self._count(kind, cutoff) for kind in KINDS]
 
-    def remove_old(self, cutoff: datetime) -> Iterator[Removed]:
+    def remove(self, cutoff: datetime) -> Iterator[Removed]:
         """Remove old data, and yield the result of each small transaction."""
         for kind in KINDS:
             while (removed := self._remove(kind, cutoff)).count:
@@ -160,36 +161,10 @@ class Retention(Base):
         """
         mark = store_mark(conn)
         own = {run: int(found["trial"]) for run in runs if (found := _RUN.fullmatch(run)) and found["store"] == mark}
-        present = self._present(conn, sorted(set(own.values())), cutoff)
+        present = _present(conn, sorted(set(own.values())), cutoff)
         free = [run for run in sorted(own) if own[run] not in present]
-        kept = set() if with_checkpoints else self._with_only_copies(conn, free)
+        kept = set() if with_checkpoints else _with_only_copies(conn, free)
         return [run for run in free if run not in kept], sorted(kept)
-
-    def _present(self, conn: Connection, trial_ids: Sequence[int], cutoff: datetime) -> set[int]:
-        found: set[int] = set()
-        held = (
-            sa.select(allocation_slots.c.id)
-            .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
-            .join(attempts, attempts.c.allocation_id == allocations.c.id)
-            .where(attempts.c.trial_id == trials.c.id, allocation_slots.c.released_at.is_(None))
-        )
-        is_present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff, held.exists())
-        for some in _pieces(trial_ids):
-            found |= set(conn.scalars(sa.select(trials.c.id).where(trials.c.id.in_(some), is_present)))
-        return found
-
-    def _with_only_copies(self, conn: Connection, runs: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        of = checkpoints.c
-        only = (
-            of.removed_at.is_(None),
-            of.copy_url.is_(None),
-            sa.not_(of.path.like("/%")),
-            sa.not_(of.path.like("%://%")),
-        )
-        for some in _pieces(runs):
-            found |= set(conn.scalars(sa.select(of.run).where(of.run.in_(some), *only).distinct()))
-        return found
 
     @writes
     def runs_collected(self, conn: Connection, host: str, runs: Sequence[str]) -> None:
@@ -198,7 +173,7 @@ class Retention(Base):
         for some in _pieces(runs):
             where = (of.host == host, of.run.in_(some), of.removed_at.is_(None), sa.not_(of.path.like("/%")))
             gone = checkpoints.update().where(*where, sa.not_(of.path.like("%://%")))
-            conn.execute(gone.values(removed_at=self._now()))
+            conn.execute(gone.values(removed_at=self.db.now()))
 
     @reads
     def needed_archives(self, conn: Connection, cutoff: datetime) -> set[str]:
@@ -211,17 +186,35 @@ class Retention(Base):
             found |= {str(part.get("library")) for part in parts if isinstance(part, dict)}
         return {str(digest) for digest in found} - {"None"}
 
-    @writes
-    def use_payload(self, conn: Connection, digest: str) -> bool:
-        """Return whether the store holds this user code, and if so reset its age."""
-        return statements.count(conn, _USE, {"of_digest": digest, "now": self._now()}) > 0
-
-
-_USE = Statement(
-    payloads.update().where(payloads.c.digest == sa.bindparam("of_digest")).values(created_at=sa.bindparam("now"))
-)
-
 
 def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(values), IDS_PER_STATEMENT):
         yield values[start : start + IDS_PER_STATEMENT]
+
+
+def _present(conn: Connection, trial_ids: Sequence[int], cutoff: datetime) -> set[int]:
+    found: set[int] = set()
+    held = (
+        sa.select(allocation_slots.c.id)
+        .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+        .join(attempts, attempts.c.allocation_id == allocations.c.id)
+        .where(attempts.c.trial_id == trials.c.id, allocation_slots.c.released_at.is_(None))
+    )
+    is_present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff, held.exists())
+    for some in _pieces(trial_ids):
+        found |= set(conn.scalars(sa.select(trials.c.id).where(trials.c.id.in_(some), is_present)))
+    return found
+
+
+def _with_only_copies(conn: Connection, runs: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    of = checkpoints.c
+    only = (
+        of.removed_at.is_(None),
+        of.copy_url.is_(None),
+        sa.not_(of.path.like("/%")),
+        sa.not_(of.path.like("%://%")),
+    )
+    for some in _pieces(runs):
+        found |= set(conn.scalars(sa.select(of.run).where(of.run.in_(some), *only).distinct()))
+    return found

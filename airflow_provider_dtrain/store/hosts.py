@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,13 +24,15 @@ from airflow_provider_dtrain.store.database.tables import (
     slots,
     trials,
 )
-from airflow_provider_dtrain.store.database.transactions import bump, check_name, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, bump, check_name, lock_pool, reads, writes
 from airflow_provider_dtrain.store.held_gangs import gang_words
-from airflow_provider_dtrain.store.pools import Pools
-from airflow_provider_dtrain.store.queue.slot_release import Holding, held_rows
+from airflow_provider_dtrain.store.pools import pool_for_host
+from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
 from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
-from airflow_provider_dtrain.store.views import attempt_views
+from airflow_provider_dtrain.store.views import attempt_views, store_mark
 
+#: Name of a run after the mark of its store: trial, attempt and token.
+_RUN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 #: Most characters of a slot's note.
 NOTE_CHARS = 1000
 RECORD_COLUMNS = (
@@ -38,11 +41,14 @@ RECORD_COLUMNS = (
 )  # fmt: skip
 
 
-class Hosts(Pools, Holding):
+class Hosts:
     """Registered machines, their state, and the holders of their slots."""
 
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @writes
-    def add_host(self, conn: Connection, record: HostRecord, *, by: str = "") -> None:
+    def add(self, conn: Connection, record: HostRecord, *, by: str = "") -> None:
         """Register a host, and create its pool unless it exists.
 
         :param by: the user, for the audit log
@@ -53,7 +59,7 @@ class Hosts(Pools, Holding):
     @writes
     def ensure_local(self, conn: Connection, record: HostRecord) -> bool:
         """Register this machine as host ``local`` if no host is registered, and return whether it did."""
-        self._pool_for_host(conn, record.pool, record.slot_type)
+        pool_for_host(self.db, conn, record.pool, record.slot_type)
         if conn.scalar(sa.select(hosts.c.name).limit(1)) is not None:
             return False
         self._add_host(conn, record, "")
@@ -62,19 +68,19 @@ class Hosts(Pools, Holding):
     def _add_host(self, conn: Connection, record: HostRecord, by: str) -> None:
         check_name("host", record.name)
         check_name("pool", record.pool)
-        self._pool_for_host(conn, record.pool, record.slot_type)
+        pool_for_host(self.db, conn, record.pool, record.slot_type)
         _refuse_known(conn, record)
         values = {name: getattr(record, name) for name in RECORD_COLUMNS}
-        now = self._now()
+        now = self.db.now()
         conn.execute(
             hosts.insert().values(**values, slot_count=_slot_count(record.slots), state_since=now, facts_at=now)
         )
         _insert_slots(conn, record.name, record.slots)
         bump(conn, record.pool)
-        self._note(conn, by, "host added", record.name, f"pool={record.pool}")
+        self.db.audit(conn, by, "host added", record.name, f"pool={record.pool}")
 
     @reads
-    def get_host(self, conn: Connection, name: str) -> HostRecord:
+    def get(self, conn: Connection, name: str) -> HostRecord:
         """Return a registered host.
 
         :raises NotFoundError: the host does not exist; the message lists the existing ones
@@ -84,18 +90,8 @@ class Hosts(Pools, Holding):
             raise _no_host(conn, name)
         return found[0]
 
-    @reads
-    def list_hosts(self, conn: Connection, pool: str | None = None) -> list[HostRecord]:
-        """Return registered hosts by name.
-
-        :param pool: only hosts of this pool; None = all
-        """
-        if pool is None:
-            return _as_records(*statements.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
-        return _records(conn, hosts.c.pool == pool)
-
     @writes
-    def update_host_facts(
+    def update_facts(
         self,
         conn: Connection,
         name: str,
@@ -126,12 +122,14 @@ class Hosts(Pools, Holding):
             values["slot_count"] = _slot_count(found)
             bump(conn, row.pool)
         try:
-            conn.execute(hosts.update().where(hosts.c.name == name).values(facts=facts, facts_at=self._now(), **values))
+            conn.execute(
+                hosts.update().where(hosts.c.name == name).values(facts=facts, facts_at=self.db.now(), **values)
+            )
         except sa.exc.IntegrityError as error:
             raise ConflictError(f"Another registered host is the same machine as '{name}'.") from error
 
     @writes
-    def set_host_state(self, conn: Connection, name: str, state: HostState, reason: str = "", *, by: str = "") -> None:
+    def set_state(self, conn: Connection, name: str, state: HostState, reason: str = "", *, by: str = "") -> None:
         """Change a host's state. A draining host without held slots is drained at once.
 
         :param reason: shown to users
@@ -140,20 +138,21 @@ class Hosts(Pools, Holding):
         row = _locked_host(conn, name)
         if (row.state, state) == ("drained", "draining"):
             state = "drained"
+        now = self.db.now()
         if row.state != state:
             states.check("host", row.state, state)
-            values = {"state": state, "state_since": self._now()}
+            values = {"state": state, "state_since": now}
             conn.execute(hosts.update().where(hosts.c.name == name).values(**values))
             bump(conn, row.pool)
-            self._note(conn, by, f"host {state}", name, reason)
+            self.db.audit(conn, by, f"host {state}", name, reason)
         conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason))
-        self._settle_draining(conn, row.pool)
+        settle_draining(conn, now, row.pool)
 
     @writes
     def set_slot_enabled(self, conn: Connection, host: str, index: int, enabled: bool, *, by: str = "") -> None:
         """Enable or disable one slot. A process that runs on it continues."""
-        self._set_slot(conn, host, index, enabled=enabled)
-        self._note(conn, by, "slot enabled" if enabled else "slot disabled", f"{host}:{index}")
+        _set_slot(conn, host, index, enabled=enabled)
+        self.db.audit(conn, by, "slot enabled" if enabled else "slot disabled", f"{host}:{index}")
 
     @writes
     def mark_slot(self, conn: Connection, host: str, index: int, state: SlotState, note: str = "") -> None:
@@ -161,17 +160,10 @@ class Hosts(Pools, Holding):
 
         :param note: the processes that are left in it, or its holder; cut to 1000 characters
         """
-        self._set_slot(conn, host, index, state=state, note=note[:NOTE_CHARS] or None)
-
-    def _set_slot(self, conn: Connection, host: str, index: int, **values: Any) -> None:
-        row = _locked_host(conn, host)
-        changed = conn.execute(slots.update().where(slots.c.host == host, slots.c.slot == index).values(**values))
-        if not changed.rowcount:
-            raise NotFoundError(f"Host '{host}' has no slot {index}, it has {row.slot_count} slot(s), from 0.")
-        bump(conn, row.pool)
+        _set_slot(conn, host, index, state=state, note=note[:NOTE_CHARS] or None)
 
     @writes
-    def remove_host(self, conn: Connection, name: str, *, force: bool = False, by: str = "") -> list[AttemptView]:
+    def remove(self, conn: Connection, name: str, *, force: bool = False, by: str = "") -> list[AttemptView]:
         """Remove a host and return the attempts that held slots on it.
 
         :param force: also when slots of it are held. The caller guarantees that no process of them runs there.
@@ -189,10 +181,10 @@ class Hosts(Pools, Holding):
                 "or use --force."
             )
         for allocation_id in sorted(held):
-            self._release_host(conn, allocation_id, name, "removed")
+            release_host(conn, self.db.now(), allocation_id, name, "removed")
         conn.execute(hosts.delete().where(hosts.c.name == name))
         bump(conn, row.pool)
-        self._note(conn, by, "host removed", name, f"force={force} ended={[view.run for view in views]}")
+        self.db.audit(conn, by, "host removed", name, f"force={force} ended={[view.run for view in views]}")
         return views
 
     @reads
@@ -228,6 +220,48 @@ class Hosts(Pools, Holding):
             )
             for row in conn.execute(rows)
         ]  # fmt: skip
+
+    @reads
+    def unknown_runs(self, conn: Connection, host: str, runs: Mapping[str, str | None]) -> list[str]:
+        """Return this store's live runs on a host that hold no slots there according to the store.
+
+        This happens after a restore from a backup that is older than their grant, and after a removal of the host
+        with ``force``.
+
+        :param runs: name of the run -> identifier of its launch; None = not known
+        """
+        mark = f"{store_mark(conn)}-t"
+        found = {}
+        for name in runs:
+            parts = _RUN.fullmatch(name.removeprefix(mark))
+            if name.startswith(mark) and parts is not None:
+                found[name] = (int(parts[1]), int(parts[2]), int(parts[3]))
+        known: dict[tuple[int, int, int], Any] = {}
+        held = (allocation_slots.c.host == host, allocation_slots.c.released_at.is_(None))
+        for some in _chunks(list(found.values()), 200):
+            query = (
+                sa.select(attempts.c.trial_id, attempts.c.number, allocation_slots.c.token, attempts.c.plan)
+                .join(allocation_slots, allocation_slots.c.allocation_id == attempts.c.allocation_id)
+                .where(allocation_slots.c.token.in_([token for _, _, token in some]), *held)
+                .where(sa.tuple_(attempts.c.trial_id, attempts.c.number).in_([key[:2] for key in some]))
+            )
+            known |= {(row.trial_id, row.number, row.token): row.plan for row in conn.execute(query)}
+        return [name for name, key in found.items() if key not in known or _is_another(known[key], host, runs[name])]
+
+    @reads
+    def with_blocked_slots(self, conn: Connection) -> list[str]:
+        """Return hosts with slots that are stuck or busy elsewhere, as of their last report."""
+        return sorted(set(conn.scalars(sa.select(slots.c.host).where(slots.c.state != "ready"))))
+
+    @reads
+    def list(self, conn: Connection, pool: str | None = None) -> list[HostRecord]:
+        """Return registered hosts by name.
+
+        :param pool: only hosts of this pool; None = all
+        """
+        if pool is None:
+            return _as_records(*statements.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
+        return _records(conn, hosts.c.pool == pool)
 
 
 def _locked_host(conn: Connection, name: str) -> Row[Any]:
@@ -320,3 +354,21 @@ def _as_records(rows: Sequence[Row[Any]], of_slots: Iterable[Row[Any]]) -> list[
         )  # fmt: skip
     columns = [(row, {name: getattr(row, name) for name in RECORD_COLUMNS}) for row in rows]
     return [HostRecord(slots=tuple(of[row.name]), **values) for row, values in columns]
+
+
+def _set_slot(conn: Connection, host: str, index: int, **values: Any) -> None:
+    row = _locked_host(conn, host)
+    changed = conn.execute(slots.update().where(slots.c.host == host, slots.c.slot == index).values(**values))
+    if not changed.rowcount:
+        raise NotFoundError(f"Host '{host}' has no slot {index}, it has {row.slot_count} slot(s), from 0.")
+    bump(conn, row.pool)
+
+
+def _is_another(plan: Any, host: str, launch: str | None) -> bool:
+    """Return whether a live run is of another launch than the one in the store."""
+    mine = (((plan or {}).get("plans") or {}).get(host) or {}).get("launch")
+    return mine is not None and launch is not None and mine != launch
+
+
+def _chunks(values: list[Any], size: int) -> Iterator[list[Any]]:
+    return (values[start : start + size] for start in range(0, len(values), size))

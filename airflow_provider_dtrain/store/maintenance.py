@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.store.database.tables import gangs, meta
-from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
 
 #: Keys in ``meta``: the window that a user has set, and the latest end of a lease that any host may have.
 HOLD_UNTIL, LEASES_UNTIL = "hold_until", "leases_until"
@@ -25,11 +25,14 @@ class Hold:
     reason: str
 
 
-class Holds(Base):
+class MaintenanceWindow:
     """Extension of leases over a time in which no follower renews them."""
 
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @writes
-    def set_hold(self, conn: Connection, until: datetime, *, by: str, reason: str = "") -> Hold:
+    def set(self, conn: Connection, until: datetime, *, by: str, reason: str = "") -> Hold:
         """Extend all leases, and the hold time of held gangs, until a time.
 
         This does not notify the hosts. A later call replaces an earlier one.
@@ -42,15 +45,15 @@ class Holds(Base):
         self._put(conn, LEASES_UNTIL, latest.isoformat())
         held = (gangs.c.ended_because.is_(None), gangs.c.held_until.is_not(None), gangs.c.held_until < until)
         conn.execute(gangs.update().where(*held).values(held_until=until))
-        self._note(conn, by, "hold", "leases", f"until={until.isoformat(timespec='seconds')} {reason}".strip())
+        self.db.audit(conn, by, "hold", "leases", f"until={until.isoformat(timespec='seconds')} {reason}".strip())
         return hold
 
     @writes
-    def end_hold(self, conn: Connection, *, by: str) -> bool:
+    def end(self, conn: Connection, *, by: str) -> bool:
         """End the hold, so that leases have their usual length again, and return whether there was one."""
         ended = conn.execute(meta.delete().where(meta.c.key == HOLD_UNTIL)).rowcount > 0
         if ended:
-            self._note(conn, by, "hold ended", "leases")
+            self.db.audit(conn, by, "hold ended", "leases")
         return ended
 
     @writes
@@ -59,22 +62,22 @@ class Holds(Base):
         conn.execute(meta.delete().where(meta.c.key == LEASES_UNTIL))
 
     @reads
-    def hold(self, conn: Connection) -> Hold | None:
+    def get(self, conn: Connection) -> Hold | None:
         """Return the current hold, None when there is none or it is over."""
         found = conn.scalar(sa.select(meta.c.value).where(meta.c.key == HOLD_UNTIL))
         if found is None:
             return None
         document = json.loads(found)
         until = datetime.fromisoformat(document["until"])
-        return Hold(until=until, by=document["by"], reason=document["reason"]) if until > self._now() else None
+        return Hold(until=until, by=document["by"], reason=document["reason"]) if until > self.db.now() else None
 
-    def hold_left_s(self) -> float:
+    def left_s(self) -> float:
         """Return the seconds for which leases must last at least, 0.0 without a hold.
 
         This is one indexed read.
         """
-        found = self.hold()
-        return max(0.0, (found.until - self._now()).total_seconds()) if found else 0.0
+        found = self.get()
+        return max(0.0, (found.until - self.db.now()).total_seconds()) if found else 0.0
 
     @reads
     def leases_left_s(self, conn: Connection, margin_s: float = 0.0) -> float:
@@ -85,10 +88,10 @@ class Holds(Base):
         :param margin_s: seconds that a host may take to end a run whose lease is over
         """
         until = self._time(conn, LEASES_UNTIL)
-        return 0.0 if until is None else max(0.0, (until - self._now()).total_seconds() + margin_s)
+        return 0.0 if until is None else max(0.0, (until - self.db.now()).total_seconds() + margin_s)
 
     def _put(self, conn: Connection, key: str, value: str) -> None:
-        insert = self._insert(meta).values(key=key, value=value)
+        insert = self.db.insert(meta).values(key=key, value=value)
         conn.execute(insert.on_conflict_do_update(index_elements=["key"], set_={"value": value}))
 
     @staticmethod

@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.database.connections import restore_floats
 from airflow_provider_dtrain.store.database.moments import moment
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
-from airflow_provider_dtrain.store.database.transactions import Base, bump, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, bump, reads, writes
 from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricGroup, MetricRow
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
@@ -37,11 +37,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 METRIC_GROUPS: Mapping[str, MetricGroup] = {"report": "training", "validation": "validation"}
 
 
-class Metrics(Base):
-    """Metrics and checkpoints of a trial over all its attempts."""
+class Metrics:
+    """Metrics of trials over all their attempts."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @reads
-    def metrics(
+    def of_trial(
         self, conn: Connection, trial_id: int, group: MetricGroup | None = None, *, rank: int | None = 0
     ) -> list[MetricRow]:
         """Return reported metrics by step, then in the order of their arrival.
@@ -58,8 +61,15 @@ class Metrics(Base):
             for row in statements.rows(conn, query, {"trial": trial_id, "group": group, "of_rank": rank})
         ]  # fmt: skip
 
+
+class Checkpoints:
+    """Checkpoints of trials over all their attempts."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @reads
-    def checkpoints(self, conn: Connection, trial_id: int, *, removed: bool = False) -> list[CheckpointView]:
+    def of_trial(self, conn: Connection, trial_id: int, *, removed: bool = False) -> list[CheckpointView]:
         """Return a trial's checkpoints, oldest first, without refused ones.
 
         :param removed: True: also removed checkpoints
@@ -68,13 +78,13 @@ class Metrics(Base):
         return [one for one in found if one.refused is None]
 
     @reads
-    def refused_checkpoints(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
+    def refused(self, conn: Connection, trial_id: int) -> list[CheckpointView]:
         """Return the checkpoints that a trial reported outside its places, oldest first."""
         found = _as_checkpoints(statements.rows(conn, _EVER_SAVED, {"trial": trial_id}))
         return [one for one in found if one.refused is not None]
 
     @reads
-    def experiment_checkpoints(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
+    def of_experiment(self, conn: Connection, experiment_id: int) -> list[CheckpointView]:
         """Return the existing checkpoints of an experiment's trials, oldest first.
 
         Checkpoints with hyperparameters that were refused and replaced since have no metrics here, so that none of
@@ -87,7 +97,7 @@ class Metrics(Base):
         return [replace(one, metrics={}) if one.checkpoint_id in refused else one for one in found]
 
     @reads
-    def find_checkpoint(self, conn: Connection, url: str) -> CheckpointView | None:
+    def find(self, conn: Connection, url: str) -> CheckpointView | None:
         """Return the newest checkpoint with this path, or with a copy at this URL, None without one."""
         same = sa.or_(checkpoints.c.copy_url == url, checkpoints.c.path == url)
         found = [one for one in _checkpoint_views(conn, same, _IS_THERE) if one.refused is None]
@@ -97,12 +107,10 @@ class Metrics(Base):
     def mark_removed(self, conn: Connection, checkpoint_ids: Sequence[int]) -> None:
         """Record that checkpoints and their copies were removed."""
         where = checkpoints.c.id.in_(list(checkpoint_ids)), _IS_THERE
-        conn.execute(checkpoints.update().where(*where).values(removed_at=self._now(), copy_url=None))
+        conn.execute(checkpoints.update().where(*where).values(removed_at=self.db.now(), copy_url=None))
 
     @writes
-    def add_checkpoint_copy(
-        self, conn: Connection, checkpoint_id: int, url: str | None, *, size_bytes: int | None = None
-    ) -> None:
+    def add_copy(self, conn: Connection, checkpoint_id: int, url: str | None, *, size_bytes: int | None = None) -> None:
         """Store the location of a checkpoint's copy.
 
         :param url: None = the copy was removed

@@ -14,15 +14,18 @@ from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.scheduling.model import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, hosts, pools
-from airflow_provider_dtrain.store.database.transactions import Base, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.records.trials import Pool
 
 
-class Pools(Base):
+class Pools:
     """Pools and their options. The first host of a pool creates it."""
 
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @reads
-    def get_pool(self, conn: Connection, name: str) -> Pool:
+    def get(self, conn: Connection, name: str) -> Pool:
         """Return a pool.
 
         :raises NotFoundError: the pool does not exist; the message lists the existing ones
@@ -32,13 +35,8 @@ class Pools(Base):
             raise NotFoundError(f"There is no pool '{name}'. Pools: {', '.join(sorted(found)) or 'none yet'}.")
         return pool_of(found[name])
 
-    @reads
-    def list_pools(self, conn: Connection) -> list[Pool]:
-        """Return all pools by name."""
-        return [pool_of(row) for row in conn.execute(sa.select(pools).order_by(pools.c.name))]
-
     @writes
-    def set_pool(
+    def set(
         self,
         conn: Connection,
         name: str,
@@ -75,11 +73,11 @@ class Pools(Base):
         if values:
             conn.execute(pools.update().where(pools.c.name == name).values(**values))
             bump(conn, name)
-            self._note(conn, by, "pool set", name, ", ".join(f"{key}={value}" for key, value in values.items()))
+            self.db.audit(conn, by, "pool set", name, ", ".join(f"{key}={value}" for key, value in values.items()))
         return pool_of(conn.execute(sa.select(pools).where(pools.c.name == name)).one())
 
     @writes
-    def remove_pool(self, conn: Connection, name: str, *, by: str = "") -> None:
+    def remove(self, conn: Connection, name: str, *, by: str = "") -> None:
         """Remove an unused pool.
 
         :raises NotFoundError: the pool does not exist
@@ -95,23 +93,12 @@ class Pools(Base):
                 "End the requests and remove the hosts first: airflow dtrain hosts remove"
             )
         conn.execute(pools.delete().where(pools.c.name == name))
-        self._note(conn, by, "pool removed", name)
+        self.db.audit(conn, by, "pool removed", name)
 
-    def _pool_for_host(self, conn: Connection, name: str, slot_type: SlotType) -> None:
-        """Create the pool of a new host, or check that it has the same slot type.
-
-        :raises ConflictError: the pool holds slots of another type
-        """
-        values = {"name": name, "slot_type": slot_type}
-        conn.execute(self._insert(pools).values(values).on_conflict_do_nothing(index_elements=["name"]))
-        row = lock_pool(conn, name)
-        if row.slot_type != slot_type:
-            has_hosts = conn.scalar(sa.select(hosts.c.name).where(hosts.c.pool == name).limit(1))
-            if has_hosts is not None:
-                raise ConflictError(
-                    f"Pool '{name}' has {row.slot_type} slots, but the host has {slot_type} slots. Use another pool."
-                )
-            conn.execute(pools.update().where(pools.c.name == name).values(slot_type=slot_type))
+    @reads
+    def list(self, conn: Connection) -> list[Pool]:
+        """Return all pools by name."""
+        return [pool_of(row) for row in conn.execute(sa.select(pools).order_by(pools.c.name))]
 
 
 def pool_of(row: Row[Any]) -> Pool:
@@ -148,3 +135,20 @@ def _check_options(name: str, options: PoolOptions) -> None:
 def options_of(row: Row[Any]) -> PoolOptions:
     """Return the placement and queue options in a pool's row."""
     return PoolOptions(**{field.name: getattr(row, field.name) for field in fields(PoolOptions)})
+
+
+def pool_for_host(db: Database, conn: Connection, name: str, slot_type: SlotType) -> None:
+    """Create the pool of a new host, or check that it has the same slot type.
+
+    :raises ConflictError: the pool holds slots of another type
+    """
+    values = {"name": name, "slot_type": slot_type}
+    conn.execute(db.insert(pools).values(values).on_conflict_do_nothing(index_elements=["name"]))
+    row = lock_pool(conn, name)
+    if row.slot_type != slot_type:
+        has_hosts = conn.scalar(sa.select(hosts.c.name).where(hosts.c.pool == name).limit(1))
+        if has_hosts is not None:
+            raise ConflictError(
+                f"Pool '{name}' has {row.slot_type} slots, but the host has {slot_type} slots. Use another pool."
+            )
+        conn.execute(pools.update().where(pools.c.name == name).values(slot_type=slot_type))

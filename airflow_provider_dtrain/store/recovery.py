@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL, PROBED_AFTER
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts
-from airflow_provider_dtrain.store.database.transactions import Base, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
 from airflow_provider_dtrain.store.held_gangs import last_users
 from airflow_provider_dtrain.store.records.trials import AttemptView
 from airflow_provider_dtrain.store.views import attempt_views
@@ -21,8 +21,11 @@ _SILENT_HOSTS = ("unreachable", "lost")
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Recovering(Base):
+class Recovery:
     """Recovery of attempts and hosts. A recoverer claims one allocation at a time, for a bounded time."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @reads
     def recoverable(self, conn: Connection, limit: int = 20) -> list[AttemptView]:
@@ -33,7 +36,7 @@ class Recovering(Base):
 
         :param limit: most attempts to return
         """
-        now = self._now()
+        now = self.db.now()
         not_heard = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
         silent = sa.and_(attempts.c.state.in_(ACTIVE), not_heard)
         unreleased = sa.and_(allocations.c.state == "expired", last_users())
@@ -49,22 +52,22 @@ class Recovering(Base):
         return [found[attempt_id] for attempt_id in wanted]
 
     @writes
-    def claim_recovery(self, conn: Connection, allocation_id: int, by: str, for_s: float) -> bool:
+    def claim(self, conn: Connection, allocation_id: int, by: str, for_s: float) -> bool:
         """Claim the recovery of an allocation, and return False when another recoverer holds the claim.
 
         :param by: name of the recoverer, unique per process
         :param for_s: seconds until the claim expires
         """
-        now = self._now()
+        now = self.db.now()
         where = (allocations.c.id == allocation_id, sa.or_(_is_free(now), allocations.c.recoverer == by))
         values = {"recoverer": by, "recovering_until": now + timedelta(seconds=for_s)}
         return conn.execute(allocations.update().where(*where).values(**values)).rowcount == 1
 
     @writes
-    def end_recovery(self, conn: Connection, allocation_id: int, by: str) -> None:
+    def end(self, conn: Connection, allocation_id: int, by: str) -> None:
         """Release the claim on an allocation, unless another recoverer holds it."""
         where = (allocations.c.id == allocation_id, allocations.c.recoverer == by)
-        conn.execute(allocations.update().where(*where).values(recoverer=None, recovering_until=self._now()))
+        conn.execute(allocations.update().where(*where).values(recoverer=None, recovering_until=self.db.now()))
 
     def hosts_to_probe(self) -> list[str]:
         """Return hosts that did not answer and that the caller must probe now.
@@ -75,12 +78,12 @@ class Recovering(Base):
 
     @reads
     def _has_silent_hosts(self, conn: Connection) -> bool:
-        query = sa.select(hosts.c.name).where(*_probe_is_due(self._now())).limit(1)
+        query = sa.select(hosts.c.name).where(*_probe_is_due(self.db.now())).limit(1)
         return conn.scalar(query) is not None
 
     @writes
     def _take_probes(self, conn: Connection) -> list[str]:
-        now = self._now()
+        now = self.db.now()
         query = hosts.update().where(*_probe_is_due(now)).values(probed_at=now)
         return sorted(conn.scalars(query.returning(hosts.c.name)))
 

@@ -13,8 +13,8 @@ from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserErr
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, configs, experiments, rung_entries, searches, trials
-from airflow_provider_dtrain.store.database.transactions import guard, reads, writes
-from airflow_provider_dtrain.store.queue.transitions import Ending, experiment_end
+from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, writes
+from airflow_provider_dtrain.store.queue.transitions import experiment_end, open_experiment
 from airflow_provider_dtrain.store.records.searches import (
     ExperimentState,
     HistoryRow,
@@ -33,11 +33,14 @@ _NOTHING_STARTED = {"error": "UserError", "kind": "user", "message": "No trial o
 _KILLED = {"error": "TrialKilledError", "kind": "user"}
 
 
-class Searches(Ending):
+class Searches:
     """Searches of experiments: creation, results and end."""
 
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
     @writes
-    def create_search(self, conn: Connection, submission: SearchSubmission) -> SearchView:
+    def create(self, conn: Connection, submission: SearchSubmission) -> SearchView:
         """Create an experiment and its search. The same key returns the first search again.
 
         The same task with another ``max_tries`` was cleared. It gets the next generation of the experiment, with
@@ -51,8 +54,8 @@ class Searches(Ending):
             return found
         _check(conn, submission)
         key = submission.key
-        experiment = self._open_experiment(
-            conn, key, submission.experiment_name, submission.weight, submission.max_slots
+        experiment = open_experiment(
+            conn, self.db.now(), key, submission.experiment_name, submission.weight, submission.max_slots
         )
         # Read again: another caller may have created it while this one waited for the experiment's lock.
         if (found := _search_view(conn, _is_key(key))) is not None:
@@ -72,14 +75,14 @@ class Searches(Ending):
         values = {name: getattr(submission, name) for name in names}
         keeps = former is not None and not submission.is_seed_given
         return {
-            **values, **vars_of(submission.key), "created_at": self._now(),
+            **values, **vars_of(submission.key), "created_at": self.db.now(),
             "generation": 1 if former is None else former.generation + 1,
             "seed": former.seed if former is not None and keeps else submission.seed,
             "rungs": {str(bracket): list(units) for bracket, units in submission.rungs.items()},
         }  # fmt: skip
 
     @reads
-    def search(self, conn: Connection, search_id: int) -> SearchView:
+    def get(self, conn: Connection, search_id: int) -> SearchView:
         """Return a search.
 
         :raises NotFoundError: there is no search with this id
@@ -88,7 +91,7 @@ class Searches(Ending):
         return _require(None if row is None else _as_view(row), search_id)
 
     @reads
-    def search_of(self, conn: Connection, trial_id: int) -> SearchView | None:
+    def of_trial(self, conn: Connection, trial_id: int) -> SearchView | None:
         """Return the search that planned a trial, None for a trial without one."""
         own = sa.select(trials.c.search_id).where(trials.c.id == trial_id).scalar_subquery()
         return _search_view(conn, searches.c.id == own)
@@ -206,7 +209,7 @@ class Searches(Ending):
         return None
 
     @writes
-    def end_search(self, conn: Connection, search_id: int) -> SearchEnd:
+    def end(self, conn: Connection, search_id: int) -> SearchEnd:
         """End a search and, if it is the newest generation, its experiment. Return the outcome. Repeatable.
 
         An experiment also ends by itself with the last of its ``max_trials`` trials. This method ends it even if some
@@ -217,7 +220,7 @@ class Searches(Ending):
         of = conn.scalar(sa.select(searches.c.experiment_id).where(searches.c.id == search_id))
         if of is None:
             raise _no_search(search_id)
-        now = self._now()
+        now = self.db.now()
         locked = sa.select(experiments.c.wish, experiments.c.wished_by).where(experiments.c.id == of)
         experiment = conn.execute(locked.with_for_update()).one()
         is_open = (searches.c.id == search_id, searches.c.ended_at.is_(None))

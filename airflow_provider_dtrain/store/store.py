@@ -1,4 +1,4 @@
-"""The store: one class in front of all persistent state."""
+"""The store: one object for all persistent state, with a component per subject."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.store.configs import Documents
+from airflow_provider_dtrain.store.attempts import Attempts
+from airflow_provider_dtrain.store.configs import Configs, Payloads, Templates
 from airflow_provider_dtrain.store.database import schema, statements
 from airflow_provider_dtrain.store.database.connections import (
     create_sqlite_file,
@@ -23,49 +24,55 @@ from airflow_provider_dtrain.store.database.connections import (
     utcnow,
 )
 from airflow_provider_dtrain.store.database.schema import migrate
-from airflow_provider_dtrain.store.database.transactions import reads
+from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.gangs import Gangs
-from airflow_provider_dtrain.store.gaps import Gaps
 from airflow_provider_dtrain.store.garbage_collection import Retention
 from airflow_provider_dtrain.store.hosts import Hosts
-from airflow_provider_dtrain.store.maintenance import Holds
-from airflow_provider_dtrain.store.metrics import Metrics
-from airflow_provider_dtrain.store.queue.explain import Explaining
-from airflow_provider_dtrain.store.records.queue import PassResult
+from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
+from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
+from airflow_provider_dtrain.store.pools import Pools
+from airflow_provider_dtrain.store.queue.control_requests import ControlRequests
+from airflow_provider_dtrain.store.queue.explain import QueueView
+from airflow_provider_dtrain.store.queue.requests import Queue
 from airflow_provider_dtrain.store.records.trials import Check
-from airflow_provider_dtrain.store.recovery import Recovering
+from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
+from airflow_provider_dtrain.store.trials import Trials
 from airflow_provider_dtrain.store.views import STORE_ID
-from airflow_provider_dtrain.store.wakeup.watcher import Watching
+from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
 
 __all__ = ["Store", "migrate"]
 
 
-class Store(
-    Documents,
-    Hosts,
-    Gangs,
-    Experiments,
-    Searches,
-    Recovering,
-    Events,
-    Gaps,
-    Metrics,
-    Watching,
-    Holds,
-    Retention,
-    Explaining,
-):
-    """The provider's persistent state. Each method is one transaction.
+class Store:
+    """The provider's persistent state, with one attribute per subject. Each method of these is one transaction.
 
     The store talks neither to hosts nor to Airflow. It is safe to use from several threads, from several processes,
     and after a fork.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
-        super().__init__(engine, clock=clock)
+        #: Shared by all other attributes.
+        self.db = db = Database(engine, clock=clock)
+        #: Configurations: templates, effective configurations, user code.
+        self.templates, self.configs, self.payloads = Templates(db), Configs(db), Payloads(db)
+        #: Machines and their slots.
+        self.pools, self.hosts = Pools(db), Hosts(db)
+        #: Work: experiments, the searches that plan their trials, trials, and launches of these.
+        self.experiments, self.searches = Experiments(db), Searches(db)
+        self.trials, self.attempts = Trials(db), Attempts(db)
+        #: Slots: requests and passes, their explanation, held gangs, and the wake-up of waiters.
+        self.wakeup = Wakeup(db)
+        self.queue, self.queue_view, self.gangs = Queue(db, self.wakeup), QueueView(db), Gangs(db)
+        #: Requests of users to followers.
+        self.control = ControlRequests(db)
+        #: Reports of hosts.
+        self.events, self.metrics, self.checkpoints = Events(db), Metrics(db), Checkpoints(db)
+        #: Upkeep.
+        self.recovery, self.maintenance, self.retention = Recovery(db), MaintenanceWindow(db), Retention(db)
+        #: Random identity of the store, part of the names of its runs.
         self.store_id = self._store_id()
 
     @classmethod
@@ -93,21 +100,10 @@ class Store(
             engine.dispose()
             raise
 
-    def schedule(self, pool: str) -> PassResult:
-        """Grant all requests of a pool that can be granted now, and wake their waiters in this process.
-
-        :raises NotFoundError: the pool does not exist
-        """
-        result = super().schedule(pool)
-        if result.granted and self._changes is not None and self._changes.is_of_this_process:
-            self._changes.wake_granted(pool, result.granted)
-        return result
-
     def close(self) -> None:
         """Close all connections."""
-        if self._changes is not None:
-            self._changes.close()
-        self._engine.dispose()
+        self.wakeup.close()
+        self.db.engine.dispose()
 
     @reads
     def _store_id(self, conn: Connection) -> str:
@@ -118,17 +114,17 @@ class Store(
 
     def check(self) -> list[Check]:
         """Return the results of all health checks of the store, in words for an operator."""
-        found = schema.revision(self._engine)
+        found = schema.revision(self.db.engine)
         words = f"{found}, this version needs {schema.HEAD}"
-        is_newer = schema.is_usable(self._engine, found)
+        is_newer = schema.is_usable(self.db.engine, found)
         if is_newer:
             words += "; a newer version added to it, and this version works with it until you upgrade it too"
         checks = [Check(name="schema", ok=found == schema.HEAD or is_newer, message=words)]
-        return checks + (self._check_sqlite() if self._engine.dialect.name == "sqlite" else self._check_postgresql())
+        return checks + (self._check_sqlite() if self.db.engine.dialect.name == "sqlite" else self._check_postgresql())
 
     @reads
     def _check_sqlite(self, conn: Connection) -> list[Check]:
-        path = Path(str(self._engine.url.database)).resolve()
+        path = Path(str(self.db.engine.url.database)).resolve()
         mode = stat.S_IMODE(os.stat(path).st_mode)
         open_to_all = f"; only its owner may read it: chmod 600 {path}" if mode & 0o077 else ""
         kind = file_system_of(path)

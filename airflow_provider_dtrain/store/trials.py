@@ -1,7 +1,8 @@
-"""Experiments, trials and their submission."""
+"""Trials and their submission."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,20 +17,16 @@ from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
     configs,
-    experiments,
     payloads,
     searches,
     trials,
 )
-from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, reads, writes
-from airflow_provider_dtrain.store.held_gangs import gang_rows, gang_words
+from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import paused_by
-from airflow_provider_dtrain.store.queue.requests import pool_machines
-from airflow_provider_dtrain.store.queue.transitions import Ending
+from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
+from airflow_provider_dtrain.store.queue.transitions import open_experiment
 from airflow_provider_dtrain.store.records.trials import (
-    AttemptView,
-    TaskView,
     Ticket,
     TrialKey,
     TrialSubmission,
@@ -37,23 +34,19 @@ from airflow_provider_dtrain.store.records.trials import (
 )
 from airflow_provider_dtrain.store.rungs import leave
 from airflow_provider_dtrain.store.views import (
-    JOINED,
-    attempt_view,
-    attempt_views,
-    heard_at,
-    key_of,
-    placements,
     trial_view,
     trial_views,
-    waits_because,
 )
 
 
-class Trials(Ending):
-    """Submission of trials, and views of trials and attempts."""
+class Trials:
+    """Submission of trials, and their views."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @writes
-    def submit_trial(self, conn: Connection, submission: TrialSubmission) -> Ticket:
+    def submit(self, conn: Connection, submission: TrialSubmission) -> Ticket:
         """Submit a trial: write its experiment, the trial, a waiting request and the first attempt.
 
         The same key returns the first ticket again.
@@ -70,81 +63,23 @@ class Trials(Ending):
         if (ticket := submitted(conn, submission)) is not None:
             return ticket
         _refuse_unplaceable(conn, submission, pool)
-        experiment = self._experiment(conn, submission)
-        trial_id = self._trial(conn, submission, experiment)
-        allocation_id = self._request(conn, submission, trial_id, is_paused=experiment.wish == "pause")
+        now = self.db.now()
+        experiment = experiment_of(conn, now, submission)
+        trial_id = insert_trial(conn, now, submission, experiment)
+        allocation_id = _request(conn, now, submission, trial_id, is_paused=experiment.wish == "pause")
         attempt_id = _inserted(
             conn, attempts, trial_id=trial_id, number=1, allocation_id=allocation_id, state="waiting",
-            created_at=self._now(), renewed_at=self._now(),
+            created_at=now, renewed_at=now,
         )  # fmt: skip
         bump(conn, submission.pool)
-        self._clear_older(conn, submission, trial_id)
+        _clear_older(conn, now, submission, trial_id)
         return Ticket(
             experiment_id=experiment.id, trial_id=trial_id, attempt_id=attempt_id, attempt_number=1,
             allocation_id=allocation_id, is_new=True,
         )  # fmt: skip
 
-    def _experiment(self, conn: Connection, submission: TrialSubmission) -> Row[Any]:
-        of = submission
-        return self._open_experiment(conn, of.key, of.experiment_name, of.weight, of.max_slots)
-
-    def _trial(self, conn: Connection, submission: TrialSubmission, experiment: Row[Any]) -> int:
-        names = ("number", "config_id", "payload", "seed", "max_restarts", "search_id", "bracket")
-        values = {name: getattr(submission, name) for name in names}
-        values.update(_sample(conn, submission))
-        key, wish = submission.key, experiment.wish
-        wished: dict[str, Any] = {}
-        if wish is not None:
-            wished = {f"{wish}_requested_at": self._now(), f"{wish}_requested_by": experiment.wished_by}
-        return _inserted(
-            conn, trials, **values, **wished, experiment_id=experiment.id, dag_id=key.dag_id, run_id=key.run_id,
-            task_id=key.task_id, map_index=key.map_index, max_tries=key.max_tries,
-            state="paused" if wish == "pause" else "queued", created_at=self._now(),
-        )  # fmt: skip
-
-    def _clear_older(self, conn: Connection, submission: TrialSubmission, trial_id: int) -> None:
-        """Mark older trials of the same task instance in this search as cleared."""
-        of, now = {f"of_{name}": getattr(submission.key, name) for name in _TASK}, self._now()
-        asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
-        older = [row.id for row in statements.rows(conn, _CLEAR, asked)]
-        if older and submission.search_id is not None:
-            leave(conn, submission.search_id, older, now)
-
-    def _request(self, conn: Connection, submission: TrialSubmission, trial_id: int, *, is_paused: bool) -> int:
-        reason = None
-        if is_paused:
-            reason = paused_by(conn, conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one())
-        names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
-        values = {name: getattr(submission, name) for name in names}
-        now = self._now()
-        allocation_id = _inserted(
-            conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
-            eligible_since=now if reason is None else None, paused=reason is not None, reason=reason or "",
-        )  # fmt: skip
-        statements.update(conn, allocations, allocation_id, sequence=allocation_id)
-        return allocation_id
-
     @reads
-    def older_attempts(self, conn: Connection, key: TrialKey) -> list[AttemptView]:
-        """Return live attempts of the same task instance from before it was cleared."""
-        same = ("dag_id", "run_id", "task_id", "map_index")
-        where = [trials.c[name] == getattr(key, name) for name in same]
-        where += [trials.c.max_tries != key.max_tries, attempts.c.ended_at.is_(None)]
-        return attempt_views(conn, sa.and_(*where))
-
-    @reads
-    def attempt(self, conn: Connection, attempt_id: int) -> AttemptView:
-        """Return an attempt with all state that a follower needs to continue it.
-
-        :raises NotFoundError: there is no attempt with this id
-        """
-        found = attempt_view(conn, attempt_id)
-        if found is None:
-            raise NotFoundError(f"There is no attempt {attempt_id}.")
-        return found
-
-    @reads
-    def trial(self, conn: Connection, trial_id: int) -> TrialView:
+    def get(self, conn: Connection, trial_id: int) -> TrialView:
         """Return a trial.
 
         :raises NotFoundError: there is no trial with this id
@@ -155,7 +90,7 @@ class Trials(Ending):
         return found
 
     @reads
-    def list_trials(
+    def list(
         self,
         conn: Connection,
         *,
@@ -172,60 +107,6 @@ class Trials(Ending):
         given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id, "state": state}
         where = [trials.c[name] == value for name, value in given.items() if value is not None]
         return trial_views(conn, sa.and_(sa.true(), *where), limit=limit)
-
-    @reads
-    def trial_attempts(self, conn: Connection, trial_id: int) -> list[AttemptView]:
-        """Return all attempts of a trial, oldest first."""
-        return attempt_views(conn, attempts.c.trial_id == trial_id)
-
-    @reads
-    def tasks(self, conn: Connection, pool: str | None = None) -> list[TaskView]:
-        """Return every gang that waits or holds slots, in the order of the queue."""
-        newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
-        rows = conn.execute(
-            sa.select(
-                allocations, attempts.c.id.label("attempt_id"), attempts.c.number.label("attempt_number"),
-                attempts.c.reason.label("attempt_reason"), attempts.c.state.label("attempt_state"),
-                attempts.c.renewed_at.label("followed_at"), trials.c.number.label("trial_number"),
-                trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
-                trials.c.task_id, trials.c.map_index, trials.c.max_tries,
-            )
-            .select_from(JOINED)
-            .where(allocations.c.state != "released", attempts.c.id.in_(newest), allocations.c.trial_id.is_not(None))
-            .where(sa.true() if pool is None else allocations.c.pool == pool)
-        ).all()  # fmt: skip
-        rows = sorted([*rows, *gang_rows(conn, pool)], key=_in_queue_order)
-        placed = placements(conn, {row.id: row.token for row in rows if row.token is not None})
-        waiting: dict[str, int] = {}
-        views = []
-        for row in rows:
-            place_of, reason = None, row.attempt_reason
-            if row.state == "waiting":
-                waiting[row.pool] = waiting.get(row.pool, 0) + 1
-                place_of = row.position or waiting[row.pool]
-                reason = waits_because(conn, row.id, row.reason, row.renewed_at, row)
-            hosts_of = {host: found[0] for host, found in placed.get(row.id, {}).items()}
-            views.append(_task_view(row, hosts_of, place_of, reason))
-        return views
-
-
-def _in_queue_order(row: Row[Any]) -> tuple[Any, ...]:
-    place = row.position if row.state == "waiting" and row.position is not None else 0
-    return row.pool, row.priority, place, row.sequence
-
-
-def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None, reason: str) -> TaskView:
-    waits = place_of is not None
-    gang = gang_words(row.dag_id, row.task_id) if row.experiment is None else None
-    return TaskView(
-        allocation_id=row.id, attempt_id=row.attempt_id, attempt_number=row.attempt_number, trial_id=row.trial_id,
-        trial_number=row.trial_number, experiment_id=row.experiment_id, experiment=gang or row.experiment,
-        key=key_of(row),
-        pool=row.pool, priority=row.priority, slots=row.slots, placement=placement, state=row.state,
-        reason=reason, position=place_of,
-        since=row.submitted_at if waits else row.granted_at, expected=row.expected if waits else "", paused=row.paused,
-        heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
-    )  # fmt: skip
 
 
 def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
@@ -325,3 +206,64 @@ def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Row
 
 def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
     return statements.insert(conn, table, **values)
+
+
+def experiment_of(conn: Connection, now: datetime, submission: TrialSubmission) -> Row[Any]:
+    """Return the locked row of a submission's experiment, which is created or runs again."""
+    of = submission
+    return open_experiment(conn, now, of.key, of.experiment_name, of.weight, of.max_slots)
+
+
+def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, experiment: Row[Any]) -> int:
+    """Insert the trial of a submission and return its id.
+
+    :param experiment: row of its experiment, whose control request applies to the trial
+    """
+    names = ("number", "config_id", "payload", "seed", "max_restarts", "search_id", "bracket")
+    values = {name: getattr(submission, name) for name in names}
+    values.update(_sample(conn, submission))
+    key, wish = submission.key, experiment.wish
+    wished: dict[str, Any] = {}
+    if wish is not None:
+        wished = {f"{wish}_requested_at": now, f"{wish}_requested_by": experiment.wished_by}
+    return _inserted(
+        conn, trials, **values, **wished, experiment_id=experiment.id, dag_id=key.dag_id, run_id=key.run_id,
+        task_id=key.task_id, map_index=key.map_index, max_tries=key.max_tries,
+        state="paused" if wish == "pause" else "queued", created_at=now,
+    )  # fmt: skip
+
+
+def _clear_older(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int) -> None:
+    """Mark older trials of the same task instance in this search as cleared."""
+    of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
+    asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
+    older = [row.id for row in statements.rows(conn, _CLEAR, asked)]
+    if older and submission.search_id is not None:
+        leave(conn, submission.search_id, older, now)
+
+
+def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int, *, is_paused: bool) -> int:
+    reason = None
+    if is_paused:
+        reason = paused_by(conn, conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one())
+    names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
+    values = {name: getattr(submission, name) for name in names}
+    allocation_id = _inserted(
+        conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
+        eligible_since=now if reason is None else None, paused=reason is not None, reason=reason or "",
+    )  # fmt: skip
+    statements.update(conn, allocations, allocation_id, sequence=allocation_id)
+    return allocation_id
+
+
+def ticket_of(conn: Connection, attempt_id: int) -> Ticket:
+    """Return the ticket of an attempt."""
+    row = conn.execute(
+        sa.select(attempts, trials.c.experiment_id)
+        .join(trials, trials.c.id == attempts.c.trial_id)
+        .where(attempts.c.id == attempt_id)
+    ).one()
+    return Ticket(
+        experiment_id=row.experiment_id, trial_id=row.trial_id, attempt_id=row.id, attempt_number=row.number,
+        allocation_id=row.allocation_id,
+    )  # fmt: skip

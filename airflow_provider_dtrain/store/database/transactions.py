@@ -1,4 +1,4 @@
-"""Shared parts of the store's methods: transactions, guards, audit."""
+"""Shared parts of the store's components: the database, transactions, guards, audit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -29,7 +29,7 @@ from airflow_provider_dtrain.store.wakeup.pg_notify import POOL_CHANGED
 
 P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S", bound="Base")
+S = TypeVar("S", bound="Component")
 
 #: PostgreSQL: serialization failure, deadlock, and the unique violation of two transactions that insert the same row.
 RETRIED = frozenset({"40001", "40P01", "23505"})
@@ -37,30 +37,39 @@ TRIES = 5
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
-class Base:
-    """An open store.
+class Database:
+    """The database of an open store, which all its components share.
 
     :param clock: returns the current time as aware UTC; tests pass their own
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
-        self._engine, self._clock = engine, clock
+        self.engine, self.clock = engine, clock
         # READ COMMITTED gives each statement its own snapshot: BEGIN and ROLLBACK around reads would only add two
         # round trips.
         alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
-        self._reader = engine.execution_options(dtrain_reads=True, **alone)
-        self._writer = statements.writer(engine)
+        self.reader = engine.execution_options(dtrain_reads=True, **alone)
+        self.writer = statements.writer(engine)
 
-    def _now(self) -> datetime:
-        return self._clock()
+    def now(self) -> datetime:
+        """Return the current time as aware UTC."""
+        return self.clock()
 
-    def _insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    def insert(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
         """Return an INSERT that supports ON CONFLICT, which both databases spell alike."""
-        return sqlite.insert(table) if self._engine.dialect.name == "sqlite" else postgresql.insert(table)
+        return sqlite.insert(table) if self.engine.dialect.name == "sqlite" else postgresql.insert(table)
 
-    def _note(self, conn: Connection, by: str, action: str, subject: str, details: str = "") -> None:
+    def audit(self, conn: Connection, by: str, action: str, subject: str, details: str = "") -> None:
         """Write an audit row: the user, the action and its subject."""
-        conn.execute(audit.insert().values(at=self._now(), by=by, action=action, subject=subject, details=details))
+        conn.execute(audit.insert().values(at=self.now(), by=by, action=action, subject=subject, details=details))
+
+
+class Component(Protocol):
+    """A part of the store whose methods are transactions."""
+
+    @property
+    def db(self) -> Database:
+        """The database that the methods read and write."""
 
 
 def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concatenate[S, P], T]:
@@ -75,7 +84,7 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
         for attempt in range(TRIES):
             is_done = False
             try:
-                with gate.transaction(), statements.transaction(self._writer) as conn:
+                with gate.transaction(), statements.transaction(self.db.writer) as conn:
                     result = method(self, conn, *args, **kwargs)
                     is_done = True
                 return result
@@ -119,7 +128,7 @@ def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concat
     @functools.wraps(method)
     def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
-            with self._reader.begin() as conn:
+            with self.db.reader.begin() as conn:
                 return method(self, conn, *args, **kwargs)
 
         return reading(work)

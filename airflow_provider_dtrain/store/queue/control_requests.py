@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,10 +11,11 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
-from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
-from airflow_provider_dtrain.store.queue.transitions import Ending
+from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
 from airflow_provider_dtrain.store.records.queue import Wishes
+from airflow_provider_dtrain.store.records.searches import ExperimentWish
 from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 
 _WISHES: sa.Select[Any] = (
@@ -28,8 +30,11 @@ _WISHES: sa.Select[Any] = (
 )  # fmt: skip
 
 
-class Wishing(Ending):
+class ControlRequests:
     """Control requests. The store only records a request, which the attempt's follower reads and executes."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @reads
     def wishes(self, conn: Connection, attempt_id: int) -> Wishes:
@@ -49,19 +54,33 @@ class Wishing(Ending):
         )
 
     @writes
-    def request_kill(self, conn: Connection, trial_id: int, by: str) -> None:
+    def kill(self, conn: Connection, trial_id: int, by: str) -> None:
         """Request that the follower of a trial kills it.
 
         :param by: the user
         :raises NotFoundError: there is no such trial
         """
-        values = {"kill_requested_at": self._now(), "kill_requested_by": by}
+        values = {"kill_requested_at": self.db.now(), "kill_requested_by": by}
         if not conn.execute(trials.update().where(trials.c.id == trial_id).values(**values)).rowcount:
             raise _no_trial(trial_id)
-        self._note(conn, by, "kill requested", f"trial {trial_id}")
+        self.db.audit(conn, by, "kill requested", f"trial {trial_id}")
 
     @writes
-    def request_pause(self, conn: Connection, trial_id: int, by: str) -> None:
+    def stop(self, conn: Connection, trial_id: int, by: str) -> int:
+        """Request that a trial ends with its best result so far, and return 1, or 0 if it has ended.
+
+        A running trial writes a checkpoint first. Its end is a success.
+
+        :param by: the user
+        :raises NotFoundError: there is no such trial
+        """
+        if conn.scalar(sa.select(trials.c.id).where(trials.c.id == trial_id)) is None:
+            raise _no_trial(trial_id)
+        self.db.audit(conn, by, "stop requested", f"trial {trial_id}")
+        return request_end(conn, self.db.now(), trials.c.id == trial_id, "stop", by)
+
+    @writes
+    def pause(self, conn: Connection, trial_id: int, by: str) -> None:
         """Pause a trial: it saves a checkpoint and releases its slots until it is activated.
 
         A waiting request, or one whose grant was not taken up yet, is paused at once. Repeatable.
@@ -70,25 +89,7 @@ class Wishing(Ending):
         :raises NotFoundError: there is no such trial
         :raises ConflictError: it has ended, or its gang is held for other tasks as well
         """
-        self._pause(conn, trial_id, by)
-
-    def _pause(self, conn: Connection, trial_id: int, by: str) -> None:
-        trial, row = self._locked_trial(conn, trial_id)
-        if states.is_final("trial", trial.state) or trial.state in {"errored", "killed"}:
-            raise ConflictError(f"Trial {trial_id} is {trial.state}: there is nothing to pause.")
-        if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
-            raise ConflictError(
-                f"Trial {trial_id} uses a gang that is held for several tasks: a pause would free no slot. "
-                f"To end the trial: airflow dtrain trials kill {trial_id}"
-            )
-        values = {"pause_requested_at": self._now(), "pause_requested_by": by}
-        conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
-        self._note(conn, by, "pause requested", f"trial {trial_id}")
-        if row.state == "granted":
-            row = self._ungrant(conn, row, "it is paused")
-        if row.state == "waiting":
-            trial = conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one()
-            self._pause_request(conn, trial, row)
+        pause_trial(self.db, conn, trial_id, by)
 
     @writes
     def activate(self, conn: Connection, trial_id: int, by: str) -> bool:
@@ -97,22 +98,7 @@ class Wishing(Ending):
         :param by: the user
         :raises NotFoundError: there is no such trial
         """
-        return self._activate(conn, trial_id, by)
-
-    def _activate(self, conn: Connection, trial_id: int, by: str) -> bool:
-        trial, row = self._locked_trial(conn, trial_id)
-        if trial.pause_requested_at is None:
-            return False
-        values = {"pause_requested_at": None, "pause_requested_by": None}
-        conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
-        if row.paused and row.state == "waiting":
-            again = {"paused": False, "reason": "", "eligible_since": self._now()}
-            conn.execute(allocations.update().where(allocations.c.id == row.id).values(**again))
-        if trial.state == "paused":
-            self._set_trial(conn, trial_id, "queued")
-        bump(conn, row.pool)
-        self._note(conn, by, "activated", f"trial {trial_id}")
-        return True
+        return activate_trial(self.db, conn, trial_id, by)
 
     @writes
     def set_priority(
@@ -139,45 +125,9 @@ class Wishing(Ending):
                 raise _no_trial(trial_id)
         else:
             where, subject = trials.c.experiment_id == experiment_id, f"experiment {experiment_id}"
-            _require_experiment(conn, experiment_id or 0)
-        self._set_priority(conn, where, priority or 0)
-        self._note(conn, by, "priority set", subject, str(priority))
-
-    @writes
-    def set_experiment(
-        self,
-        conn: Connection,
-        experiment_id: int,
-        *,
-        weight: float | None = None,
-        max_slots: int | None = None,
-        priority: int | None = None,
-        by: str = "",
-    ) -> None:
-        """Change an experiment's share of the queue. None leaves a value as it is.
-
-        :param weight: its share relative to other experiments, > 0
-        :param max_slots: most slots that its gangs hold at one time; 0 = no cap
-        :param priority: of all its gangs, 1 to 99, smaller first
-        :raises NotFoundError: there is no such experiment
-        :raises UserError: a value is out of range
-        """
-        if weight is not None and not 0 < weight < float("inf"):
-            raise UserError(f"weight must be finite and above 0 (the default is 1), got {weight:g}.")
-        if max_slots is not None and max_slots < 0:
-            raise UserError(f"max_slots must be 0 (no cap) or more, got {max_slots}.")
-        _require_experiment(conn, experiment_id)
-        self._bump_pools(conn, trials.c.experiment_id == experiment_id)
-        given = {"weight": weight, "max_slots": max_slots}
-        values = {key: value for key, value in given.items() if value is not None}
-        if max_slots == 0:
-            values["max_slots"] = None  # type: ignore[assignment]
-        if values:
-            conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
-        if priority is not None:
-            self._set_priority(conn, trials.c.experiment_id == experiment_id, priority)
-        details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
-        self._note(conn, by, "experiment set", f"experiment {experiment_id}", details)
+            require_experiment(conn, experiment_id or 0)
+        set_priority_of(conn, where, priority or 0)
+        self.db.audit(conn, by, "priority set", subject, str(priority))
 
     @writes
     def set_gang_priority(self, conn: Connection, allocation_id: int, priority: int, by: str = "") -> None:
@@ -197,42 +147,7 @@ class Wishing(Ending):
             bump(conn, pool)
         if pool is None or not found:
             raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
-        self._note(conn, by, "priority set", f"gang {allocation_id}", str(priority))
-
-    def _set_priority(self, conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
-        _check_priority(priority)
-        self._bump_pools(conn, of_trials)
-        own = sa.select(trials.c.id).where(of_trials)
-        where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(states.ALLOCATION_LIVE))
-        conn.execute(allocations.update().where(*where).values(priority=priority))
-
-    def _bump_pools(self, conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
-        """Lock the pools in which these trials wait or run, and make their next passes due."""
-        query = sa.select(allocations.c.pool).join(trials, trials.c.id == allocations.c.trial_id)
-        for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(states.ALLOCATION_LIVE))))):
-            lock_pool(conn, pool)
-            bump(conn, pool)
-
-    def _locked_trial(self, conn: Connection, trial_id: int) -> tuple[Row[Any], Row[Any]]:
-        """Return a trial and its newest allocation, with their pool locked."""
-        newest = (
-            sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id).order_by(attempts.c.number.desc()).limit(1)
-        )
-        attempt_id = conn.scalar(newest)
-        if attempt_id is None:
-            raise _no_trial(trial_id)
-        self._lock_pool_of(conn, attempt_id)
-        # Read again, because the trial may have started another attempt while this transaction waited for the lock.
-        allocation = sa.select(attempts.c.allocation_id).where(attempts.c.id == newest.scalar_subquery())
-        row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation.scalar_subquery())).one()
-        return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
-
-    def _pause_request(self, conn: Connection, trial: Row[Any], row: Row[Any]) -> None:
-        values = {**ineligible(row, self._now()), **NOTHING_KEPT, "paused": True, "reason": paused_by(conn, trial)}
-        conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
-        if trial.state != "paused":
-            self._set_trial(conn, trial.id, "paused")
-        bump(conn, row.pool)
+        self.db.audit(conn, by, "priority set", f"gang {allocation_id}", str(priority))
 
 
 def _check_priority(priority: int) -> None:
@@ -244,6 +159,101 @@ def _no_trial(trial_id: int) -> NotFoundError:
     return NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
 
 
-def _require_experiment(conn: Connection, experiment_id: int) -> None:
+def require_experiment(conn: Connection, experiment_id: int) -> None:
+    """Check that an experiment exists.
+
+    :raises NotFoundError: there is none with this id
+    """
     if conn.scalar(sa.select(experiments.c.id).where(experiments.c.id == experiment_id)) is None:
         raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
+
+
+def set_priority_of(conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
+    """Change the priority of the gangs of these trials, waiting or running.
+
+    :raises UserError: the priority is out of range
+    """
+    _check_priority(priority)
+    bump_pools(conn, of_trials)
+    own = sa.select(trials.c.id).where(of_trials)
+    where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(states.ALLOCATION_LIVE))
+    conn.execute(allocations.update().where(*where).values(priority=priority))
+
+
+def bump_pools(conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
+    """Lock the pools in which these trials wait or run, and make their next passes due."""
+    query = sa.select(allocations.c.pool).join(trials, trials.c.id == allocations.c.trial_id)
+    for pool in sorted(set(conn.scalars(query.where(of_trials, allocations.c.state.in_(states.ALLOCATION_LIVE))))):
+        lock_pool(conn, pool)
+        bump(conn, pool)
+
+
+def _locked_trial(conn: Connection, trial_id: int) -> tuple[Row[Any], Row[Any]]:
+    """Return a trial and its newest allocation, with their pool locked."""
+    newest = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id).order_by(attempts.c.number.desc()).limit(1)
+    attempt_id = conn.scalar(newest)
+    if attempt_id is None:
+        raise _no_trial(trial_id)
+    lock_pool_of(conn, attempt_id)
+    # Read again, because the trial may have started another attempt while this transaction waited for the lock.
+    allocation = sa.select(attempts.c.allocation_id).where(attempts.c.id == newest.scalar_subquery())
+    row = conn.execute(sa.select(allocations).where(allocations.c.id == allocation.scalar_subquery())).one()
+    return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
+
+
+def _pause_request(conn: Connection, now: datetime, trial: Row[Any], row: Row[Any]) -> None:
+    values = {**ineligible(row, now), **NOTHING_KEPT, "paused": True, "reason": paused_by(conn, trial)}
+    conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
+    if trial.state != "paused":
+        set_trial(conn, trial.id, "paused")
+    bump(conn, row.pool)
+
+
+def pause_trial(db: Database, conn: Connection, trial_id: int, by: str) -> None:
+    """Pause a trial, as :meth:`ControlRequests.pause` does, within a transaction."""
+    now = db.now()
+    trial, row = _locked_trial(conn, trial_id)
+    if states.is_final("trial", trial.state) or trial.state in {"errored", "killed"}:
+        raise ConflictError(f"Trial {trial_id} is {trial.state}: there is nothing to pause.")
+    if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == row.id)) is not None:
+        raise ConflictError(
+            f"Trial {trial_id} uses a gang that is held for several tasks: a pause would free no slot. "
+            f"To end the trial: airflow dtrain trials kill {trial_id}"
+        )
+    values = {"pause_requested_at": now, "pause_requested_by": by}
+    conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+    db.audit(conn, by, "pause requested", f"trial {trial_id}")
+    if row.state == "granted":
+        row = ungrant(conn, now, row, "it is paused")
+    if row.state == "waiting":
+        trial = conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one()
+        _pause_request(conn, now, trial, row)
+
+
+def activate_trial(db: Database, conn: Connection, trial_id: int, by: str) -> bool:
+    """Activate a trial, as :meth:`ControlRequests.activate` does, within a transaction."""
+    trial, row = _locked_trial(conn, trial_id)
+    if trial.pause_requested_at is None:
+        return False
+    values = {"pause_requested_at": None, "pause_requested_by": None}
+    conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+    if row.paused and row.state == "waiting":
+        again = {"paused": False, "reason": "", "eligible_since": db.now()}
+        conn.execute(allocations.update().where(allocations.c.id == row.id).values(**again))
+    if trial.state == "paused":
+        set_trial(conn, trial_id, "queued")
+    bump(conn, row.pool)
+    db.audit(conn, by, "activated", f"trial {trial_id}")
+    return True
+
+
+def request_end(
+    conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str
+) -> int:
+    """Request a stop or a kill of these trials, and return the number of those that have not ended."""
+    at, who = f"{wish}_requested_at", f"{wish}_requested_by"
+    # Airflow may retry an errored trial, which must then end at once.
+    asked = (of_trials, trials.c.state.in_((*states.TRIAL_LIVE, "errored")), trials.c[at].is_(None))
+    conn.execute(trials.update().where(*asked).values({at: now, who: by}))
+    live = (of_trials, trials.c.state.in_(states.TRIAL_LIVE))
+    return int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*live)) or 0)

@@ -1,8 +1,9 @@
-"""Release of slots: the only place that sets ``released_at``."""
+"""Release of slots: the only place that sets ``released_at``. Callers hold the lock of the pool."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, hosts
-from airflow_provider_dtrain.store.database.transactions import Base, bump
+from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.records.trials import Proof
 
 
@@ -52,56 +53,65 @@ _SETTLE = Statement(
 )  # fmt: skip
 
 
-class Holding(Base):
-    """Releases of slots per allocation and host. Every caller holds the lock of the pool."""
+def release_host(
+    conn: Connection, now: datetime, allocation_id: int, host: str | Sequence[str] | None, proof: Proof
+) -> int:
+    """Free an allocation's slots on one host, several or all, and return how many were held.
 
-    def _release_host(
-        self, conn: Connection, allocation_id: int, host: str | Sequence[str] | None, proof: Proof
-    ) -> int:
-        """Free an allocation's slots on one host, several or all, and return how many were held.
+    When the last slot is free, the allocation is released. Draining hosts without held slots become drained.
+    """
+    values = {"gang": allocation_id, "now": now, "by_proof": proof}
+    if host is None:
+        freed = statements.count(conn, _FREE_ALL, values)
+    else:
+        names = [host] if isinstance(host, str) else host
+        freed = sum(statements.count(conn, _FREE_HOST, {**values, "of_host": name}) for name in names)
+    found, left = statements.read(conn, (ALLOCATION, _STILL_HELD), values)
+    if not left:
+        move_allocation(conn, allocation_id, found[0].state, "released", ended_at=now)
+    if freed:
+        bump(conn, found[0].pool)
+        settle_draining(conn, now, found[0].pool)
+    return freed
 
-        When the last slot is free, the allocation is released. Draining hosts without held slots become drained.
-        """
-        now = self._now()
-        values = {"gang": allocation_id, "now": now, "by_proof": proof}
-        if host is None:
-            freed = statements.count(conn, _FREE_ALL, values)
-        else:
-            names = [host] if isinstance(host, str) else host
-            freed = sum(statements.count(conn, _FREE_HOST, {**values, "of_host": name}) for name in names)
-        found, left = statements.read(conn, (ALLOCATION, _STILL_HELD), values)
-        if not left:
-            self._move_allocation(conn, allocation_id, found[0].state, "released", ended_at=now)
-        if freed:
-            bump(conn, found[0].pool)
-            self._settle_draining(conn, found[0].pool)
-        return freed
 
-    def _free_rows(self, conn: Connection, allocation_id: int, proof: Proof) -> None:
-        """Free all slots of an allocation under which no process was started."""
-        statements.send(conn, _FREE_ALL, {"gang": allocation_id, "now": self._now(), "by_proof": proof})
+def free_rows(conn: Connection, now: datetime, allocation_id: int, proof: Proof) -> None:
+    """Free all slots of an allocation under which no process was started."""
+    statements.send(conn, _FREE_ALL, {"gang": allocation_id, "now": now, "by_proof": proof})
 
-    def _set_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
-        """Move an allocation to another state, and return False when it is no longer in ``old``.
 
-        :raises IllegalTransitionError: the table of transitions does not allow it
-        """
-        if old == new:
-            return True
+def set_allocation(conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
+    """Move an allocation to another state, and return False when it is no longer in ``old``.
+
+    :raises IllegalTransitionError: the table of transitions does not allow it
+    """
+    if old == new:
+        return True
+    states.check("allocation", old, new)
+    return statements.updated(conn, allocations, allocation_id, old, state=new, **values)
+
+
+def move_allocation(conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> None:
+    """Move an allocation if it is still in ``old``, without a check of the result.
+
+    This is for allocations that no other transaction can move meanwhile, or that may stay where they are then.
+
+    :raises IllegalTransitionError: the table of transitions does not allow it
+    """
+    if old != new:
         states.check("allocation", old, new)
-        return statements.updated(conn, allocations, allocation_id, old, state=new, **values)
+        statements.update(conn, allocations, allocation_id, old, state=new, **values)
 
-    def _move_allocation(self, conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> None:
-        """Move an allocation if it is still in ``old``, without a check of the result.
 
-        This is for allocations that no other transaction can move meanwhile, or that may stay where they are then.
+def settle_draining(conn: Connection, now: datetime, pool: str) -> None:
+    """Set draining hosts of the pool without held slots to drained."""
+    statements.send(conn, _SETTLE, {"of_pool": pool, "now": now})
 
-        :raises IllegalTransitionError: the table of transitions does not allow it
-        """
-        if old != new:
-            states.check("allocation", old, new)
-            statements.update(conn, allocations, allocation_id, old, state=new, **values)
 
-    def _settle_draining(self, conn: Connection, pool: str) -> None:
-        """Set draining hosts of the pool without held slots to drained."""
-        statements.send(conn, _SETTLE, {"of_pool": pool, "now": self._now()})
+def held_hosts(conn: Connection, allocation_id: int, *, released: bool = False) -> set[str]:
+    """Return the hosts on which an allocation holds slots.
+
+    :param released: True: also the hosts that are released already
+    """
+    where = [allocation_slots.c.allocation_id == allocation_id, *(() if released else (held_rows(),))]
+    return set(conn.scalars(sa.select(allocation_slots.c.host).where(*where)))

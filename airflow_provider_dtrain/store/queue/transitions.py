@@ -1,8 +1,9 @@
-"""State transitions of attempts, trials and experiments."""
+"""State transitions of attempts, trials and experiments. Callers hold the lock of the pool."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,10 +13,16 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
-from airflow_provider_dtrain.store.database.transactions import bump, lock_pool_of
-from airflow_provider_dtrain.store.held_gangs import Held
+from airflow_provider_dtrain.store.database.transactions import bump
+from airflow_provider_dtrain.store.held_gangs import leave_gang
 from airflow_provider_dtrain.store.queue.accounting import held_s
-from airflow_provider_dtrain.store.queue.slot_release import ALLOCATION
+from airflow_provider_dtrain.store.queue.slot_release import (
+    ALLOCATION,
+    free_rows,
+    move_allocation,
+    release_host,
+    set_allocation,
+)
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentWish
 from airflow_provider_dtrain.store.records.trials import AttemptState, EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
@@ -53,110 +60,6 @@ _TRIALS_BESIDE = Statement(
 )
 
 
-class Ending(Held):
-    """State transitions of attempts and trials. Callers hold the lock of the pool."""
-
-    def _lock_pool_of(self, conn: Connection, attempt_id: int) -> Row[Any]:
-        """Lock the pool of an attempt's request, before any row that belongs to the pool."""
-        return lock_pool_of(conn, attempt_id)
-
-    def _set_attempt(self, conn: Connection, attempt: Row[Any], state: AttemptState, **values: Any) -> None:
-        if attempt.state != state:
-            states.check("attempt", attempt.state, state)
-        statements.update(conn, attempts, attempt.id, state=state, **values)
-
-    def _set_trial(self, conn: Connection, trial_id: int, state: str, **values: Any) -> None:
-        old = statements.first(conn, _LOCK_TRIAL, {"trial": trial_id}).state
-        if old != state:
-            states.check("trial", old, state)
-        statements.update(conn, trials, trial_id, state=state, **values)
-
-    def _end(
-        self,
-        conn: Connection,
-        attempt: Row[Any],
-        state: EndState,
-        failure: Mapping[str, Any] | None,
-        result: Mapping[str, Any] | None,
-    ) -> None:
-        """End an attempt, its trial and its waiting request, and the experiment after its last trial."""
-        now = self._now()
-        result = attempt.result if result is None else result
-        values = {"failure": failure, "result": result, "ended_at": now}
-        self._set_attempt(conn, attempt, mark_of(state, failure, attempt.state), **values)
-        self._set_trial(conn, attempt.trial_id, state, **values)
-        row = statements.first(conn, ALLOCATION, {"gang": attempt.allocation_id})
-        if row.trial_id is None:
-            self._leave_gang(conn, row, attempt.id)
-        else:
-            self._expire(conn, row)
-        self._end_experiment(conn, attempt.trial_id)
-        if state in {"errored", "killed"}:
-            note_failure(conn, attempt, now)
-
-    def _expire(self, conn: Connection, row: Row[Any]) -> None:
-        """Take the gang from its attempt.
-
-        The gang is released when no process was started, otherwise held until the hosts confirm the end.
-        """
-        if row.state in {"waiting", "granted"}:
-            self._release_host(conn, row.id, None, "untaken")
-            bump(conn, row.pool)
-        elif row.state in states.ACTIVE:
-            self._move_allocation(conn, row.id, row.state, "expired")
-
-    def _ungrant(self, conn: Connection, row: Row[Any], reason: str) -> Row[Any]:
-        """Revoke a grant under which no process was started, and return the updated allocation.
-
-        A follower takes a grant up without the lock of the pool. If it was first, nothing is changed.
-        """
-        now = self._now()
-        values = {"token": None, "granted_at": None, "reason": reason, "eligible_since": now}
-        if self._set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
-            self._free_rows(conn, row.id, "untaken")
-            bump(conn, row.pool)
-        found: Row[Any] = statements.first(conn, ALLOCATION, {"gang": row.id})
-        return found
-
-    def _open_experiment(
-        self, conn: Connection, key: TrialKey, name: str, weight: float, max_slots: int | None
-    ) -> Row[Any]:
-        """Return the locked row of a new or existing experiment.
-
-        An existing experiment that had ended runs again.
-
-        :param weight: read only when the experiment is created, as is ``max_slots``
-        """
-        same = {"dag_id": key.dag_id, "run_id": key.run_id, "name": name}
-        values = {**same, "weight": weight, "max_slots": max_slots, "state": "running", "created_at": self._now()}
-        statements.add_unless(conn, experiments, _SAME_EXPERIMENT, **values)
-        asked = {f"of_{column}": value for column, value in same.items()}
-        row: Row[Any] = statements.first(conn, _LOCK_EXPERIMENT, asked)
-        if row.state == "running":
-            return row
-        # The control requests of users were done when it ended.
-        statements.update(conn, experiments, row.id, state="running", ended_at=None, wish=None, wished_by=None)
-        again: Row[Any] = statements.first(conn, _LOCK_EXPERIMENT, asked)
-        return again
-
-    def _end_experiment(self, conn: Connection, trial_id: int) -> None:
-        """End a trial's experiment if this was its last trial.
-
-        A search must have submitted all its planned trials, or must have ended.
-        """
-        # Locked, so that of two trials that end at once the second transaction sees the first.
-        of = statements.first(conn, _LOCK_EXPERIMENT_OF, {"trial": trial_id})
-        newest = next(iter(statements.read(conn, (_SEARCH_OF,), {"trial": trial_id})[0]), None)
-        search = None if newest is None else newest.id
-        rows = statements.read(conn, (_TRIALS_BESIDE,), {"trial": trial_id, "search": search})[0]
-        counts, planned = {row.state: row.all for row in rows}, sum(row.planned for row in rows)
-        state = experiment_end(counts, of.wish)
-        is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
-        if state is None or is_open or any(row.state in states.TRIAL_LIVE for row in rows):
-            return
-        statements.update(conn, experiments, of.id, state=state, ended_at=self._now())
-
-
 def experiment_end(trials_by_state: Mapping[str, int], wish: ExperimentWish | None) -> ExperimentState | None:
     """Return the end state of an experiment by its trials, None when no trial has ended.
 
@@ -176,3 +79,112 @@ def mark_of(state: EndState, failure: Mapping[str, Any] | None, old: str) -> Att
     end = ATTEMPT_END[state]
     is_lost = end == "failed" and failure is not None and failure.get("kind") == "infra"
     return "lost" if is_lost and "lost" in states.allowed("attempt", old) else end
+
+
+def set_attempt(conn: Connection, attempt: Row[Any], state: AttemptState, **values: Any) -> None:
+    """Move an attempt to another state, and set its columns.
+
+    :raises IllegalTransitionError: the table of transitions does not allow it
+    """
+    if attempt.state != state:
+        states.check("attempt", attempt.state, state)
+    statements.update(conn, attempts, attempt.id, state=state, **values)
+
+
+def set_trial(conn: Connection, trial_id: int, state: str, **values: Any) -> None:
+    """Move a trial to another state, and set its columns.
+
+    :raises IllegalTransitionError: the table of transitions does not allow it
+    """
+    old = statements.first(conn, _LOCK_TRIAL, {"trial": trial_id}).state
+    if old != state:
+        states.check("trial", old, state)
+    statements.update(conn, trials, trial_id, state=state, **values)
+
+
+def end_attempt(
+    conn: Connection,
+    now: datetime,
+    attempt: Row[Any],
+    state: EndState,
+    failure: Mapping[str, Any] | None,
+    result: Mapping[str, Any] | None,
+) -> None:
+    """End an attempt, its trial and its waiting request, and the experiment after its last trial."""
+    result = attempt.result if result is None else result
+    values = {"failure": failure, "result": result, "ended_at": now}
+    set_attempt(conn, attempt, mark_of(state, failure, attempt.state), **values)
+    set_trial(conn, attempt.trial_id, state, **values)
+    row = statements.first(conn, ALLOCATION, {"gang": attempt.allocation_id})
+    if row.trial_id is None:
+        leave_gang(conn, now, row, attempt.id)
+    else:
+        expire(conn, now, row)
+    _end_experiment(conn, now, attempt.trial_id)
+    if state in {"errored", "killed"}:
+        note_failure(conn, attempt, now)
+
+
+def expire(conn: Connection, now: datetime, row: Row[Any]) -> None:
+    """Take the gang from its attempt.
+
+    The gang is released when no process was started, otherwise held until the hosts confirm the end.
+    """
+    if row.state in {"waiting", "granted"}:
+        release_host(conn, now, row.id, None, "untaken")
+        bump(conn, row.pool)
+    elif row.state in states.ACTIVE:
+        move_allocation(conn, row.id, row.state, "expired")
+
+
+def ungrant(conn: Connection, now: datetime, row: Row[Any], reason: str) -> Row[Any]:
+    """Revoke a grant under which no process was started, and return the updated allocation.
+
+    A follower takes a grant up without the lock of the pool. If it was first, nothing is changed.
+    """
+    values = {"token": None, "granted_at": None, "reason": reason, "eligible_since": now}
+    if set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
+        free_rows(conn, now, row.id, "untaken")
+        bump(conn, row.pool)
+    found: Row[Any] = statements.first(conn, ALLOCATION, {"gang": row.id})
+    return found
+
+
+def open_experiment(
+    conn: Connection, now: datetime, key: TrialKey, name: str, weight: float, max_slots: int | None
+) -> Row[Any]:
+    """Return the locked row of a new or existing experiment.
+
+    An existing experiment that had ended runs again.
+
+    :param weight: read only when the experiment is created, as is ``max_slots``
+    """
+    same = {"dag_id": key.dag_id, "run_id": key.run_id, "name": name}
+    values = {**same, "weight": weight, "max_slots": max_slots, "state": "running", "created_at": now}
+    statements.add_unless(conn, experiments, _SAME_EXPERIMENT, **values)
+    asked = {f"of_{column}": value for column, value in same.items()}
+    row: Row[Any] = statements.first(conn, _LOCK_EXPERIMENT, asked)
+    if row.state == "running":
+        return row
+    # The control requests of users were done when it ended.
+    statements.update(conn, experiments, row.id, state="running", ended_at=None, wish=None, wished_by=None)
+    again: Row[Any] = statements.first(conn, _LOCK_EXPERIMENT, asked)
+    return again
+
+
+def _end_experiment(conn: Connection, now: datetime, trial_id: int) -> None:
+    """End a trial's experiment if this was its last trial.
+
+    A search must have submitted all its planned trials, or must have ended.
+    """
+    # Locked, so that of two trials that end at once the second transaction sees the first.
+    of = statements.first(conn, _LOCK_EXPERIMENT_OF, {"trial": trial_id})
+    newest = next(iter(statements.read(conn, (_SEARCH_OF,), {"trial": trial_id})[0]), None)
+    search = None if newest is None else newest.id
+    rows = statements.read(conn, (_TRIALS_BESIDE,), {"trial": trial_id, "search": search})[0]
+    counts, planned = {row.state: row.all for row in rows}, sum(row.planned for row in rows)
+    state = experiment_end(counts, of.wish)
+    is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
+    if state is None or is_open or any(row.state in states.TRIAL_LIVE for row in rows):
+        return
+    statements.update(conn, experiments, of.id, state=state, ended_at=now)

@@ -65,7 +65,7 @@ class SearchView:
     max_concurrent_trials: int
     config_id: int
     created_at: datetime
-    #: Time at which :meth:`Store.end_search` ended it.
+    #: Time at which :meth:`Searches.end` ended it.
     ended_at: datetime | None
 
 

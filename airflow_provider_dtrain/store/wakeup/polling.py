@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, pools, trials
-from airflow_provider_dtrain.store.database.transactions import Base, reads
+from airflow_provider_dtrain.store.database.transactions import Database, reads
 
 Sign = tuple[Any, ...]
 
@@ -39,8 +39,11 @@ _SIGNS = Statement(
 )
 
 
-class Looks(Base):
+class Polling:
     """Polling queries for all waiters of a process."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
 
     @reads
     def passes(self, conn: Connection) -> set[tuple[Any, ...]]:
@@ -50,13 +53,13 @@ class Looks(Base):
     @reads
     def due_pools(self, conn: Connection, names: Sequence[str]) -> list[str]:
         """Return the given pools in which a pass is due."""
-        due = {row.name for row in statements.rows(conn, _DUE, {"now": self._now()})}
+        due = {row.name for row in statements.rows(conn, _DUE, {"now": self.db.now()})}
         return [name for name in names if name in due]
 
     @reads
     def due_and_granted(self, conn: Connection) -> tuple[set[str], set[int]]:
         """Return the pools in which a pass is due, and the grants that are not taken up yet."""
-        due, granted = statements.read(conn, (_DUE, _GRANTED), {"now": self._now()})
+        due, granted = statements.read(conn, (_DUE, _GRANTED), {"now": self.db.now()})
         return {row.name for row in due}, {row.id for row in granted}
 
     @reads

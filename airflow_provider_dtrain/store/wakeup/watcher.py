@@ -17,8 +17,9 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
 from airflow_provider_dtrain.store.database.connections import gate
+from airflow_provider_dtrain.store.database.transactions import Database
 from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, Message, can_listen
-from airflow_provider_dtrain.store.wakeup.polling import Looks, Sign
+from airflow_provider_dtrain.store.wakeup.polling import Polling, Sign
 from airflow_provider_dtrain.store.wakeup.sqlite_wal import Written
 
 log = logging.getLogger(__name__)
@@ -69,8 +70,8 @@ class Changes:
     not depend on this class: a waiter also wakes by its own time-out.
     """
 
-    def __init__(self, looks: Looks) -> None:
-        self._looks, self._pid = looks, os.getpid()
+    def __init__(self, db: Database) -> None:
+        self._db, self._polling, self._pid = db, Polling(db), os.getpid()
         self._waiters: dict[Waiter, None] = {}
         self._known: dict[int, _Known] = {}
         self._lock = threading.Lock()
@@ -88,8 +89,8 @@ class Changes:
         self._used_at = time.monotonic()
         self._listener: Listener | None = None
         self._retry_s, self._retry_at = RETRY_S, 0.0
-        self._can_listen = can_listen(looks._engine)
-        self._written = Written(looks._engine.url)
+        self._can_listen = can_listen(db.engine)
+        self._written = Written(db.engine.url)
         self._passes: set[tuple[Any, ...]] = set()
 
     @property
@@ -198,7 +199,7 @@ class Changes:
         if not self._can_listen or self._listener is not None or time.monotonic() < self._retry_at:
             return
         try:
-            self._listener = Listener(self._looks._engine)
+            self._listener = Listener(self._db.engine)
             self._retry_s = RETRY_S
         except StoreUnavailableError as error:
             log.info("%s Next attempt to listen in %.0f s.", error, self._retry_s)
@@ -238,7 +239,7 @@ class Changes:
     def _has_news(self) -> bool:
         before = self._passes
         try:
-            self._passes = self._looks.passes()
+            self._passes = self._polling.passes()
         except DtrainError as error:
             log.debug("The queue could not be polled: %s", error)
         return self._passes != before
@@ -278,7 +279,7 @@ class Changes:
         The cost does not grow with the number of waiters.
         """
         try:
-            due, granted = self._looks.due_and_granted()
+            due, granted = self._polling.due_and_granted()
         except DtrainError as error:
             log.debug("The queue could not be polled: %s", error)
             return
@@ -290,7 +291,7 @@ class Changes:
         """Wake one waiter of each changed pool, unless a pass has already seen the change."""
         names, self._told, self._told_at = sorted(self._told), set(), math.inf
         try:
-            due = self._looks.due_pools(names)
+            due = self._polling.due_pools(names)
         except DtrainError as error:
             log.debug("The queue could not be polled: %s", error)
             return
@@ -304,8 +305,8 @@ class Changes:
             return
         ids = sorted({waiter.allocation_id for waiter in waiters if waiter.allocation_id is not None})
         try:
-            due = self._looks.due_pools(sorted({waiter.pool for waiter in waiters}))
-            signs = self._looks.request_signs(ids) if ids else {}
+            due = self._polling.due_pools(sorted({waiter.pool for waiter in waiters}))
+            signs = self._polling.request_signs(ids) if ids else {}
         except DtrainError as error:
             log.debug("The queue could not be polled: %s", error)
             return
@@ -347,18 +348,30 @@ def _wake(waiters: Sequence[Waiter]) -> None:
             log.debug("A waiter could not be woken", exc_info=True)
 
 
-class Watching(Looks):
-    """A store that wakes waiters."""
+class Wakeup:
+    """Wake-up of this process's waiters for slots."""
 
-    _changes: Changes | None = None
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._changes: Changes | None = None
 
     def changes(self) -> Changes:
         """Return the object that wakes this process's waiters, the same one until a fork."""
         # The gate prevents forks while the lock is held, because a child could never acquire it.
         with gate.transaction(), _making:
             if self._changes is None or not self._changes.is_of_this_process:
-                self._changes = Changes(self)
+                self._changes = Changes(self._db)
             return self._changes
 
+    def wake_granted(self, pool: str, allocation_ids: Collection[int]) -> None:
+        """Wake the waiters of this process for grants that it has just committed, if any of them waits."""
+        if allocation_ids and self._changes is not None and self._changes.is_of_this_process:
+            self._changes.wake_granted(pool, allocation_ids)
 
-__all__ = ["Changes", "Waiter", "Watching"]
+    def close(self) -> None:
+        """Stop the watcher thread. Repeatable, without effect in a forked child."""
+        if self._changes is not None:
+            self._changes.close()
+
+
+__all__ = ["Changes", "Waiter", "Wakeup"]

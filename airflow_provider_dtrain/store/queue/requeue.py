@@ -1,0 +1,73 @@
+"""Return of trials to the queue: a new request in the old place, and hosts that they must not use again."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.lifecycle.timing import EXCLUDED_FOR
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, ranks, trials
+from airflow_provider_dtrain.store.database.transactions import bump
+from airflow_provider_dtrain.store.queue.accounting import KEPT_BY_REQUESTS, held_s, paused_by, waited_s
+from airflow_provider_dtrain.store.queue.transitions import set_attempt, set_trial
+
+_TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial")))
+_FORGET_RANKS = Statement(ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt")))
+
+
+def wait_again(conn: Connection, now: datetime, attempt: Row[Any], row: Row[Any], reason: str) -> None:
+    """Give an attempt whose gang is released a new request in the old place."""
+    set_waiting(conn, attempt, reason)
+    new = request_again(conn, now, row, reason)
+    statements.update(conn, attempts, attempt.id, allocation_id=new)
+
+
+def set_waiting(conn: Connection, attempt: Row[Any], reason: str) -> None:
+    """Set an attempt to waiting, without the plan and the ranks of its last launch."""
+    set_attempt(conn, attempt, "waiting", plan=None, master=None, reason=reason, started_at=None)
+    statements.send(conn, _FORGET_RANKS, {"attempt": attempt.id})
+
+
+def exclude(
+    conn: Connection, now: datetime, trial_id: int, host: str | None, at_least: timedelta | None = None
+) -> None:
+    """Exclude a host for a trial from now on.
+
+    :param at_least: time for which this holds even if no other host could serve it; None = ``EXCLUDED_FOR``
+    """
+    if host is None:
+        return
+    old = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == trial_id)) or []
+    new = {"host": host, "until_s": (now + (at_least or EXCLUDED_FOR)).timestamp()}
+    excluded = [entry for entry in old if entry["host"] != host] + [new]
+    conn.execute(trials.update().where(trials.c.id == trial_id).values(excluded=excluded))
+
+
+def request_again(
+    conn: Connection, now: datetime, row: Row[Any], reason: str, *, held_until: datetime | None = None
+) -> int:
+    """Create a waiting request with place and counters of an older one, and return its id.
+
+    The trial is queued again, or paused if a user has requested that.
+
+    :param held_until: time at which the older one's gang ended; None = now
+    """
+    until = min(moment for moment in (held_until, row.ended_at, now) if moment is not None)
+    trial = statements.first(conn, _TRIAL, {"trial": row.trial_id})
+    is_paused = trial.pause_requested_at is not None
+    values = {name: getattr(row, name) for name in KEPT_BY_REQUESTS}
+    if trial.state != "queued":
+        set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
+    if is_paused:
+        set_trial(conn, trial.id, "paused")
+    bump(conn, row.pool)
+    return statements.insert(
+        conn, allocations, **values, state="waiting", renewed_at=now,
+        reason=paused_by(conn, trial) if is_paused else reason, held_s=held_s(row, until),
+        waited_s=waited_s(row, until), paused=is_paused, eligible_since=None if is_paused else now,
+    )  # fmt: skip
