@@ -44,19 +44,19 @@ class Sample:
 
 def fill(store: Store, reported: int, asking: int) -> list[int]:
     """Return the attempts of running trials, in a search in which ``reported`` trials have reported."""
-    store.add_host(host("a", 8))
-    config = store.put_config({"entrypoint": "python train.py"}, origins={}).config_id
+    store.hosts.add(host("a", 8))
+    config = store.configs.put({"entrypoint": "python train.py"}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id="plan")
-    search = store.create_search(
+    search = store.searches.create(
         SearchSubmission(
             key=key, experiment_name="e", config_id=config, method="async_halving", metric="loss", divisor=DIVISOR,
             rungs={0: RUNGS}, max_trials=reported + asking,
         )
     )  # fmt: skip
-    now, draw = store._clock(), random.Random(5)
+    now, draw = store.db.clock(), random.Random(5)
     numbers = range(1, reported + asking + 1)
     of = {"pool": "gpus", "slots": 0, "state": "running", "submitted_at": now, "renewed_at": now, "granted_at": now}
-    with store._engine.begin() as conn:
+    with store.db.engine.begin() as conn:
         conn.execute(trials.insert(), [
             {"id": n, "experiment_id": search.experiment_id, "number": n, "dag_id": "d", "run_id": "r",
              "task_id": "trial", "map_index": n, "config_id": config, "hparams": {"lr": n}, "seed": n,
@@ -73,8 +73,8 @@ def fill(store: Store, reported: int, asking: int) -> list[int]:
             for n in range(1, reported + 1) for rung in range(len(RUNGS)) if n % DIVISOR**rung == 0
             for value in [draw.random()]
         ])  # fmt: skip
-    if store._engine.dialect.name == "postgresql":
-        with store._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+    if store.db.engine.dialect.name == "postgresql":
+        with store.db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             conn.execute(sa.text("ANALYZE"))
     return list(range(reported + 1, reported + asking + 1))
 
@@ -82,12 +82,12 @@ def fill(store: Store, reported: int, asking: int) -> list[int]:
 def measure(store: Store, asking: list[int], event: dict[str, Any], old: int) -> list[Sample]:
     """Return the cost of each trial's commit of an event."""
     counted = [0]
-    sa.event.listen(store._engine, "before_cursor_execute", lambda *_: counted.__setitem__(0, counted[0] + 1))
+    sa.event.listen(store.db.engine, "before_cursor_execute", lambda *_: counted.__setitem__(0, counted[0] + 1))
     draw, found = random.Random(7), []
     for attempt in asking:
         batch = [{**event, "seq": old, "at": 1.0, "metric": draw.random()}]
         counted[0], wall, cpu = 0, time.perf_counter(), time.process_time()
-        store.commit_events(attempt, 1, "a", "rank0.events", old, old + 1, batch)
+        store.events.commit(attempt, 1, "a", "rank0.events", old, old + 1, batch)
         took = time.perf_counter() - wall
         found.append(Sample(took * 1e3, (time.process_time() - cpu) * 1e3, counted[0]))
     return found

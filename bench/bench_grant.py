@@ -38,10 +38,10 @@ STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events
 
 def measure(store: Store, rounds: int) -> dict[str, list[float]]:
     for number in range(HOSTS):
-        store.add_host(host(f"h{number:02d}", SLOTS))
-    config = store.put_config({}, origins={}).config_id
+        store.hosts.add(host(f"h{number:02d}", SLOTS))
+    config = store.configs.put({}, origins={}).config_id
     took: dict[str, list[float]] = {step: [] for step in STEPS}
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     held: list[tuple[int, int]] = []
     for number in range(rounds):
         # Up to 15 of 16 gangs are held, so that a grant searches among many occupied hosts.
@@ -56,23 +56,23 @@ def one_grant(store: Store, took: dict[str, list[float]], config: int, number: i
     submission = TrialSubmission(
         key=key, experiment_name=f"e{number // 50}", config_id=config, pool="gpus", slots=GANG, number=number
     )
-    ticket = timed(took["submit"], lambda: store.submit_trial(submission))
-    watch = store.watch(ticket.attempt_id, watcher="bench")
-    result = timed(took["pass (grant)"], lambda: store.schedule("gpus"))
+    ticket = timed(took["submit"], lambda: store.trials.submit(submission))
+    watch = store.attempts.watch(ticket.attempt_id, watcher="bench")
+    result = timed(took["pass (grant)"], lambda: store.queue.schedule("gpus"))
     assert result.granted == (ticket.allocation_id,)
-    timed(took["pass (unchanged)"], lambda: store.schedule("gpus"))
-    assert timed(took["take_up"], lambda: store.take_up(ticket.attempt_id, watch))
+    timed(took["pass (unchanged)"], lambda: store.queue.schedule("gpus"))
+    assert timed(took["take_up"], lambda: store.queue.take_up(ticket.attempt_id, watch))
     events = [{"seq": n, "at": 1.0, "kind": "report", "step": n, "metrics": {"loss": 0.5}} for n in range(10)]
     name = "rank0.events"
-    timed(took["commit_events"], lambda: store.commit_events(ticket.attempt_id, watch, "h00", name, 0, 999, events))
-    timed(took["renew"], lambda: store.renew({ticket.attempt_id: watch}))
+    timed(took["commit_events"], lambda: store.events.commit(ticket.attempt_id, watch, "h00", name, 0, 999, events))
+    timed(took["renew"], lambda: store.attempts.renew({ticket.attempt_id: watch}))
     return ticket.attempt_id, watch
 
 
 def finish(store: Store, took: dict[str, list[float]], attempt: int, watch: int) -> None:
-    hosts = store.attempt(attempt).held_hosts
-    timed(took["release x4"], lambda: store.release(attempt, watch, hosts, proof="clear"))
-    timed(took["end"], lambda: store.end_attempt(attempt, watch, state="completed"))
+    hosts = store.attempts.get(attempt).held_hosts
+    timed(took["release x4"], lambda: store.queue.release(attempt, watch, hosts, proof="clear"))
+    timed(took["end"], lambda: store.attempts.end(attempt, watch, state="completed"))
 
 
 def timed(into: list[float], action: Callable[[], object]) -> object:
@@ -92,7 +92,7 @@ def show(name: str, took: dict[str, list[float]]) -> None:
 def without_pool(url: str, rounds: int) -> None:
     """Print the cost of one connection per transaction on SQLite."""
     store = Store.open(url)
-    pooled, single = store._engine, sa.create_engine(url, poolclass=NullPool)
+    pooled, single = store.db.engine, sa.create_engine(url, poolclass=NullPool)
     for name, engine in (("kept connection", pooled), ("a connection each time", single)):
         values: list[float] = []
         for _ in range(rounds):
@@ -111,8 +111,8 @@ def fresh(url: str) -> tuple[str, int]:
     migrate(url)
     store = Store.open(url)
     for number in range(HOSTS):
-        store.add_host(host(f"h{number:02d}", SLOTS))
-    config = store.put_config({}, origins={}).config_id
+        store.hosts.add(host(f"h{number:02d}", SLOTS))
+    config = store.configs.put({}, origins={}).config_id
     store.close()
     return url, config
 

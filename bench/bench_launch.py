@@ -95,7 +95,7 @@ class Ours:
             host.name, pool="bench", conn_id=conn_id, facts=facts, hello=link.hello, slots="cpu:1",
             remote_dir=".dtrain", python=sys.executable,
         )  # fmt: skip
-        self.hook.store.add_host(record)
+        self.hook.store.hosts.add(record)
 
     def run(self, *, cold: bool) -> float:
         """Return the seconds from the grant to the later of the two first steps."""
@@ -120,8 +120,8 @@ class Ours:
             assert outcome.failure is None, outcome.failure
 
         asyncio.run(main())
-        view = self.hook.store.attempt(ticket.attempt_id)
-        tails = [rank.log_tail for rank in self.hook.store.ranks(ticket.attempt_id)]
+        view = self.hook.store.attempts.get(ticket.attempt_id)
+        tails = [rank.log_tail for rank in self.hook.store.events.ranks(ticket.attempt_id)]
         return max(float(_STEP.search(tail)[1]) for tail in tails) - view.granted_at.timestamp()
 
 

@@ -60,11 +60,11 @@ def _watch(scene: Any, quiet: list[int], loud: int, lines: int) -> list[str]:
     store, oldest_s, ended_at, free_at = scene.hook.store, 0.0, 0.0, 0.0
     give_up_at, path = time.monotonic() + 400, None
     while time.monotonic() < give_up_at:
-        views = [store.attempt(store.trial(one).attempt_id) for one in quiet]
+        views = [store.attempts.get(store.trials.get(one).attempt_id) for one in quiet]
         ages = [(datetime.now(UTC) - view.renewed_at).total_seconds() for view in views
                 if view.renewed_at and view.state == "running"]  # fmt: skip
         oldest_s = max([oldest_s, *ages])
-        view = store.attempt(store.trial(loud).attempt_id)
+        view = store.attempts.get(store.trials.get(loud).attempt_id)
         if path is None and view.run:
             path = next((one for one in scene.state.rglob("log") if view.run in str(one)), None)
         if path is not None and path.exists() and not ended_at and _is_whole(path, lines):

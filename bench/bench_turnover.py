@@ -51,7 +51,7 @@ def turnovers(world: World, found: list[int]) -> list[tuple[float, float]]:
         rows = connection.execute(query).all()
     figures = []
     for (_, _, released_at), (attempt_id, granted_at, _) in pairwise(rows):
-        started_at = max(float(rank.log_tail.split()[0]) for rank in world.hook.store.ranks(attempt_id))
+        started_at = max(float(rank.log_tail.split()[0]) for rank in world.hook.store.events.ranks(attempt_id))
         since = released_at.timestamp()
         figures.append((granted_at.timestamp() - since, started_at - since))
     return figures

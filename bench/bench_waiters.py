@@ -35,17 +35,17 @@ class Bench:
         self.threads = ThreadPoolExecutor(32)
         self.granted_at: float | None = None
         self.stop = asyncio.Event()
-        store.add_host(host("h", SLOTS))
+        store.hosts.add(host("h", SLOTS))
         self.blocker = self._submit(0)
-        store.schedule("gpus")
+        store.queue.schedule("gpus")
         self.mine = [self._submit(number) for number in range(1, waiters + 1)]
-        self.watches = {one.attempt_id: store.watch(one.attempt_id, watcher="bench") for one in self.mine}
-        event.listen(store._engine, "before_cursor_execute", lambda *_: next(self.statements))
+        self.watches = {one.attempt_id: store.attempts.watch(one.attempt_id, watcher="bench") for one in self.mine}
+        event.listen(store.db.engine, "before_cursor_execute", lambda *_: next(self.statements))
 
     def _submit(self, number: int):
-        config = self.store.put_config({}, origins={}).config_id
+        config = self.store.configs.put({}, origins={}).config_id
         key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
-        return self.store.submit_trial(
+        return self.store.trials.submit(
             TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=GANG, number=number)
         )
 
@@ -54,9 +54,9 @@ class Bench:
         return next(self.statements)
 
     def round(self, ticket) -> str:
-        self.store.renew_request(ticket.attempt_id, self.watches[ticket.attempt_id])
-        self.store.schedule("gpus")
-        return self.store.attempt(ticket.attempt_id).allocation_state
+        self.store.queue.renew(ticket.attempt_id, self.watches[ticket.attempt_id])
+        self.store.queue.schedule("gpus")
+        return self.store.attempts.get(ticket.attempt_id).allocation_state
 
     async def carry(self, ticket, sleep: Callable) -> None:
         loop = asyncio.get_running_loop()
@@ -82,8 +82,8 @@ class Bench:
         return rate, self.granted_at - freed_at
 
     def free(self) -> float:
-        watch = self.store.watch(self.blocker.attempt_id, watcher="bench")
-        self.store.end_attempt(self.blocker.attempt_id, watch, state="killed")
+        watch = self.store.attempts.watch(self.blocker.attempt_id, watcher="bench")
+        self.store.attempts.end(self.blocker.attempt_id, watch, state="killed")
         return time.perf_counter()
 
 
@@ -95,13 +95,13 @@ def told(store: Store) -> Callable:
     async def sleep(ticket) -> None:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         waiter = Waiter("gpus", ticket.allocation_id, lambda: loop.call_soon_threadsafe(woken.set), PASS_INTERVAL_S)
-        store.changes().add(waiter)
+        store.wakeup.changes().add(waiter)
         try:
             await asyncio.wait_for(woken.wait(), RENEW_S)
         except TimeoutError:
             pass
         finally:
-            store.changes().remove(waiter)
+            store.wakeup.changes().remove(waiter)
 
     return sleep
 

@@ -82,7 +82,7 @@ class World:
             name, pool=POOL, facts=facts, hello=link.hello, slots=f"cpu:{slots}", remote_dir=".dtrain",
             python=sys.executable, **more,
         )  # fmt: skip
-        self.hook.store.add_host(record)
+        self.hook.store.hosts.add(record)
 
     def submit(self, entrypoint: Any, *, slots: int, **more: Any) -> Ticket:
         """Submit a trial of the code in ``code``."""

@@ -97,28 +97,28 @@ class Task(Caller):
 
     def submit(self) -> tuple[int, int]:
         key = TrialKey(dag_id="d", run_id=self.name, task_id=f"t{len(self.waits)}")
-        ticket = self.store.submit_trial(
+        ticket = self.store.trials.submit(
             TrialSubmission(key=key, experiment_name=self.name, config_id=self.config, pool="gpus", slots=GANG)
         )
         return ticket.attempt_id, ticket.allocation_id
 
     def until_granted(self, grant: tuple[int, int]) -> bool:
         allocation_id, give_up_at = grant[1], time.monotonic() + STARVED_S
-        self.store.schedule("gpus")
+        self.store.queue.schedule("gpus")
         while self._state(allocation_id) != "granted":
             if time.monotonic() > give_up_at:
                 return False
             # As in the engine: wait for a notification of the store or for the next pass.
-            self.store.changes().wait("gpus", 20.0, allocation_id=allocation_id)
-            self.store.schedule("gpus")
+            self.store.wakeup.changes().wait("gpus", 20.0, allocation_id=allocation_id)
+            self.store.queue.schedule("gpus")
         return True
 
     def _state(self, allocation_id: int) -> str:
-        [found] = statements.look(self.store._reader, STATE, {"gang": allocation_id})
+        [found] = statements.look(self.store.db.reader, STATE, {"gang": allocation_id})
         return str(found.state)
 
     def end(self, grant: tuple[int, int]) -> None:
-        self.store.end_attempt(grant[0], 0, state="completed")
+        self.store.attempts.end(grant[0], 0, state="completed")
 
 
 class Bare(Caller):
@@ -127,19 +127,19 @@ class Bare(Caller):
     def __post_init__(self) -> None:
         super().__post_init__()
         config = self.config
-        ticket = self.store.submit_trial(
+        ticket = self.store.trials.submit(
             TrialSubmission(
                 key=TrialKey(dag_id="bare", run_id=self.name, task_id="t"), experiment_name=self.name,
                 config_id=config, pool="gpus", slots=GANG,
             )
         )  # fmt: skip
-        self.store.end_attempt(ticket.attempt_id, 0, state="killed")
+        self.store.attempts.end(ticket.attempt_id, 0, state="killed")
         self.experiment, self.trial = ticket.experiment_id, 0
 
     def submit(self) -> tuple[int, int]:
-        now = self.store._now()
+        now = self.store.db.now()
         key = {"dag_id": "bare", "run_id": self.name, "task_id": "t", "map_index": -1}
-        with gate.transaction(), statements.transaction(self.store._writer) as conn:
+        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
             lock_pool(conn, "gpus")
             statements.update(conn, experiments, self.experiment, state="running", ended_at=None)
             # max_tries makes the key unique.
@@ -161,8 +161,8 @@ class Bare(Caller):
         return attempt, gang
 
     def until_granted(self, grant: tuple[int, int]) -> bool:
-        now, gang = self.store._now(), grant[1]
-        with gate.transaction(), statements.transaction(self.store._writer) as conn:
+        now, gang = self.store.db.now(), grant[1]
+        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
             lock_pool(conn, "gpus")
             token = raise_token(conn, 1)
             statements.update(conn, allocations, gang, token=token, granted_at=now)
@@ -175,8 +175,8 @@ class Bare(Caller):
         return True
 
     def end(self, grant: tuple[int, int]) -> None:
-        now = self.store._now()
-        with gate.transaction(), statements.transaction(self.store._writer) as conn:
+        now = self.store.db.now()
+        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
             lock_pool(conn, "gpus")
             statements.update(conn, attempts, grant[0], state="completed", ended_at=now)
             statements.update(conn, trials, self.trial, state="completed", ended_at=now)
@@ -195,11 +195,11 @@ class Returning(Task):
         if not self.attempt_id:
             self.attempt_id, allocation_id = super().submit()
             return self.attempt_id, allocation_id
-        [found] = statements.look(self.store._reader, REQUEST, {"attempt": self.attempt_id})
+        [found] = statements.look(self.store.db.reader, REQUEST, {"attempt": self.attempt_id})
         return self.attempt_id, int(found.allocation_id)
 
     def end(self, grant: tuple[int, int]) -> None:
-        self.store.put_back(grant[0], 0, "again")
+        self.store.queue.put_back(grant[0], 0, "again")
 
 
 class BareReturning(Bare):
@@ -212,8 +212,8 @@ class BareReturning(Bare):
         return self.grant
 
     def end(self, grant: tuple[int, int]) -> None:
-        now = self.store._now()
-        with gate.transaction(), statements.transaction(self.store._writer) as conn:
+        now = self.store.db.now()
+        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
             lock_pool(conn, "gpus")
             statements.send(conn, FREE, {"gang": grant[1], "now": now})
             statements.update(conn, allocations, grant[1], ended_at=now)

@@ -80,7 +80,7 @@ class LogScene:
             "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello,
             slots=f"cpu:{slots}", remote_dir=".dtrain", state_dir=str(self.state), python=sys.executable,
         )  # fmt: skip
-        self.hook.store.add_host(record)
+        self.hook.store.hosts.add(record)
 
     def submit(self, count: int = TRIALS, lines: int = LINES, rate: float = RATE) -> list[int]:
         """Submit trials whose rank writes numbered lines."""
@@ -106,7 +106,7 @@ class LogScene:
         """Return the trial of a worker's task, once it is submitted."""
 
         def found() -> int | None:
-            return next((one.trial_id for one in self.hook.store.list_trials() if one.key.run_id == run_id), None)
+            return next((one.trial_id for one in self.hook.store.trials.list() if one.key.run_id == run_id), None)
 
         return int(self.until(found, f"the trial of {run_id}"))
 
@@ -121,7 +121,7 @@ class LogScene:
             mark for event in self.events() if event["id"] == trial_id and "payload" in event
             for mark in event["payload"]["log_marks"]
         ]  # fmt: skip
-        names = (f"{trial_id}.log", f"{self.hook.store.trial(trial_id).key.run_id}.attempt=")
+        names = (f"{trial_id}.log", f"{self.hook.store.trials.get(trial_id).key.run_id}.attempt=")
         return marks + [text for name, text in read_logs(self.folder) if name.startswith(names)]
 
     def events(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class LogScene:
     def stored(self, trial_id: int) -> int:
         """Return the number of the last line in the end of the log that the store has, 0 without one."""
         store = self.hook.store
-        ranks = store.ranks(store.trial(trial_id).attempt_id)
+        ranks = store.events.ranks(store.trials.get(trial_id).attempt_id)
         found = task_logs.NUMBERED.findall(ranks[0].log_tail.encode()) if ranks else []
         return int(found[-1][1]) if found else 0
 
@@ -168,7 +168,7 @@ class LogScene:
         """Return which lines the task logs miss without a mark."""
         logs, found = task_logs.host_logs(self.state), []
         for trial_id in trials:
-            view = self.hook.store.attempt(self.hook.store.trial(trial_id).attempt_id)
+            view = self.hook.store.attempts.get(self.hook.store.trials.get(trial_id).attempt_id)
             assert view.run is not None
             assert logs[view.run].count(b"\n") == LINES, "the rank wrote all its lines"
             found += task_logs.lost(self.shown(trial_id), {view.number: (view.run, logs[view.run])})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def gaps_of(store: Store, attempt_id: int) -> list[dict[str, Any]]:
     """Return a row for every gap in the events of an attempt's current run, oldest first."""
-    return [_row(event) for event in store.events(attempt_id, kinds=("gap",))]
+    return [_row(event) for event in store.events.of_attempt(attempt_id, kinds=("gap",))]
 
 
 def limits_hit(gaps: list[dict[str, Any]]) -> list[str]:

@@ -63,7 +63,7 @@ def lease_line(orphan_timeout_s: float, heartbeat_s: float) -> Line:
 
 def store_lines(hook: DtrainHook) -> Iterator[Line]:
     """Yield checks of the hold and of Airflow's own database. The store has been checked before."""
-    if (hold := hook.store.hold()) is not None:
+    if (hold := hook.store.maintenance.get()) is not None:
         words = f"held until {hold.until:%Y-%m-%d %H:%MZ} by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
         yield line("hold", True, words + ". To end it, run: airflow dtrain maintenance end")
     for check, look in (("store: machines", _machines), ("airflow pools", _pools)):
@@ -114,7 +114,7 @@ def _other_machines() -> list[str]:
 
 
 def _pools(hook: DtrainHook) -> Iterator[Line]:
-    tasks = {(trial.key.dag_id, trial.key.task_id) for trial in hook.store.list_trials(limit=RECENT_TRIALS)}
+    tasks = {(trial.key.dag_id, trial.key.task_id) for trial in hook.store.trials.list(limit=RECENT_TRIALS)}
     yield pools_line(_counting_pools(tasks) if tasks else {})
 
 

@@ -88,7 +88,7 @@ def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str,
     name = str(named)
     if looks_like_path(name):
         return read(str(folder / name), what="template").document
-    stored = hook.store.get_template(name)
+    stored = hook.store.templates.get(name)
     return load_yaml(stored.text, source=f"template '{stored.name}'")
 
 
@@ -121,7 +121,7 @@ def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, 
 
     name = choose_pool(hook.store, pool_wanted(*documents))
     try:
-        return name, dict(hook.store.get_pool(name).defaults) or None, None
+        return name, dict(hook.store.pools.get(name).defaults) or None, None
     except NotFoundError as error:
         return name, None, f"Warning: {error}" if name != LOCAL_POOL else None
 

@@ -108,7 +108,7 @@ def _store(hook: DtrainHook) -> Iterator[Line]:
 
 
 def _hosts(hook: DtrainHook) -> list[Line]:
-    records = hook.store.list_hosts()
+    records = hook.store.hosts.list()
     if not records:
         return [_line("hosts", True, "none registered; the host 'local' is added with the first trial")]
     with ThreadPoolExecutor(PARALLEL_HOSTS) as threads:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def list_experiments(args: Namespace) -> None:
     """List experiments, latest first."""
     store = _store()
-    found = [_compared(store, view) for view in store.list_experiments(limit=args.limit)]
+    found = [_compared(store, view) for view in store.experiments.list(limit=args.limit)]
     rows = [_row(view) for view in found]
     if args.output == "table":
         rows = [_short(view) for view in found]
@@ -37,8 +37,8 @@ def list_experiments(args: Namespace) -> None:
 def describe(args: Namespace) -> None:
     """Show an experiment with its share of the queue."""
     store = _store()
-    view = _compared(store, store.experiment(args.experiment_id))
-    best = store.trial(view.best_trial).hparams if view.best_trial is not None else None
+    view = _compared(store, store.experiments.get(args.experiment_id))
+    best = store.trials.get(view.best_trial).hparams if view.best_trial is not None else None
     share = {
         "weight": view.weight,
         "max_slots": view.max_slots,
@@ -58,14 +58,14 @@ def config(args: Namespace) -> None:
     from airflow_provider_dtrain.core.config import mask
 
     store = _store()
-    view = store.experiment(args.experiment_id)
-    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
+    view = store.experiments.get(args.experiment_id)
+    trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
     if view.search_id is None and not trials:
         raise NotFoundError(
             f"Experiment {view.experiment_id} has no trial and no plan, so it has no configuration yet."
         )
-    found = store.search(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
-    dump("yaml" if args.output == "table" else args.output, mask(store.get_config(found).document))
+    found = store.searches.get(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
+    dump("yaml" if args.output == "table" else args.output, mask(store.configs.get(found).document))
     hint(f"airflow dtrain experiments describe {view.experiment_id}")
 
 
@@ -75,11 +75,15 @@ def set_experiment(args: Namespace) -> None:
     if args.priority is None and args.weight is None and args.max_slots is None:
         raise UsageError("Nothing to set. Give --priority, --weight or --max-slots.")
     store = _store()
-    store.set_experiment(
+    store.experiments.set(
         args.experiment_id, weight=args.weight, max_slots=args.max_slots, priority=args.priority, by=user()
     )
     if args.max_slots:
-        waiting = [one for one in store.tasks() if one.experiment_id == args.experiment_id and one.state == "waiting"]
+        waiting = [
+            one
+            for one in store.queue_view.tasks()
+            if one.experiment_id == args.experiment_id and one.state == "waiting"
+        ]
         if wider := [str(one.trial_id) for one in waiting if one.slots > args.max_slots]:
             note(f"Warning: trials that request more than {args.max_slots} slots can never start: {', '.join(wider)}")
     given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
@@ -100,8 +104,8 @@ def _compared(store: Store, view: ExperimentView) -> ExperimentView:
     """
     if view.search_id is not None:
         return view
-    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
-    searcher = store.get_config(trials[-1].config_id).document.get("searcher") or {} if trials else {}
+    trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
+    searcher = store.configs.get(trials[-1].config_id).document.get("searcher") or {} if trials else {}
     smaller = bool(searcher.get("smaller_is_better", True))
     values = [
         (value, one.trial_id) for one in trials if (value := _number((one.result or {}).get("metric"))) is not None

@@ -75,7 +75,7 @@ def create(args: Namespace) -> int:
     if args.output == "table":
         show_one(args, row)
     result = _follow(hook.store, args.dag, row["dag_run"])
-    found = hook.store.list_experiments(dag_id=args.dag, run_id=row["dag_run"])
+    found = hook.store.experiments.list(dag_id=args.dag, run_id=row["dag_run"])
     if args.output != "table":
         facts = ("experiment_id", "state", "trials", "metric", "best", "best_trial")
         show_one(args, {**row, **{name: getattr(found[0], name) if found else None for name in facts}})
@@ -181,7 +181,7 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
 
 def _cause(store: Store, view: ExperimentView) -> str:
     """Return the cause of a failed experiment from the failures of its trials."""
-    trials = store.list_trials(experiment_id=view.experiment_id, limit=None)
+    trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
     first = next((one for one in trials if one.failure), None)
     if first is None or first.failure is None:
         return f"For the cause, see the log of the task experiment.best of DAG run {view.run_id}."
@@ -194,7 +194,7 @@ def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, Expe
     quiet_from = time.monotonic()
     while True:
         state = _run_state(dag_id, run_id)
-        found = store.list_experiments(dag_id=dag_id, run_id=run_id)
+        found = store.experiments.list(dag_id=dag_id, run_id=run_id)
         view = found[0] if found else None
         over = state in ("success", "failed")
         now = f"{state} {_line(view) if view else ''}"

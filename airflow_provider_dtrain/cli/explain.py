@@ -68,7 +68,7 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
     refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
     request = _request(effective.config)
-    decision = hook.store.outlook(pool, request)
+    decision = hook.store.queue_view.outlook(pool, request)
     row = {"request": source.name, "pool": pool, "slots": request.slots, **_verdict(decision)}
     if request.request_id in decision.unplaceable:
         return row, FAILURE
@@ -108,11 +108,11 @@ def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplace
     """Return where a request would be placed now, or why not."""
     from airflow_provider_dtrain.core.scheduling.placement import place
 
-    options = store.get_pool(pool).options
+    options = store.pools.get(pool).options
     slots: dict[str, list[SlotView]] = {}
-    for slot in store.slots(pool):
+    for slot in store.hosts.slots(pool):
         slots.setdefault(slot.host, []).append(slot)
-    hosts = [_host(record, slots.get(record.name, [])) for record in store.list_hosts(pool)]
+    hosts = [_host(record, slots.get(record.name, [])) for record in store.hosts.list(pool)]
     return place(request, hosts, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
 
 
@@ -166,10 +166,10 @@ def _verdict(decision: PassDecision) -> dict[str, Any]:
 
 
 def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
-    trial = store.trial(trial_id)
-    view = store.attempt(trial.attempt_id)
-    facts = store.queue_facts(view.allocation_id)
-    silent = store.silent_since(view.heard_at)
+    trial = store.trials.get(trial_id)
+    view = store.attempts.get(trial.attempt_id)
+    facts = store.queue_view.facts(view.allocation_id)
+    silent = store.queue_view.silent_since(view.heard_at)
     waits = view.state == "waiting"
     row: dict[str, Any] = {
         "request": f"trial {trial_id}",
@@ -197,11 +197,11 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
 
 def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
     """Explain a gang by its own id, because a gang of a sensor has no trial yet."""
-    task = next((one for one in store.tasks() if one.allocation_id == allocation_id), None)
+    task = next((one for one in store.queue_view.tasks() if one.allocation_id == allocation_id), None)
     if task is None:
         raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
-    facts = store.queue_facts(allocation_id)
-    silent = store.silent_since(task.heard_at)
+    facts = store.queue_view.facts(allocation_id)
+    silent = store.queue_view.silent_since(task.heard_at)
     is_followed = silent is None
     waits = task.position is not None
     reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)

@@ -71,7 +71,7 @@ def _say(args: Namespace, hosts: list[Collected], days: int) -> None:
 def _hosts(args: Namespace, hook: DtrainHook, cutoff: datetime, step: Step) -> list[Collected]:
     from airflow_provider_dtrain.engine.upkeep.host_cleanup import collect_host
 
-    records = hook.store.list_hosts()
+    records = hook.store.hosts.list()
     if not records:
         return []
     with ThreadPoolExecutor(min(PARALLEL_HOSTS, len(records))) as threads:
@@ -104,7 +104,7 @@ def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool
     from airflow_provider_dtrain.store.garbage_collection import KINDS
 
     found = {kind.name: [0, 0] for kind in KINDS}
-    for removed in hook.store.count_old(cutoff) if dry_run else hook.store.remove_old(cutoff):
+    for removed in hook.store.retention.count(cutoff) if dry_run else hook.store.retention.remove(cutoff):
         found[removed.kind][0] += removed.count
         found[removed.kind][1] += removed.size_bytes
         step(f"store: {found[removed.kind][0]} {removed.kind}")

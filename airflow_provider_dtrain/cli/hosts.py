@@ -41,9 +41,9 @@ def list_hosts(args: Namespace) -> None:
     from airflow_provider_dtrain.cli._probe_report import other_stores
 
     store = _hook().store
-    slots = store.slots(args.pool)
+    slots = store.hosts.slots(args.pool)
     rows: list[dict[str, Any]] = []
-    for host in store.list_hosts(args.pool):
+    for host in store.hosts.list(args.pool):
         held = sum(slot.host == host.name and slot.allocation_id is not None for slot in slots)
         rows.append({**_row(host, held), "other_stores": other_stores(host.facts, store.store_id)})
     _show_shared(args, rows)
@@ -66,8 +66,8 @@ def probe(args: Namespace) -> int:
         raise UsageError(
             "--accept-host-key needs exactly one host: airflow dtrain hosts probe NAME --accept-host-key SHA256:..."
         )
-    names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.list_hosts()]
-    records = [hook.store.get_host(name) for name in names]
+    names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.hosts.list()]
+    records = [hook.store.hosts.get(name) for name in names]
     if args.accept_host_key:
         records = [_repinned(record, args.accept_host_key) for record in records]
     with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
@@ -100,7 +100,7 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
         problem = str(error)
         # Draining and disabling are decisions of a user. A failed probe does not undo them.
         if record.state == "ready":
-            store.set_host_state(record.name, "unreachable", problem, by=user())
+            store.hosts.set_state(record.name, "unreachable", problem, by=user())
     else:
         try:
             problem = _store_findings(store, record, link, facts)
@@ -108,8 +108,8 @@ def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
         except DtrainError as error:
             problem = str(error)
         if record.state in ("unreachable", "lost"):
-            store.set_host_state(record.name, "ready", by=user())
-    found = store.get_host(record.name)
+            store.hosts.set_state(record.name, "ready", by=user())
+    found = store.hosts.get(record.name)
     row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}
     others = other_stores(found.facts, store.store_id)
     return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
@@ -121,7 +121,7 @@ def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dic
 
     slots, problem = _devices(record, facts)
     hello = link.hello
-    store.update_host_facts(
+    store.hosts.update_facts(
         record.name,
         facts,
         machine_id=hello.machine_id,
@@ -168,15 +168,15 @@ def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
     for slot in doubtful:
         lock = locks.get(str(slot.index))
         if isinstance(lock, dict) and lock.get("held_by") is None:
-            store.mark_slot(record.name, slot.index, "ready")
+            store.hosts.mark_slot(record.name, slot.index, "ready")
 
 
 @command
 def drain(args: Namespace) -> None:
     """Grant no new slots on a host. Running trials may finish."""
     hook = _hook()
-    hook.store.set_host_state(args.host, "draining", f"drained by {user()}", by=user())
-    record = hook.store.get_host(args.host)
+    hook.store.hosts.set_state(args.host, "draining", f"drained by {user()}", by=user())
+    record = hook.store.hosts.get(args.host)
     show(args, [_row(record, _held(hook.store, args.host))])
     hint("airflow dtrain queue list" if record.state == "draining" else f"airflow dtrain hosts enable {args.host}")
 
@@ -186,16 +186,16 @@ def enable(args: Namespace) -> None:
     """Enable a host, or one of its slots."""
     hook = _hook()
     if args.slot is not None:
-        hook.store.set_slot_enabled(args.host, args.slot, True, by=user())
+        hook.store.hosts.set_slot_enabled(args.host, args.slot, True, by=user())
         note(f"Slot {args.slot} of host '{args.host}' is enabled.")
         return
-    record = hook.store.get_host(args.host)
+    record = hook.store.hosts.get(args.host)
     if record.state in ("unreachable", "lost"):
         problem = look_again(hook, record)["problem"]
         if problem:
             raise HostError(record.name, f"Host '{record.name}' stays {record.state}: {problem}")
-    hook.store.set_host_state(args.host, "ready", by=user())
-    show(args, [_row(hook.store.get_host(args.host), _held(hook.store, args.host))])
+    hook.store.hosts.set_state(args.host, "ready", by=user())
+    show(args, [_row(hook.store.hosts.get(args.host), _held(hook.store, args.host))])
 
 
 @command
@@ -203,19 +203,19 @@ def disable(args: Namespace) -> None:
     """Drain a host and kill its trials, or disable one slot."""
     store = _hook().store
     if args.slot is not None:
-        store.set_slot_enabled(args.host, args.slot, False, by=user())
+        store.hosts.set_slot_enabled(args.host, args.slot, False, by=user())
         note(f"Slot {args.slot} of host '{args.host}' is disabled. A trial that holds it continues.")
         return
-    record = store.get_host(args.host)
+    record = store.hosts.get(args.host)
     running = runs_on(store, args.host)
     _tell(running, f"Host '{args.host}': disabling it kills")
     if running and not confirm(f"Disable host '{args.host}' and kill them?", yes=args.yes):
         note("Nothing was changed.")
         return
-    store.set_host_state(record.name, "disabled", f"disabled by {user()}", by=user())
+    store.hosts.set_state(record.name, "disabled", f"disabled by {user()}", by=user())
     for view in running:
-        store.request_kill(view.trial_id, user())
-    show(args, [_row(store.get_host(args.host), _held(store, args.host))])
+        store.control.kill(view.trial_id, user())
+    show(args, [_row(store.hosts.get(args.host), _held(store, args.host))])
     hint(f"airflow dtrain hosts enable {args.host}")
 
 
@@ -223,7 +223,7 @@ def disable(args: Namespace) -> None:
 def remove(args: Namespace) -> None:
     """Remove a host. With --force also if trials run there."""
     hook = _hook()
-    record = hook.store.get_host(args.host)
+    record = hook.store.hosts.get(args.host)
     running = runs_on(hook.store, args.host)
     if running and not args.force:
         trials = ", ".join(f"trial {view.trial_id} of '{view.experiment}'" for view in running)
@@ -240,7 +240,7 @@ def remove(args: Namespace) -> None:
         return
     if running:
         _end(hook, record, running)
-    hook.store.remove_host(args.host, force=args.force, by=user())
+    hook.store.hosts.remove(args.host, force=args.force, by=user())
     ended = [{"trial": view.trial_id, "experiment": view.experiment, "run": view.run} for view in running]
     show_one(args, {"removed": args.host, "ended": ended})
 
@@ -250,7 +250,7 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
     from airflow_provider_dtrain.engine.attempt.teardown import survivors_words
 
     for view in running:
-        hook.store.request_kill(view.trial_id, user())
+        hook.store.control.kill(view.trial_id, user())
     for view in running:
         try:
             link = hook.link(record)
@@ -268,8 +268,8 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
 def runs_on(store: Store, host: str) -> list[AttemptView]:
     """Return the attempts that hold slots on a host."""
     views = [
-        store.attempt(task.attempt_id)
-        for task in store.tasks()
+        store.attempts.get(task.attempt_id)
+        for task in store.queue_view.tasks()
         if task.attempt_id is not None and host in task.placement
     ]
     return [view for view in views if host in view.held_hosts]
@@ -288,7 +288,7 @@ def _hook() -> DtrainHook:
 
 
 def _held(store: Store, host: str) -> int:
-    return sum(slot.host == host and slot.allocation_id is not None for slot in store.slots())
+    return sum(slot.host == host and slot.allocation_id is not None for slot in store.hosts.slots())
 
 
 def _row(host: HostRecord, held: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def add(args: Namespace) -> int:
 
     _check(args)
     hook = DtrainHook()
-    if args.host in {host.name for host in hook.store.list_hosts()}:
+    if args.host in {host.name for host in hook.store.hosts.list()}:
         raise ConflictError(
             f"Host '{args.host}' is registered already. To probe it again: airflow dtrain hosts probe {args.host}. "
             f"To change its slots or its pool: airflow dtrain hosts remove {args.host}, then hosts add again."
@@ -64,7 +64,7 @@ def add(args: Namespace) -> int:
     )
     record = replace(record, pid_ns=None if record.pid_ns is None else str(record.pid_ns))
     if not args.dry_run:
-        hook.store.add_host(record, by=user())
+        hook.store.hosts.add(record, by=user())
     show_one(args, {"host": record.name, "pool": record.pool, **_slots(record), **summary(facts)})
     for warning in [*key_warnings(record), *warnings(record.name, facts)]:
         note(f"Warning: {warning}")

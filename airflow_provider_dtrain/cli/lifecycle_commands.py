@@ -27,7 +27,7 @@ def pause(args: Namespace) -> None:
         args, f"Trials {lose} have no checkpoint and may start from the beginning. Pause experiment {number}?"
     ):
         return
-    asked = hook.store.request_pause_experiment(number, user())
+    asked = hook.store.experiments.pause(number, user())
     note(
         f"Experiment {number}: {_trials(asked)} paused or asked to release slots, and none starts. Running trials "
         "are asked for a checkpoint first."
@@ -40,7 +40,7 @@ def pause(args: Namespace) -> None:
 def activate(args: Namespace) -> None:
     """Resume the paused trials of an experiment."""
     number = args.experiment_id
-    found = _hook().store.activate_experiment(number, user())
+    found = _hook().store.experiments.activate(number, user())
     note(f"Experiment {number} is resumed: {_trials(found)} back in the queue.")
     hint(f"airflow dtrain experiments describe {number}")
 
@@ -51,10 +51,10 @@ def stop(args: Namespace) -> None:
     from airflow_provider_dtrain.engine.upkeep.orphaned_trials import stop_unfollowed
 
     hook = _hook()
-    view = hook.store.experiment(args.experiment_id)
+    view = hook.store.experiments.get(args.experiment_id)
     if _is_over(view) or not _agreed(args, f"Stop experiment {_named(view)} and keep the best of its trials?"):
         return
-    asked = hook.store.request_stop(user(), experiment_id=view.experiment_id)
+    asked = hook.store.experiments.stop(view.experiment_id, user())
     note(f"Experiment {view.experiment_id}: {_trials(asked)} asked to end. Running trials write a checkpoint first.")
     _instead_of_the_dead(hook, view.experiment_id, stop_unfollowed)
     hint(f"airflow dtrain experiments describe {view.experiment_id}")
@@ -66,12 +66,12 @@ def kill(args: Namespace) -> None:
     from airflow_provider_dtrain.engine.upkeep.orphaned_trials import kill_unfollowed
 
     hook = _hook()
-    view = hook.store.experiment(args.experiment_id)
+    view = hook.store.experiments.get(args.experiment_id)
     if _is_over(view) or not _agreed(
         args, f"Kill experiment {_named(view)}? Running trials lose their work since the last checkpoint."
     ):
         return
-    asked = hook.store.request_kill_experiment(view.experiment_id, user())
+    asked = hook.store.experiments.kill(view.experiment_id, user())
     note(f"Experiment {view.experiment_id}: {_trials(asked)} killed within seconds.")
     _instead_of_the_dead(hook, view.experiment_id, kill_unfollowed)
     hint(f"airflow dtrain experiments describe {view.experiment_id}")
@@ -83,13 +83,13 @@ def stop_trial(args: Namespace) -> None:
     from airflow_provider_dtrain.engine.upkeep.orphaned_trials import stop_unfollowed
 
     hook = _hook()
-    trial = hook.store.trial(args.trial_id)
+    trial = hook.store.trials.get(args.trial_id)
     if trial.state not in TRIAL_LIVE:
         note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
         return
     if not _agreed(args, f"Stop trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?"):
         return
-    hook.store.request_stop(user(), trial_id=trial.trial_id)
+    hook.store.control.stop(trial.trial_id, user())
     note(f"Trial {trial.trial_id} was asked to end with its result so far. If it runs, it writes a checkpoint first.")
     if stop_unfollowed(hook, trial.trial_id):
         note("It was ended by this command, because the process that followed it is gone.")
@@ -100,7 +100,7 @@ def _without_checkpoint(hook: DtrainHook, experiment_id: int) -> list[int]:
     """Return the trials that would lose their work in a pause, as far as the store knows."""
     from airflow_provider_dtrain.cli.trials import at_a_stop
 
-    live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state == "running"]
+    live = [one for one in hook.store.trials.list(experiment_id=experiment_id, limit=None) if one.state == "running"]
     return sorted(one.trial_id for one in live if not at_a_stop(hook.store, one)[0])
 
 
@@ -136,7 +136,7 @@ def _trials(number: int) -> str:
 
 def _instead_of_the_dead(hook: DtrainHook, experiment_id: int, act: Callable[[DtrainHook, int], bool]) -> None:
     """Act in place of followers that are gone."""
-    live = [one for one in hook.store.list_trials(experiment_id=experiment_id, limit=None) if one.state in TRIAL_LIVE]
+    live = [one for one in hook.store.trials.list(experiment_id=experiment_id, limit=None) if one.state in TRIAL_LIVE]
     done = [one.trial_id for one in live if act(hook, one.trial_id)]
     if done:
         note(f"Done by this command, because the processes that followed them are gone: trials {done}.")

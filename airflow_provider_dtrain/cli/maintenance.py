@@ -61,13 +61,13 @@ def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
         raise UsageError(f"--for must be from 1 minute to 7 days, got {seconds:g} s.")
     store = hook.store
     until = datetime.now(UTC) + timedelta(seconds=seconds)
-    found = store.set_hold(until, by=user(), reason=args.reason or "")
+    found = store.maintenance.set(until, by=user(), reason=args.reason or "")
     runs = live_runs(hook)
     told = tell_hosts(hook, runs, _lease_s(hook, seconds))
     if runs:
         # Repeat after one beat: a follower may have renewed with the usual length in the meantime.
         time.sleep(BEAT_S)
-        told = tell_hosts(hook, live_runs(hook), _lease_s(hook, store.hold_left_s()))
+        told = tell_hosts(hook, live_runs(hook), _lease_s(hook, store.maintenance.left_s()))
     note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
     code = _report(args, told, until)
     hint("airflow dtrain maintenance end, once the maintenance is over")
@@ -77,12 +77,12 @@ def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
 def _end(args: Namespace, hook: DtrainHook) -> int:
     from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
 
-    if not hook.store.end_hold(by=user()):
+    if not hook.store.maintenance.end(by=user()):
         note("There is no maintenance.")
         return 0
     told = tell_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
     if all(one.problem is None for one in told):
-        hook.store.leases_shortened()
+        hook.store.maintenance.leases_shortened()
     note(f"Leases last {hook.settings.orphan_timeout_s:g} s again.")
     return _report(args, told, None)
 
@@ -108,7 +108,7 @@ def _report(args: Namespace, told: list[Told], until: datetime | None) -> int:
 
 
 def _show(args: Namespace, hook: DtrainHook) -> int:
-    found: Hold | None = hook.store.hold()
+    found: Hold | None = hook.store.maintenance.get()
     if found is None:
         if args.output == "table":
             note(f"There is no maintenance: leases last {hook.settings.orphan_timeout_s:g} s.")

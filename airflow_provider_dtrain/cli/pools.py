@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def list_pools(args: Namespace) -> None:
     """List the pools."""
     store = _store()
-    rows = [_row(store, pool) for pool in store.list_pools()]
+    rows = [_row(store, pool) for pool in store.pools.list()]
     show(args, rows, empty="No pools. The first host of a pool creates it: airflow dtrain hosts add --help")
 
 
@@ -36,8 +36,8 @@ def list_pools(args: Namespace) -> None:
 def describe(args: Namespace) -> None:
     """Show a pool with its options, hosts and queue."""
     store = _store()
-    pool = store.get_pool(args.pool)
-    names = [host.name for host in store.list_hosts(pool.name)]
+    pool = store.pools.get(args.pool)
+    names = [host.name for host in store.hosts.list(pool.name)]
     show_one(args, {**_row(store, pool), **_options(pool), "hosts": names, "defaults": dict(pool.defaults)})
     hint(f"airflow dtrain slots list --pool {pool.name}")
 
@@ -60,7 +60,7 @@ def set_pool(args: Namespace) -> None:
     given = {key: value for key, value in options.items() if value is not None}
     if not given:
         raise UsageError(f"Nothing to set for pool '{args.pool}'. Options: airflow dtrain pools set --help")
-    pool = _store().set_pool(args.pool, **given, by=user())
+    pool = _store().pools.set(args.pool, **given, by=user())
     show_one(args, {"name": pool.name, **_options(pool), "defaults": dict(pool.defaults)})
 
 
@@ -68,12 +68,12 @@ def set_pool(args: Namespace) -> None:
 def remove(args: Namespace) -> None:
     """Remove a pool that has no hosts."""
     store = _store()
-    pool = store.get_pool(args.pool)
+    pool = store.pools.get(args.pool)
     if not confirm(f"Remove pool '{pool.name}' and its options?", yes=args.yes):
         note("Nothing was changed.")
         return
     try:
-        store.remove_pool(pool.name, by=user())
+        store.pools.remove(pool.name, by=user())
     except ConflictError as error:
         raise NotNowError(str(error)) from error
     note(f"Pool '{pool.name}' is removed.")
@@ -86,8 +86,8 @@ def _store() -> Store:
 
 
 def _row(store: Store, pool: Pool) -> dict[str, object]:
-    slots = store.slots(pool.name)
-    tasks = [task for task in store.tasks() if task.pool == pool.name]
+    slots = store.hosts.slots(pool.name)
+    tasks = [task for task in store.queue_view.tasks() if task.pool == pool.name]
     waiting = sum(task.state == "waiting" for task in tasks)
     return {
         "name": pool.name,

@@ -31,9 +31,9 @@ def list_tasks(args: Namespace) -> None:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = DtrainHook().store
-    tasks = [task for task in store.tasks() if args.pool in (None, task.pool)]
+    tasks = [task for task in store.queue_view.tasks() if args.pool in (None, task.pool)]
     tasks.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
-    silent = [store.silent_since(task.heard_at) for task in tasks]
+    silent = [store.queue_view.silent_since(task.heard_at) for task in tasks]
     make = _short if args.output == "table" else _row
     show(args, [make(task, since) for task, since in zip(tasks, silent, strict=True)], empty="No gangs wait or run.")
     trials = [task.trial_id for task in tasks if task.trial_id is not None]
@@ -48,7 +48,7 @@ def set_task(args: Namespace) -> None:
 
     if args.priority is None:
         raise UsageError("Nothing to set. Give --priority.")
-    DtrainHook().store.set_gang_priority(args.gang, args.priority, user())
+    DtrainHook().store.control.set_gang_priority(args.gang, args.priority, user())
     show_one(args, {"gang": args.gang, "priority": args.priority})
     hint(f"airflow dtrain explain {GANG}{args.gang}")
 

@@ -17,7 +17,7 @@ def list_slots(args: Namespace) -> None:
     """List slots and the trials that hold them."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    rows = [_row(slot) for slot in DtrainHook().store.slots(args.pool)]
+    rows = [_row(slot) for slot in DtrainHook().store.hosts.slots(args.pool)]
     show(args, rows, empty="No slots. Register a host: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
     if any(row["trial"] is not None for row in rows):
         hint("airflow dtrain queue list")

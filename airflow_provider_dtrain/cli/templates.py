@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @command
 def list_templates(args: Namespace) -> None:
     """List the templates."""
-    rows = [_row(template, details=args.details) for template in _store().list_templates()]
+    rows = [_row(template, details=args.details) for template in _store().templates.list()]
     show(args, rows, empty="No templates. Add one: airflow dtrain templates set NAME FILE")
 
 
@@ -26,7 +26,7 @@ def describe(args: Namespace) -> None:
     """Show a template, or one of its earlier versions."""
     store = _store()
     if args.template_version is None:
-        found = store.get_template(args.name)
+        found = store.templates.get(args.name)
     else:
         found = _version(store, args.name, args.template_version)
     if args.output == "table":
@@ -40,7 +40,7 @@ def describe(args: Namespace) -> None:
 @command
 def versions(args: Namespace) -> None:
     """List every version of a template, the latest first."""
-    found = sorted(_store().template_versions(args.name), key=lambda template: -template.version)
+    found = sorted(_store().templates.versions(args.name), key=lambda template: -template.version)
     show(args, [{**_row(template, details=False), "removed": template.removed} for template in found])
     hint(f"airflow dtrain templates describe {args.name} --version {found[-1].version}")
 
@@ -55,7 +55,7 @@ def set_template(args: Namespace) -> None:
     if args.dry_run:
         note(f"Template '{args.name}' is valid; nothing was stored.")
         return
-    version = _store().set_template(args.name, source.text, by=user())
+    version = _store().templates.set(args.name, source.text, by=user())
     show_one(args, {"name": args.name, "version": version})
     hint(f"airflow dtrain configs render CONFIG --template {args.name}")
 
@@ -64,11 +64,11 @@ def set_template(args: Namespace) -> None:
 def remove(args: Namespace) -> None:
     """Remove a template. Its versions stay in the history."""
     store = _store()
-    template = store.get_template(args.name)
+    template = store.templates.get(args.name)
     if not confirm(f"Remove template '{template.name}' (version {template.version})?", yes=args.yes):
         note("Nothing was changed.")
         return
-    store.remove_template(template.name, by=user())
+    store.templates.remove(template.name, by=user())
     note(
         f"Template '{template.name}' is removed. To bring it back: airflow dtrain templates describe {template.name} "
         f"--version {template.version} > FILE, then airflow dtrain templates set {template.name} FILE"
@@ -82,7 +82,7 @@ def _store() -> Store:
 
 
 def _version(store: Store, name: str, version: int) -> Template:
-    found = {template.version: template for template in store.template_versions(name)}
+    found = {template.version: template for template in store.templates.versions(name)}
     if version not in found:
         known = ", ".join(map(str, sorted(found)))
         raise NotFoundError(f"Template '{name}' has no version {version}. Versions: {known}.")

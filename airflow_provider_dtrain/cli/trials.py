@@ -43,10 +43,10 @@ def list_trials(args: Namespace) -> None:
     """List trials, latest first."""
     store = _store()
     if args.experiment is not None:
-        store.experiment(args.experiment)
-    found = store.list_trials(experiment_id=args.experiment, state=args.state, limit=args.limit)
+        store.experiments.get(args.experiment)
+    found = store.trials.list(experiment_id=args.experiment, state=args.state, limit=args.limit)
     trials = sorted(found, key=lambda trial: -trial.trial_id)
-    gangs = {task.trial_id: task for task in store.tasks() if task.trial_id is not None}
+    gangs = {task.trial_id: task for task in store.queue_view.tasks() if task.trial_id is not None}
     make = _listed if args.output != "table" else _short if args.experiment is None else _of_experiment
     rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
     show(args, rows, empty="No trials. A task with TrialOperator creates one.")
@@ -58,12 +58,12 @@ def list_trials(args: Namespace) -> None:
 def describe(args: Namespace) -> None:
     """Show a trial, its ranks and checkpoints."""
     store = _store()
-    trial = store.trial(args.trial_id)
-    view = store.attempt(trial.attempt_id)
-    ranks = store.ranks(trial.attempt_id)
-    checkpoints = store.checkpoints(trial.trial_id)
-    refused = [_refused(one) for one in store.refused_checkpoints(trial.trial_id)]
-    silent = store.silent_since(view.heard_at)
+    trial = store.trials.get(args.trial_id)
+    view = store.attempts.get(trial.attempt_id)
+    ranks = store.events.ranks(trial.attempt_id)
+    checkpoints = store.checkpoints.of_trial(trial.trial_id)
+    refused = [_refused(one) for one in store.checkpoints.refused(trial.trial_id)]
+    silent = store.queue_view.silent_since(view.heard_at)
     gaps = gaps_of(store, trial.attempt_id)
     facts = {
         **_row(trial),
@@ -120,7 +120,7 @@ def metrics(args: Namespace) -> None:
     For steps that were repeated after a restart, the latest report is printed.
     """
     store = _store()
-    rows = store.metrics(store.trial(args.trial_id).trial_id)
+    rows = store.metrics.of_trial(store.trials.get(args.trial_id).trial_id)
     if not args.abandoned:
         rows = current_branch(rows)
     rows = [row for row in rows if args.group in (None, row.group)]
@@ -136,7 +136,7 @@ def metrics(args: Namespace) -> None:
 def checkpoints(args: Namespace) -> None:
     """List a trial's checkpoints with their locations, oldest first."""
     store = _store()
-    found = store.checkpoints(store.trial(args.trial_id).trial_id, removed=args.removed)
+    found = store.checkpoints.of_trial(store.trials.get(args.trial_id).trial_id, removed=args.removed)
     rows = [{**_checkpoint(one), **({"removed": one.removed_at} if args.removed else {})} for one in found]
     show(args, rows, empty=f"Trial {args.trial_id} has no checkpoint.")
 
@@ -148,15 +148,15 @@ def kill(args: Namespace) -> None:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = _store()
-    trial = store.trial(args.trial_id)
+    trial = store.trials.get(args.trial_id)
     if trial.state in TRIAL_ENDED:
         note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
         return
     if not confirm(f"Kill trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?", yes=args.yes):
         note("Nothing was changed.")
         return
-    waits = store.attempt(trial.attempt_id).state == "waiting"
-    store.request_kill(trial.trial_id, user())
+    waits = store.attempts.get(trial.attempt_id).state == "waiting"
+    store.control.kill(trial.trial_id, user())
     if kill_unfollowed(DtrainHook(), trial.trial_id):
         note(f"Trial {trial.trial_id} was killed by this command, because the process that followed it is gone.")
         return
@@ -174,13 +174,13 @@ def pause(args: Namespace) -> None:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     store = _store()
-    trial = store.trial(args.trial_id)
+    trial = store.trials.get(args.trial_id)
     saves, words = at_a_stop(store, trial)
     if not saves and not confirm(f"Trial {trial.trial_id} {words}. Pause it?", yes=args.yes):
         note("Nothing was changed.")
         return
-    store.request_pause(trial.trial_id, user())
-    if store.trial(trial.trial_id).state == "paused":
+    store.control.pause(trial.trial_id, user())
+    if store.trials.get(trial.trial_id).state == "paused":
         note(f"Trial {trial.trial_id} is paused. It keeps its place in the queue.")
     else:
         note(f"Trial {trial.trial_id} was asked to release its slots. It {words}.")
@@ -191,10 +191,10 @@ def pause(args: Namespace) -> None:
 
 def at_a_stop(store: Store, trial: TrialView) -> tuple[bool, str]:
     """Return whether a trial keeps its work when it is asked to stop, and a text that says how it resumes."""
-    if store.attempt(trial.attempt_id).state not in ("starting", "running"):
+    if store.attempts.get(trial.attempt_id).state not in ("starting", "running"):
         return True, "resumes where it was"
-    joined = bool(store.events(trial.attempt_id, kinds=("init", "first_step")))
-    found = store.checkpoints(trial.trial_id)
+    joined = bool(store.events.of_attempt(trial.attempt_id, kinds=("init", "first_step")))
+    found = store.checkpoints.of_trial(trial.trial_id)
     if found:
         last = f"the checkpoint of step {max(found, key=lambda one: one.checkpoint_id).step}"
         return True, f"writes a checkpoint, and resumes from it or from {last}" if joined else f"resumes from {last}"
@@ -211,9 +211,9 @@ def activate(args: Namespace) -> None:
     """Resume a paused trial at its place in the queue."""
     store = _store()
     number = args.trial_id
-    if not store.activate(number, user()):
-        note(f"Trial {number} is not paused: {store.trial(number).state}.")
-    elif (state := store.attempt(store.trial(number).attempt_id).state) == "waiting":
+    if not store.control.activate(number, user()):
+        note(f"Trial {number} is not paused: {store.trials.get(number).state}.")
+    elif (state := store.attempts.get(store.trials.get(number).attempt_id).state) == "waiting":
         note(f"Trial {number} is resumed: it waits for slots at its place in the queue.")
     elif state == "stopping":
         note(f"Trial {number} is still stopping. Then it waits at its place in the queue and resumes.")
@@ -231,10 +231,10 @@ def set_trial(args: Namespace) -> None:
     if args.priority is None:
         raise UsageError("Nothing to set. Give --priority.")
     store = _store()
-    trial = store.trial(args.trial_id)
+    trial = store.trials.get(args.trial_id)
     if trial.state in TRIAL_ENDED:
         raise ConflictError(f"Trial {trial.trial_id} has ended ({trial.state}), so its priority cannot be changed.")
-    store.set_priority(trial.trial_id, args.priority, user())
+    store.control.set_priority(trial.trial_id, args.priority, user())
     show_one(args, {"trial": trial.trial_id, "priority": args.priority})
     hint(f"airflow dtrain explain {trial.trial_id}")
 
@@ -282,8 +282,8 @@ def _rung_words(store: Store, trial: TrialView) -> str:
     """Return the rung of a trial's last report, with its length of training."""
     if trial.search_id is None or trial.rung is None:
         return ""
-    lengths = store.search(trial.search_id).rungs.get(trial.bracket, ())
-    searcher = store.get_config(trial.config_id).document.get("searcher") or {}
+    lengths = store.searches.get(trial.search_id).rungs.get(trial.bracket, ())
+    searcher = store.configs.get(trial.config_id).document.get("searcher") or {}
     units = [name for name, count in (searcher.get("max_length") or {}).items() if count is not None]
     unit = (units or [searcher.get("time_metric") or "units"])[0]
     length = f" ({lengths[trial.rung]} {unit})" if trial.rung < len(lengths) else ""
@@ -294,7 +294,7 @@ def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, 
     """Return a trial with the place of its gang in the queue, or why it waits."""
     if task is None:
         return {**_row(trial), "position": None, "expected": None, "unfollowed_since": None, "reason": None}
-    silent = store.silent_since(task.heard_at)
+    silent = store.queue_view.silent_since(task.heard_at)
     waits = task.position is not None
     return {
         **_row(trial),
@@ -309,7 +309,7 @@ def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dic
     """Return the columns that compare the trials of one experiment."""
     row = _short(store, trial, task)
     result = trial.result or {}
-    space = store.get_config(trial.config_id).document.get("hyperparameters")
+    space = store.configs.get(trial.config_id).document.get("hyperparameters")
     return {
         "trial": trial.trial_id,
         "hyperparameters": trial_name(trial.number, trial.hparams, space),

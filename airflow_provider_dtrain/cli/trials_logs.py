@@ -58,10 +58,10 @@ class _Reader:
 
         :raises NotFoundError: the trial has no such attempt
         """
-        trial = self.store.trial(self.args.trial_id)
+        trial = self.store.trials.get(self.args.trial_id)
         if self.args.attempt is None:
-            return self.store.attempt(trial.attempt_id)
-        for view in self.store.trial_attempts(trial.trial_id):
+            return self.store.attempts.get(trial.attempt_id)
+        for view in self.store.attempts.of_trial(trial.trial_id):
             if view.number == self.args.attempt:
                 return view
         raise NotFoundError(f"Trial {trial.trial_id} has no attempt {self.args.attempt}; it has {trial.attempts}.")
@@ -69,16 +69,16 @@ class _Reader:
     def follow(self, view: AttemptView) -> None:
         """Print new output until the trial, or the requested attempt, ends."""
         while True:
-            view = self.store.attempt(view.attempt_id)
+            view = self.store.attempts.get(view.attempt_id)
             self.show(view)
             if view.ended_at is None:
                 time.sleep(POLL_S)
                 continue
-            trial = self.store.trial(view.trial_id)
+            trial = self.store.trials.get(view.trial_id)
             if self.args.attempt is not None or trial.attempt_id == view.attempt_id:
                 note(f"Attempt {view.number} of trial {trial.trial_id} has ended: {view.state}.")
                 return
-            view = self.store.attempt(trial.attempt_id)
+            view = self.store.attempts.get(trial.attempt_id)
             note(f"Attempt {view.number} begins.")
 
     def show(self, view: AttemptView) -> None:
@@ -88,7 +88,7 @@ class _Reader:
         """
         if view.run is None:
             return
-        ranks = self.store.ranks(view.attempt_id)
+        ranks = self.store.events.ranks(view.attempt_id)
         wanted = ranks if self.args.all else [rank for rank in ranks if rank.rank == self.args.rank]
         if ranks and not wanted:
             raise NotFoundError(f"Attempt {view.number} has no rank {self.args.rank}; it has 0 to {len(ranks) - 1}.")
@@ -135,7 +135,7 @@ class _Tail:
             self._print(b"", is_end=True)
 
     def _read(self, rank: RankView) -> None:
-        link = self.hook.link(self.hook.store.get_host(rank.host))
+        link = self.hook.link(self.hook.store.hosts.get(rank.host))
         while self.end is None or self.offset < self.end:
             length = CHUNK_BYTES if self.end is None else min(CHUNK_BYTES, self.end - self.offset)
             call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=length)

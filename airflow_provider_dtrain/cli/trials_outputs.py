@@ -92,12 +92,12 @@ def _generation(trial_id: int) -> Iterator[Generation]:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
-    trial = hook.store.trial(trial_id)
+    trial = hook.store.trials.get(trial_id)
     here = OutputCopies(trial_folder(hook.settings.checkpoint_dir, trial.experiment_id, trial_id)).newest()
     if here is not None:
         yield here
         return
-    started = [one for one in hook.store.trial_attempts(trial_id) if one.run is not None and one.plan]
+    started = [one for one in hook.store.attempts.of_trial(trial_id) if one.run is not None and one.plan]
     if not started:
         raise NotFoundError(f"Trial {trial_id} has no outputs: its ranks have not started, or it ended long ago.")
     with tempfile.TemporaryDirectory(prefix="dtrain-outputs-") as folder:
@@ -113,7 +113,7 @@ def _fetched(hook: DtrainHook, view: AttemptView, folder: Path) -> Generation:
         run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=view.ended_at is not None
     )
     try:
-        link = hook.link(hook.store.get_host(manifest.host))
+        link = hook.link(hook.store.hosts.get(manifest.host))
         return OutputCopies(folder).take(link, manifest, limit_bytes=hook.settings.checkpoint_copy_limit_bytes)
     except (HostError, OSError, tarfile.TarError, BrokenOutputsError) as error:
         raise NotFoundError(

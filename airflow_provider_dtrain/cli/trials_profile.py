@@ -42,10 +42,10 @@ def profile(args: Namespace) -> None:
 
 
 def _chosen(store: Store, args: Namespace) -> AttemptView:
-    trial = store.trial(args.trial_id)
+    trial = store.trials.get(args.trial_id)
     if args.attempt is None:
-        return store.attempt(trial.attempt_id)
-    for view in store.trial_attempts(trial.trial_id):
+        return store.attempts.get(trial.attempt_id)
+    for view in store.attempts.of_trial(trial.trial_id):
         if view.number == args.attempt:
             return view
     raise NotFoundError(f"Trial {trial.trial_id} has no attempt {args.attempt}; it has {trial.attempts}.")
@@ -54,7 +54,7 @@ def _chosen(store: Store, args: Namespace) -> AttemptView:
 def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
     """Return a row per rank and timing, from the reports of the ranks in the store."""
     by_rank: dict[int, list[Any]] = {}
-    for event in store.events(view.attempt_id, kinds=("timings",)):
+    for event in store.events.of_attempt(view.attempt_id, kinds=("timings",)):
         rank = event.stream.removeprefix("rank").partition(".")[0]
         by_rank.setdefault(int(rank) if rank.isdigit() else -1, []).append(event.body)
     return [row for rank, bodies in sorted(by_rank.items()) for row in _rank_timings(rank, bodies)]
@@ -97,7 +97,7 @@ def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
 
 def _samples(hook: DtrainHook, host: str, run: str) -> bytes:
     """Return the complete lines of a run's samples on a host."""
-    link = hook.link(hook.store.get_host(host))
+    link = hook.link(hook.store.hosts.get(host))
     data = bytearray()
     while len(data) < SAMPLES_MOST_BYTES:
         call = link.call("read", run=run, stream="samples", offset=len(data), length=CHUNK_BYTES)

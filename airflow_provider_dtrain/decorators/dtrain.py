@@ -88,7 +88,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         source = read_function(self.python_callable)
         call = self._call()
         gang = self._gang()
-        held = hook.store.gang(gang.allocation_id) if gang is not None else None
+        held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
         document = self._document(folder, source.file_name, slots=held.slots if held is not None else None)
         stored = render(hook, document, self.template, folder, pool=held.pool if held is not None else None)
         if held is None:
@@ -153,7 +153,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         from airflow_provider_dtrain.train.function import RETURNED, joined
 
         store = DtrainHook().store
-        found = store.events(store.trial(trial_id).attempt_id, kinds=(RETURNED,))
+        found = store.events.of_attempt(store.trials.get(trial_id).attempt_id, kinds=(RETURNED,))
         text = joined([event.body for event in found if event.stream == "rank0.events"])
         try:
             return json.loads(text) if text is not None else None

@@ -87,7 +87,7 @@ def _of_trial(store: Store, target: Target) -> Observation:
     text = str(target.trial_id).strip()
     if not text.isdecimal():
         raise UserError(f"trial_id must be the id of a trial, a whole number, got {target.trial_id!r}.")
-    view = store.trial(int(text))
+    view = store.trials.get(int(text))
     label = f"Trial {view.trial_id} of experiment '{view.experiment}'"
     result = {"experiment_id": view.experiment_id, "trial_id": view.trial_id, "result": view.result}
     return _judged(target, label, view.state, result, cause=(view.failure or {}).get("message"))
@@ -108,8 +108,8 @@ def _find(store: Store, target: Target) -> ExperimentView:
     """Return the experiment with the given id, or the newest one with the given name."""
     text = str(target.experiment).strip()
     if text.isdecimal():
-        return store.experiment(int(text))
-    found = store.list_experiments(limit=1, name=text, dag_id=target.dag_id, run_id=target.run_id)
+        return store.experiments.get(int(text))
+    found = store.experiments.list(limit=1, name=text, dag_id=target.dag_id, run_id=target.run_id)
     if not found:
         within = [f"DAG {target.dag_id!r}"] if target.dag_id else []
         within += [f"DAG run {target.run_id!r}"] if target.run_id else []

@@ -128,7 +128,7 @@ class DtrainHook(BaseHook):
 
     def ensure_local(self) -> None:
         """Add this machine as host ``local`` if no host is registered. A second call does nothing."""
-        if self.store.list_hosts():
+        if self.store.hosts.list():
             return
         from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 
@@ -153,7 +153,7 @@ class DtrainHook(BaseHook):
             python=options.local_python,
         )
         try:
-            self.store.ensure_local(record)
+            self.store.hosts.ensure_local(record)
         except ConflictError:
             self.log.debug("Host 'local' was added by another process first")
 

@@ -94,7 +94,7 @@ def host_pool_of(
 
 def log_mistaken_pool(task: BaseOperator, host_pool: str | None, store: Store) -> None:
     """Log a warning if Airflow's pool of a task has the name of a pool of hosts, and the task names no such pool."""
-    if not host_pool and task.pool in {pool.name for pool in store.list_pools()}:
+    if not host_pool and task.pool in {pool.name for pool in store.pools.list()}:
         task.log.warning(
             "pool=%r is Airflow's pool of this task. If it should name the pool of hosts, use host_pool=%r.",
             task.pool,

@@ -67,7 +67,7 @@ class ReleaseGangOperator(BaseOperator):
         with failing_at_once():
             gang = HeldGang.parse(self.allocation)
             hook = DtrainHook()
-            known = hook.store.gang(gang.allocation_id)
+            known = hook.store.gangs.get(gang.allocation_id)
             if known.token != gang.token:
                 self.log.warning(
                     "Gang %d was not released: it is held under token %s, not %d",

@@ -86,7 +86,7 @@ class PlanTrialsOperator(BaseOperator):
                 payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
             )
-            experiment_id = hook.store.search(trials[0]["search_id"]).experiment_id
+            experiment_id = hook.store.searches.get(trials[0]["search_id"]).experiment_id
         self.log.info("Experiment %d: %d trials", experiment_id, len(trials))
         return trials
 

@@ -153,7 +153,7 @@ class TrialOperator(BaseOperator):
         from airflow_provider_dtrain.engine.submission.submit import config_of, overridden, submit
 
         gang = self._gang()
-        pool = hook.store.gang(gang.allocation_id).pool if gang is not None else None
+        pool = hook.store.gangs.get(gang.allocation_id).pool if gang is not None else None
         config = overridden(self.config, self.overrides, folder) if self.config is not None else None
         stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
         return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)

@@ -127,4 +127,4 @@ def end_gangs(dag_id: str, run_id: str, because: str) -> list[int]:
     scheme, _, path = hook.settings.sql_alchemy_conn.partition(":///")
     if scheme.startswith("sqlite") and not Path("/" + path.lstrip("/")).exists():
         return []
-    return hook.store.end_gangs_of_run(dag_id, run_id, because)
+    return hook.store.gangs.end_of_run(dag_id, run_id, because)

@@ -145,7 +145,7 @@ class TrialTrigger(BaseTrigger):
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             with contextlib.suppress(StoreUnavailableError):
-                attempt_id = (await in_thread(store.trial, self.trial_id)).attempt_id
-                view = await in_thread(store.attempt, attempt_id)
-                if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) >= SILENT_S:
+                attempt_id = (await in_thread(store.trials.get, self.trial_id)).attempt_id
+                view = await in_thread(store.attempts.get, attempt_id)
+                if view.ended_at is not None or await in_thread(store.attempts.silent_for_s, attempt_id) >= SILENT_S:
                     return

@@ -78,10 +78,10 @@ def submit(store: Store) -> Callable[..., Ticket]:
         target = to or store
         number = next(numbers)
         document = {"entrypoint": "python train.py", **({"checkpoint_storage": storage} if storage else {})}
-        config = target.put_config(document, origins={})
+        config = target.configs.put(document, origins={})
         key = TrialKey(dag_id="d", run_id="r", task_id=task or f"task{number}", max_tries=max_tries)
         values = {"experiment_name": "e", "pool": "gpus", "slots": 1, "number": number, **fields}
-        return target.submit_trial(TrialSubmission(key=key, config_id=config.config_id, **values))
+        return target.trials.submit(TrialSubmission(key=key, config_id=config.config_id, **values))
 
     return submit_one
 
@@ -91,17 +91,17 @@ def start(store: Store) -> Callable[[Ticket], int]:
     """Bring a submitted attempt to ``running`` and return its watch."""
 
     def start_one(ticket: Ticket) -> int:
-        watch = store.watch(ticket.attempt_id, watcher="test")
-        store.schedule("gpus")
-        assert store.take_up(ticket.attempt_id, watch)
-        view = store.attempt(ticket.attempt_id)
+        watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+        store.queue.schedule("gpus")
+        assert store.queue.take_up(ticket.attempt_id, watch)
+        view = store.attempts.get(ticket.attempt_id)
         ranks = iter(range(100))
         plans = {
             name: {"ranks": [{"rank": next(ranks), "local_rank": i, "slot": s} for i, s in enumerate(slots or (-1,))]}
             for name, slots in view.placement.items()
         }
-        store.set_plan(ticket.attempt_id, watch, {"plans": plans})
-        store.set_running(ticket.attempt_id, watch)
+        store.attempts.set_plan(ticket.attempt_id, watch, {"plans": plans})
+        store.attempts.set_running(ticket.attempt_id, watch)
         return watch
 
     return start_one
@@ -109,7 +109,7 @@ def start(store: Store) -> Callable[[Ticket], int]:
 
 @pytest.fixture
 def world(store: Store) -> Store:
-    store.add_host(stores.host("gpu-01", slots=2))
+    store.hosts.add(stores.host("gpu-01", slots=2))
     return store
 
 
@@ -118,13 +118,13 @@ def use(world: Store) -> Callable[..., Ticket]:
     """Submit a trial to a held gang: ``use(gang, task="a")``."""
 
     def submit_one(gang: GangView, *, task: str = "train", token: int | None = None, slots: int = 2) -> Ticket:
-        config = world.put_config({"entrypoint": "python train.py"}, origins={})
+        config = world.configs.put({"entrypoint": "python train.py"}, origins={})
         key = TrialKey(dag_id="d", run_id="r", task_id=task)
         submission = TrialSubmission(
             key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=slots,
             allocation_id=gang.allocation_id,
         )  # fmt: skip
-        return world.submit_on_gang(submission, int(gang.token or 0) if token is None else token)
+        return world.gangs.submit_trial(submission, int(gang.token or 0) if token is None else token)
 
     return submit_one
 

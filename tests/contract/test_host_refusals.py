@@ -65,13 +65,13 @@ def refuse(store: Store, submit: Any, tmp_path: Path) -> Refuse:
     hook: Any = SimpleNamespace(settings=options, store=store, link=link, aaddress=address)
 
     async def refuse_one(ticket: Ticket, code: str = "tombstone") -> Outcome | None:
-        attempt_id = store.trial(ticket.trial_id).attempt_id
-        watch = store.watch(attempt_id, watcher="triggerer on one of many")
-        store.schedule("gpus")
-        assert store.take_up(attempt_id, watch)
-        view = store.attempt(attempt_id)
+        attempt_id = store.trials.get(ticket.trial_id).attempt_id
+        watch = store.attempts.watch(attempt_id, watcher="triggerer on one of many")
+        store.queue.schedule("gpus")
+        assert store.queue.take_up(attempt_id, watch)
+        view = store.attempts.get(attempt_id)
         (name,) = view.placement
-        store.set_plan(attempt_id, watch, {"plans": {name: {"ranks": []}}})
+        store.attempts.set_plan(attempt_id, watch, {"plans": {name: {"ranks": []}}})
         rt = Runtime(hook, store, attempt_id, watch, TaskLog(logging.getLogger("test"), None), watcher="test")
         return await AttemptRunner(rt).restarts.attempt_failed(await rt.view(), refusal(name, code))
 
@@ -82,20 +82,20 @@ def refuse(store: Store, submit: Any, tmp_path: Path) -> Refuse:
 async def test_the_only_host_that_refuses_every_launch_ends_the_trial_with_its_reason(
     store: Store, submit: Any, refuse: Refuse, code: str
 ) -> None:
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)
     for _ in range(MOST_REFUSALS - 1):
         assert await refuse(ticket, code) is None
-        assert store.trial(ticket.trial_id).state == "queued"
+        assert store.trials.get(ticket.trial_id).state == "queued"
     outcome = await refuse(ticket, code)
     assert outcome is not None
     assert outcome.failure is not None
     assert (outcome.state, outcome.failure.kind, outcome.failure.host) == ("errored", "infra", "h1")
     assert outcome.failure.message.startswith(f"Host 'h1' refused {MOST_REFUSALS} launches of this trial in a row")
     assert f"({code}): That is over." in outcome.failure.message
-    assert store.trial(ticket.trial_id).restarts == 0
+    assert store.trials.get(ticket.trial_id).restarts == 0
     # Airflow retries the task: the host gets one more chance.
-    revive(store, dataclasses.replace(ticket, attempt_id=store.trial(ticket.trial_id).attempt_id))
+    revive(store, dataclasses.replace(ticket, attempt_id=store.trials.get(ticket.trial_id).attempt_id))
     outcome = await refuse(ticket, code)
     assert outcome is not None
     assert outcome.state == "errored"
@@ -104,15 +104,15 @@ async def test_the_only_host_that_refuses_every_launch_ends_the_trial_with_its_r
 async def test_a_host_that_refuses_every_launch_is_left_out_while_another_can_serve_the_trial(
     store: Store, submit: Any, refuse: Refuse
 ) -> None:
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)
     assert await refuse(ticket) is None
     assert await refuse(ticket) is None
-    store.schedule("gpus")
-    store.add_host(host("h2", 2))
+    store.queue.schedule("gpus")
+    store.hosts.add(host("h2", 2))
     assert await refuse(ticket) is None
-    store.schedule("gpus")
-    view = store.attempt(store.trial(ticket.trial_id).attempt_id)
+    store.queue.schedule("gpus")
+    view = store.attempts.get(store.trials.get(ticket.trial_id).attempt_id)
     assert list(view.placement) == ["h2"]
     assert (view.number, view.restarts) == (MOST_REFUSALS, 0)
 
@@ -121,11 +121,11 @@ async def test_a_host_that_names_a_forgotten_run_without_end_is_waited_for_as_a_
     store: Store, submit: Any, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Restarts, "_look_at", lambda *_: _names("t9.9.9"))
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)
     for _ in range(MOST_REFUSALS):
         assert await refuse(ticket, "slot_busy") is None
-    assert store.schedule("gpus").granted == (), "it is left out for a while"
+    assert store.queue.schedule("gpus").granted == (), "it is left out for a while"
 
 
 async def _names(*runs: str) -> list[str]:
@@ -136,15 +136,15 @@ async def _names(*runs: str) -> list[str]:
 async def test_refusals_are_counted_from_the_latest_failure_of_the_users_code(
     store: Store, submit: Any, refuse: Refuse, failure: dict[str, Any], is_reset: bool
 ) -> None:
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)
     for _ in range(MOST_REFUSALS - 1):
         assert await refuse(ticket) is None
-    attempt_id = store.trial(ticket.trial_id).attempt_id
-    watch = store.watch(attempt_id, watcher="me")
-    store.schedule("gpus")
-    store.take_up(attempt_id, watch)
-    store.set_running(attempt_id, watch)
-    store.release(attempt_id, watch, "h1", proof="clear")
-    store.next_attempt(attempt_id, watch, failure=failure, counted=False)
+    attempt_id = store.trials.get(ticket.trial_id).attempt_id
+    watch = store.attempts.watch(attempt_id, watcher="me")
+    store.queue.schedule("gpus")
+    store.queue.take_up(attempt_id, watch)
+    store.attempts.set_running(attempt_id, watch)
+    store.queue.release(attempt_id, watch, "h1", proof="clear")
+    store.attempts.next(attempt_id, watch, failure=failure, counted=False)
     assert (await refuse(ticket) is None) == is_reset

@@ -101,7 +101,7 @@ async def test_a_file_that_is_cut_again_and_again_ends_the_hosts_part_and_the_re
     store, submit, start, monkeypatch: pytest.MonkeyPatch, restarts: int
 ) -> None:
     monkeypatch.setattr(streaming, "RECONNECT_FIRST_S", 0.001)
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit()
     channel = Cutting(restarts)
     it = follower(store, ticket.attempt_id, start(ticket), channel)
@@ -112,22 +112,22 @@ async def test_a_file_that_is_cut_again_and_again_ends_the_hosts_part_and_the_re
     assert f"broke the protocol {BREACHES_MOST} times" in str(lost)
     assert f"The file {STREAM} of host 'h1' was restarted more than {RESTARTS_MOST} times." in str(lost)
     assert channel.connections <= RESTARTS_MOST + BREACHES_MOST
-    *restarted, refused = store.events(ticket.attempt_id, kinds=["gap"])
+    *restarted, refused = store.events.of_attempt(ticket.attempt_id, kinds=["gap"])
     assert [gap.body["epoch"] for gap in restarted] == list(range(1, RESTARTS_MOST + 1))
     assert (refused.body["code"], refused.body["bytes"], refused.stream) == ("restarted", 0, STREAM)
     assert f"restarted more than {RESTARTS_MOST} times" in refused.body["reason"]
-    assert store.epochs(ticket.attempt_id) == {("h1", STREAM): RESTARTS_MOST}
+    assert store.events.epochs(ticket.attempt_id) == {("h1", STREAM): RESTARTS_MOST}
 
 
 async def test_a_process_that_takes_over_counts_the_restarts_that_are_stored(
     store, submit, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "RECONNECT_FIRST_S", 0.001)
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit()
     watch = start(ticket)
     for _ in range(2):
         async with asyncio.timeout(60):
             await follower(store, ticket.attempt_id, watch, Cutting(20)).run()
-    assert len(store.events(ticket.attempt_id, kinds=["report"])) == 1 + RESTARTS_MOST
-    assert len(store.events(ticket.attempt_id, kinds=["gap"])) == RESTARTS_MOST + 1
+    assert len(store.events.of_attempt(ticket.attempt_id, kinds=["report"])) == 1 + RESTARTS_MOST
+    assert len(store.events.of_attempt(ticket.attempt_id, kinds=["gap"])) == RESTARTS_MOST + 1

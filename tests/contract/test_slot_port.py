@@ -32,7 +32,7 @@ class QueueSource:
         self.store, self.submit = store, submit
         self.hook: Any = SimpleNamespace(settings=settings(), store=store)
         for name in ("h1", "h2"):
-            store.add_host(host(name, 2))
+            store.hosts.add(host(name, 2))
 
     def attempt(self, slots: int, **options: Any) -> Runtime:
         """Return the follower of a new attempt that needs slots."""
@@ -40,7 +40,7 @@ class QueueSource:
 
     def follower(self, attempt_id: int) -> Runtime:
         """Return a new follower of an attempt."""
-        watch = self.store.watch(attempt_id, watcher="test")
+        watch = self.store.attempts.watch(attempt_id, watcher="test")
         log = TaskLog(logging.getLogger("test"), None)
         return Runtime(self.hook, self.store, attempt_id, watch, log, watcher="test")
 
@@ -50,7 +50,7 @@ class QueueSource:
 
     def shrink(self) -> None:
         """Take away so many slots that two are left."""
-        self.store.remove_host("h2")
+        self.store.hosts.remove("h2")
 
 
 @pytest.fixture(params=["queue"])
@@ -123,7 +123,7 @@ async def test_a_request_that_no_slots_can_ever_serve_is_refused_with_the_reason
 async def test_a_paused_request_holds_nothing_and_says_so(source: QueueSource) -> None:
     rt = source.attempt(1)
     view = await rt.view()
-    source.store.request_pause(view.trial_id, by="ann")
+    source.store.control.pause(view.trial_id, by="ann")
     answer = await source.port(rt).request()
     assert isinstance(answer, Waiting)
     assert answer.is_paused

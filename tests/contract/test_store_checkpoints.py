@@ -24,10 +24,10 @@ OWN = "s3://b/p/experiment-1/trial-1"
 
 
 def reported(store, submit, start, *events, storage=None):
-    store.add_host(host("a"))
+    store.hosts.add(host("a"))
     ticket = submit(storage=storage)
     watch = start(ticket)
-    store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 100, events)
+    store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 100, events)
     return ticket
 
 
@@ -38,24 +38,24 @@ def test_what_a_rank_removed_is_not_named_any_more(store, submit, start):
         checkpoint(3, 3, "checkpoints/step-3", ["checkpoints/step-1", f"{OWN}/step-2", "/nothing", "a\0b", 7]),
         storage=BUCKET,
     )  # fmt: skip
-    assert [c.step for c in store.checkpoints(ticket.trial_id)] == [3]
-    assert [c.step for c in store.experiment_checkpoints(ticket.experiment_id)] == [3]
-    every = store.checkpoints(ticket.trial_id, removed=True)
+    assert [c.step for c in store.checkpoints.of_trial(ticket.trial_id)] == [3]
+    assert [c.step for c in store.checkpoints.of_experiment(ticket.experiment_id)] == [3]
+    every = store.checkpoints.of_trial(ticket.trial_id, removed=True)
     assert [(c.step, c.removed_at is None) for c in every] == [(1, False), (2, False), (3, True)]
 
 
 def test_a_copy_outlives_the_original(store, submit, start):
     ticket = reported(store, submit, start, checkpoint(1, 1, "c/step-1"), checkpoint(2, 2, "c/step-2"))
-    first, second = store.checkpoints(ticket.trial_id)
-    store.add_checkpoint_copy(first.checkpoint_id, "/copies/1")
-    watch = store.attempt(ticket.attempt_id).watch
+    first, second = store.checkpoints.of_trial(ticket.trial_id)
+    store.checkpoints.add_copy(first.checkpoint_id, "/copies/1")
+    watch = store.attempts.get(ticket.attempt_id).watch
     third = checkpoint(3, 3, "c/step-3", ["c/step-1", "c/step-2"])
-    store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 100, 200, [third])
-    assert [c.step for c in store.checkpoints(ticket.trial_id)] == [1, 3]
-    assert store.find_checkpoint("/copies/1").checkpoint_id == first.checkpoint_id
-    store.mark_removed([first.checkpoint_id, second.checkpoint_id])
-    assert [c.step for c in store.checkpoints(ticket.trial_id)] == [3]
-    assert store.find_checkpoint("/copies/1") is None
+    store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 100, 200, [third])
+    assert [c.step for c in store.checkpoints.of_trial(ticket.trial_id)] == [1, 3]
+    assert store.checkpoints.find("/copies/1").checkpoint_id == first.checkpoint_id
+    store.checkpoints.mark_removed([first.checkpoint_id, second.checkpoint_id])
+    assert [c.step for c in store.checkpoints.of_trial(ticket.trial_id)] == [3]
+    assert store.checkpoints.find("/copies/1") is None
 
 
 def test_a_checkpoint_outside_the_trials_places_is_stored_as_refused_and_used_nowhere(store, submit, start):
@@ -66,12 +66,12 @@ def test_a_checkpoint_outside_the_trials_places_is_stored_as_refused_and_used_no
     ]  # fmt: skip
     events = [checkpoint(seq, seq, path) for seq, path in enumerate(outside, 1)]
     ticket = reported(store, submit, start, *events, checkpoint(99, 99, f"{OWN}/step-99"), storage=BUCKET)
-    assert [one.step for one in store.checkpoints(ticket.trial_id, removed=True)] == [99]
-    assert [one.step for one in store.experiment_checkpoints(ticket.experiment_id)] == [99]
-    refused = store.refused_checkpoints(ticket.trial_id)
+    assert [one.step for one in store.checkpoints.of_trial(ticket.trial_id, removed=True)] == [99]
+    assert [one.step for one in store.checkpoints.of_experiment(ticket.experiment_id)] == [99]
+    refused = store.checkpoints.refused(ticket.trial_id)
     assert [one.step for one in refused] == list(range(1, len(outside) + 1))
     assert all(one.place is None and one.refused for one in refused)
-    assert store.find_checkpoint("file:///srv/models/prod") is None
+    assert store.checkpoints.find("file:///srv/models/prod") is None
 
 
 def test_a_refused_checkpoint_does_not_make_its_gang_preemptible(store, submit, start, url):
@@ -88,9 +88,9 @@ def test_a_bad_path_of_an_older_store_is_refused_when_it_is_read(store, submit, 
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE checkpoints SET path = 'file:///srv/models/prod', refused = NULL"))
     engine.dispose()
-    assert store.checkpoints(ticket.trial_id) == store.experiment_checkpoints(ticket.experiment_id) == []
-    assert store.find_checkpoint("file:///srv/models/prod") is None
-    [refused] = store.refused_checkpoints(ticket.trial_id)
+    assert store.checkpoints.of_trial(ticket.trial_id) == store.checkpoints.of_experiment(ticket.experiment_id) == []
+    assert store.checkpoints.find("file:///srv/models/prod") is None
+    [refused] = store.checkpoints.refused(ticket.trial_id)
     assert (refused.path, refused.place) == ("file:///srv/models/prod", None)
     assert "checkpoint_storage" in (refused.refused or "")
 
@@ -113,7 +113,7 @@ def test_the_column_comes_and_goes_and_rows_stay(store, submit, start, url):
     migrate(url)
     assert "removed_at" in columns()
     engine.dispose()
-    assert [c.step for c in store.checkpoints(ticket.trial_id)] == [1]
+    assert [c.step for c in store.checkpoints.of_trial(ticket.trial_id)] == [1]
 
 
 def test_the_command_lists_what_is_there_and_on_request_what_is_gone(store, submit, start, monkeypatch, capsys):

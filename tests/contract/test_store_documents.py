@@ -13,167 +13,167 @@ from testbed.stores import host
 
 
 def test_a_template_keeps_all_its_versions(store):
-    assert store.set_template("base", "a: 1", by="ann") == 1
-    assert store.set_template("base", "a: 2", by="bob") == 2
-    assert (store.get_template("base").version, store.get_template("base").text) == (2, "a: 2")
-    store.remove_template("base", by="cy")
-    assert store.list_templates() == []
+    assert store.templates.set("base", "a: 1", by="ann") == 1
+    assert store.templates.set("base", "a: 2", by="bob") == 2
+    assert (store.templates.get("base").version, store.templates.get("base").text) == (2, "a: 2")
+    store.templates.remove("base", by="cy")
+    assert store.templates.list() == []
     with pytest.raises(NotFoundError, match="There is no template 'base'"):
-        store.get_template("base")
-    assert store.set_template("base", "a: 3", by="ann") == 4
-    versions = store.template_versions("base")
+        store.templates.get("base")
+    assert store.templates.set("base", "a: 3", by="ann") == 4
+    versions = store.templates.versions("base")
     assert [(v.version, v.set_by, v.removed) for v in versions] == [
         (1, "ann", False), (2, "bob", False), (3, "cy", True), (4, "ann", False),
     ]  # fmt: skip
-    assert [t.name for t in store.list_templates()] == ["base"]
+    assert [t.name for t in store.templates.list()] == ["base"]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a..b", "-a", "a b", "a" * 64, "a\n"])
 def test_a_name_outside_the_rule_is_refused(store, name):
     with pytest.raises(UserError, match="1 to 63 letters"):
-        store.set_template(name, "a: 1", by="me")
+        store.templates.set(name, "a: 1", by="me")
     with pytest.raises(UserError, match="1 to 63 letters"):
-        store.add_host(host(name))
+        store.hosts.add(host(name))
 
 
 def test_the_same_configuration_is_stored_once(store):
     document = {"b": [1, 2.5, None, True], "a": {"name": "größe", "x": "\u0000"}}
-    first = store.put_config(document, origins={"a": "config"}, template="t", template_version=3)
-    again = store.put_config(
+    first = store.configs.put(document, origins={"a": "config"}, template="t", template_version=3)
+    again = store.configs.put(
         {"a": document["a"], "b": document["b"]}, origins={"a": "config"}, template="t", template_version=3
     )
-    other = store.put_config(document, origins={"a": "template"}, template="t", template_version=3)
-    assert first == again == store.get_config(first.config_id)
+    other = store.configs.put(document, origins={"a": "template"}, template="t", template_version=3)
+    assert first == again == store.configs.get(first.config_id)
     assert first.document == document
     assert other.config_id != first.config_id
 
 
 def test_secrets_are_opaque_bytes_and_part_of_the_identity(store):
-    first = store.put_config({}, origins={}, secrets=b"\x00\xff")
-    assert store.get_config(first.config_id).secrets == b"\x00\xff"
-    assert store.put_config({}, origins={}, secrets=b"x").config_id != first.config_id
+    first = store.configs.put({}, origins={}, secrets=b"\x00\xff")
+    assert store.configs.get(first.config_id).secrets == b"\x00\xff"
+    assert store.configs.put({}, origins={}, secrets=b"x").config_id != first.config_id
     with pytest.raises(NotFoundError):
-        store.get_config(10**6)
+        store.configs.get(10**6)
 
 
 def test_a_payload_is_stored_once(store):
-    assert not store.has_payload("d" * 64)
-    store.put_payload("d" * 64, b"\x00" * 1000)
-    store.put_payload("d" * 64, b"\x00" * 1000)
-    assert store.get_payload("d" * 64) == b"\x00" * 1000
+    assert not store.payloads.has("d" * 64)
+    store.payloads.put("d" * 64, b"\x00" * 1000)
+    store.payloads.put("d" * 64, b"\x00" * 1000)
+    assert store.payloads.get("d" * 64) == b"\x00" * 1000
     with pytest.raises(NotFoundError, match="Run the task again"):
-        store.get_payload("e" * 64)
+        store.payloads.get("e" * 64)
 
 
 def test_a_host_comes_back_as_it_was_registered(store):
     record = host("h1", 2, conn_id="ssh_h1", facts={"cpu_count": 8, "load": 0.5}, host_key="ssh-ed25519 AAAA")
-    store.add_host(record, by="ann")
-    assert store.get_host("h1") == record
-    assert store.list_hosts() == store.list_hosts("gpus") == [record]
-    assert store.list_hosts("other") == []
+    store.hosts.add(record, by="ann")
+    assert store.hosts.get("h1") == record
+    assert store.hosts.list() == store.hosts.list("gpus") == [record]
+    assert store.hosts.list("other") == []
     with pytest.raises(NotFoundError, match="Hosts: h1"):
-        store.get_host("h2")
+        store.hosts.get("h2")
 
 
 def test_a_name_or_a_machine_is_registered_once(store):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with pytest.raises(ConflictError, match="registered already"):
-        store.add_host(host("h1", machine_id="other"))
+        store.hosts.add(host("h1", machine_id="other"))
     with pytest.raises(ConflictError, match="same machine as host 'h1'"):
-        store.add_host(replace(host("h1"), name="h2"))
+        store.hosts.add(replace(host("h1"), name="h2"))
 
 
 def test_a_pool_holds_one_slot_type(store):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with pytest.raises(ConflictError, match="has cuda slots"):
-        store.add_host(host("h2", slot_type="cpu"))
-    assert [record.name for record in store.list_hosts()] == ["h1"]
+        store.hosts.add(host("h2", slot_type="cpu"))
+    assert [record.name for record in store.hosts.list()] == ["h1"]
 
 
 def test_the_local_host_is_added_only_to_an_empty_store(store):
     local = host("local", 2, pool="local", slot_type="cpu")
-    assert store.ensure_local(local)
-    assert not store.ensure_local(local)
-    assert [record.name for record in store.list_hosts()] == ["local"]
+    assert store.hosts.ensure_local(local)
+    assert not store.hosts.ensure_local(local)
+    assert [record.name for record in store.hosts.list()] == ["local"]
 
 
 def test_a_state_that_may_not_follow_is_refused(store):
-    store.add_host(host("h1"))
-    store.set_host_state("h1", "disabled", "broken fan")
+    store.hosts.add(host("h1"))
+    store.hosts.set_state("h1", "disabled", "broken fan")
     with pytest.raises(IllegalTransitionError):
-        store.set_host_state("h1", "lost")
-    assert (store.get_host("h1").state, store.get_host("h1").state_reason) == ("disabled", "broken fan")
+        store.hosts.set_state("h1", "lost")
+    assert (store.hosts.get("h1").state, store.hosts.get("h1").state_reason) == ("disabled", "broken fan")
 
 
 def test_a_probe_keeps_switches_and_refuses_to_lose_held_slots(store, submit, start):
-    store.add_host(host("h1", 2))
-    store.set_slot_enabled("h1", 1, False)
+    store.hosts.add(host("h1", 2))
+    store.hosts.set_slot_enabled("h1", 1, False)
     three = [SlotRecord(index=i, device=f"new-{i}") for i in range(3)]
-    store.update_host_facts("h1", {"torch": "2.13"}, boot_id="b2", slots=three)
-    record = store.get_host("h1")
+    store.hosts.update_facts("h1", {"torch": "2.13"}, boot_id="b2", slots=three)
+    record = store.hosts.get("h1")
     assert (record.facts, record.boot_id) == ({"torch": "2.13"}, "b2")
     assert [(s.device, s.enabled) for s in record.slots] == [("new-0", True), ("new-1", False), ("new-2", True)]
     start(submit(slots=2))
     with pytest.raises(ConflictError, match="a gang holds them"):
-        store.update_host_facts("h1", {}, slots=three[:2])
+        store.hosts.update_facts("h1", {}, slots=three[:2])
     with pytest.raises(NotFoundError, match="no slot 9"):
-        store.mark_slot("h1", 9, "stuck")
+        store.hosts.mark_slot("h1", 9, "stuck")
 
 
 def test_two_hosts_never_become_one_machine(store):
-    store.add_host(host("h1"))
-    store.add_host(host("h2"))
+    store.hosts.add(host("h1"))
+    store.hosts.add(host("h2"))
     with pytest.raises(ConflictError, match="same machine as 'h2'"):
-        store.update_host_facts("h2", {}, machine_id="m-h1", boot_id="b-h1")
+        store.hosts.update_facts("h2", {}, machine_id="m-h1", boot_id="b-h1")
 
 
 def test_a_held_host_is_removed_only_by_force(store, submit, start):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)
     start(ticket)
     with pytest.raises(ConflictError, match=f"trial {ticket.trial_id}"):
-        store.remove_host("h1")
-    ended = store.remove_host("h1", force=True, by="ann")
+        store.hosts.remove("h1")
+    ended = store.hosts.remove("h1", force=True, by="ann")
     assert [view.attempt_id for view in ended] == [ticket.attempt_id]
-    assert store.list_hosts() == []
-    assert store.slots() == []
-    view = store.attempt(ticket.attempt_id)
+    assert store.hosts.list() == []
+    assert store.hosts.slots() == []
+    view = store.attempts.get(ticket.attempt_id)
     assert (view.held_hosts, view.allocation_state) == ((), "released")
 
 
 def test_slots_are_shown_with_their_holder(store, submit, start, clock):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=1)
     start(ticket)
-    held, free = sorted(store.slots("gpus"), key=lambda slot: slot.allocation_id is None)
+    held, free = sorted(store.hosts.slots("gpus"), key=lambda slot: slot.allocation_id is None)
     assert (held.trial_id, held.experiment, held.held_since) == (ticket.trial_id, "e", clock.now)
     assert (free.allocation_id, free.enabled, free.state) == (None, True, "ready")
 
 
 def test_pool_options_are_changed_one_by_one(store):
-    store.add_host(host("h1"))
-    before = store.get_pool("gpus")
+    store.hosts.add(host("h1"))
+    before = store.pools.get("gpus")
     assert (before.slot_type, before.options) == ("cuda", PoolOptions())
-    store.set_pool("gpus", fit="worst", defaults={"resources": {"priority": 50}})
-    changed = store.set_pool("gpus", allow_heterogeneous=True)
+    store.pools.set("gpus", fit="worst", defaults={"resources": {"priority": 50}})
+    changed = store.pools.set("gpus", allow_heterogeneous=True)
     assert changed.options == PoolOptions(fit="worst", allow_heterogeneous=True)
     assert changed.defaults == {"resources": {"priority": 50}}
     assert changed.version > before.version
-    assert [pool.name for pool in store.list_pools()] == ["gpus"]
+    assert [pool.name for pool in store.pools.list()] == ["gpus"]
 
 
 def test_a_pool_in_use_is_not_removed(store):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with pytest.raises(ConflictError, match="hosts h1"):
-        store.remove_pool("gpus")
-    store.remove_host("h1")
-    store.remove_pool("gpus")
+        store.pools.remove("gpus")
+    store.hosts.remove("h1")
+    store.pools.remove("gpus")
     with pytest.raises(NotFoundError):
-        store.get_pool("gpus")
+        store.pools.get("gpus")
 
 
 @pytest.mark.parametrize("number", [2**63, 10**30])
 def test_a_number_that_no_column_holds_is_an_error_of_the_store(store, number):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     with pytest.raises(StoreError):
-        store.mark_slot("h1", number, "stuck")
+        store.hosts.mark_slot("h1", number, "stuck")

@@ -31,7 +31,7 @@ def careless(tmp_path):
 
 def test_every_connection_of_a_sqlite_store_is_durable(tmp_path):
     store = Store.open(f"sqlite:///{tmp_path}/dtrain.db")
-    with store._engine.connect() as one, store._engine.connect() as another:
+    with store.db.engine.connect() as one, store.db.engine.connect() as another:
         for connection in (one, another):
             assert values(connection.connection.driver_connection) == PRAGMAS
     store.close()
@@ -79,7 +79,7 @@ def test_a_session_of_postgresql_commits_durably_whatever_the_default_is(postgre
     migrate(url)
     separator = "%20" if "options=" in url else "?options="
     store = Store.open(f"{url}{separator}-csynchronous_commit%3D{default}")
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == kept
     store.close()
 

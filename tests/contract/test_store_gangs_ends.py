@@ -20,14 +20,14 @@ from tests.support.store_world import Clock
 def test_a_gang_is_freed_when_no_task_used_it_for_its_time(world: Store, clock: Clock) -> None:
     gang = hold(world)
     clock.advance(HOLD_S - 1)
-    world.schedule("gpus")
+    world.queue.schedule("gpus")
     assert held(world) == [0, 1]
     clock.advance(2)
-    assert [view.allocation_id for view in world.expired_gangs()] == [gang.allocation_id]
-    world.schedule("gpus")
+    assert [view.allocation_id for view in world.gangs.expired()] == [gang.allocation_id]
+    world.queue.schedule("gpus")
     assert held(world) == []
-    assert world.gang(gang.allocation_id).ended_because == "no task used it for 900 s"
-    assert world.expired_gangs() == []
+    assert world.gangs.get(gang.allocation_id).ended_because == "no task used it for 900 s"
+    assert world.gangs.expired() == []
 
 
 def test_the_time_counts_after_the_last_task_that_used_it(
@@ -38,12 +38,12 @@ def test_the_time_counts_after_the_last_task_that_used_it(
     ticket = use(gang)
     watch = begin(world, ticket)
     clock.advance(10 * HOLD_S)
-    assert world.end_expired_gangs() == [], "a gang in use does not expire"
+    assert world.gangs.end_expired() == [], "a gang in use does not expire"
     end(world, ticket, watch)
     clock.advance(HOLD_S - 1)
-    assert world.end_expired_gangs() == []
+    assert world.gangs.end_expired() == []
     clock.advance(2)
-    assert world.end_expired_gangs() == [gang.allocation_id]
+    assert world.gangs.end_expired() == [gang.allocation_id]
     assert held(world) == []
 
 
@@ -52,13 +52,13 @@ def test_a_waiting_request_gets_the_slots_of_an_expired_gang(
 ) -> None:
     hold(world)
     ticket = submit(slots=2)
-    watch = world.watch(ticket.attempt_id, watcher="test")
-    world.schedule("gpus")
+    watch = world.attempts.watch(ticket.attempt_id, watcher="test")
+    world.queue.schedule("gpus")
     for _ in range(31):
         clock.advance(30)
-        world.renew_request(ticket.attempt_id, watch)
-        world.schedule("gpus")
-    assert world.attempt(ticket.attempt_id).allocation_state == "granted"
+        world.queue.renew(ticket.attempt_id, watch)
+        world.queue.schedule("gpus")
+    assert world.attempts.get(ticket.attempt_id).allocation_state == "granted"
 
 
 @pytest.mark.parametrize("ending", ["released", "expired"])
@@ -67,10 +67,10 @@ def test_a_gang_that_has_ended_is_refused_by_name(
 ) -> None:
     gang = hold(world)
     if ending == "released":
-        world.end_gang(gang.allocation_id, "released by the task 'free'")
+        world.gangs.end(gang.allocation_id, "released by the task 'free'")
     else:
         clock.advance(HOLD_S + 1)
-        world.end_expired_gangs()
+        world.gangs.end_expired()
     with pytest.raises(GangEndedError, match="released by the task 'free'|no task used it for 900 s"):
         use(gang)
 
@@ -83,7 +83,7 @@ def test_a_stale_token_is_refused_by_name(world: Store, use: Callable[..., Ticke
 
 def test_an_unknown_gang_is_refused_by_name(world: Store) -> None:
     with pytest.raises(GangEndedError, match="no held gang 12345"):
-        world.gang(12345)
+        world.gangs.get(12345)
 
 
 def test_another_number_of_slots_is_refused_by_name(world: Store, use: Callable[..., Ticket]) -> None:
@@ -96,64 +96,66 @@ def test_a_trial_of_an_ended_gang_is_not_started_again(world: Store, use: Callab
     ticket = use(gang)
     watch = begin(world, ticket)
     end(world, ticket, watch, state="errored")
-    world.end_gang(gang.allocation_id, "released")
+    world.gangs.end(gang.allocation_id, "released")
     with pytest.raises(GangEndedError):
-        world.next_attempt(ticket.attempt_id, watch, failure=BAD, counted=False)
+        world.attempts.next(ticket.attempt_id, watch, failure=BAD, counted=False)
 
 
 def test_a_trial_that_waits_for_a_gang_hears_that_it_has_ended(world: Store, use: Callable[..., Ticket]) -> None:
     gang = hold(world)
     ticket = use(gang)
-    world.end_gang(gang.allocation_id, "the DAG run has failed")
-    watch = world.watch(ticket.attempt_id, watcher="test")
+    world.gangs.end(gang.allocation_id, "the DAG run has failed")
+    watch = world.attempts.watch(ticket.attempt_id, watcher="test")
     with pytest.raises(GangEndedError, match="the DAG run has failed"):
-        world.use_gang(ticket.attempt_id, watch)
+        world.gangs.use(ticket.attempt_id, watch)
 
 
 def test_a_gang_in_use_is_freed_only_with_the_attempt(world: Store, use: Callable[..., Ticket]) -> None:
     gang = hold(world)
     ticket = use(gang)
     watch = begin(world, ticket)
-    world.end_gang(gang.allocation_id, "the DAG run has failed")
+    world.gangs.end(gang.allocation_id, "the DAG run has failed")
     assert held(world) == [0, 1]
-    assert world.wishes(ticket.attempt_id).gang_ended == "the DAG run has failed"
-    world.release(ticket.attempt_id, watch, "gpu-01", proof="clear")
+    assert world.control.wishes(ticket.attempt_id).gang_ended == "the DAG run has failed"
+    world.queue.release(ticket.attempt_id, watch, "gpu-01", proof="clear")
     assert held(world) == [0, 1]
-    world.end_attempt(ticket.attempt_id, watch, state="killed", failure=BAD)
+    world.attempts.end(ticket.attempt_id, watch, state="killed", failure=BAD)
     assert held(world) == []
 
 
 def test_a_host_that_did_not_confirm_keeps_its_slots_and_ends_the_gang(
     world: Store, use: Callable[..., Ticket]
 ) -> None:
-    world.add_host(host("gpu-02", slots=2))
+    world.hosts.add(host("gpu-02", slots=2))
     gang = hold(world, slots=4)
     ticket, waiting = use(gang, slots=4), use(gang, task="next", slots=4)
-    watch = world.watch(ticket.attempt_id, watcher="test")
-    world.use_gang(ticket.attempt_id, watch)
-    world.set_plan(ticket.attempt_id, watch, {"plans": {"gpu-01": {}, "gpu-02": {}}})
-    world.set_running(ticket.attempt_id, watch)
+    watch = world.attempts.watch(ticket.attempt_id, watcher="test")
+    world.gangs.use(ticket.attempt_id, watch)
+    world.attempts.set_plan(ticket.attempt_id, watch, {"plans": {"gpu-01": {}, "gpu-02": {}}})
+    world.attempts.set_running(ticket.attempt_id, watch)
     end(world, ticket, watch, state="errored")
-    assert [slot.host for slot in world.slots() if slot.allocation_id] == ["gpu-02"] * 2
+    assert [slot.host for slot in world.hosts.slots() if slot.allocation_id] == ["gpu-02"] * 2
     with pytest.raises(GangEndedError, match="gpu-02 did not confirm"):
-        world.use_gang(waiting.attempt_id, world.watch(waiting.attempt_id, watcher="test"))
-    world.end_attempt(waiting.attempt_id, world.watch(waiting.attempt_id, watcher="test"), state="errored", failure=BAD)
-    found = world.recoverable()
+        world.gangs.use(waiting.attempt_id, world.attempts.watch(waiting.attempt_id, watcher="test"))
+    world.attempts.end(
+        waiting.attempt_id, world.attempts.watch(waiting.attempt_id, watcher="test"), state="errored", failure=BAD
+    )
+    found = world.recovery.recoverable()
     assert [(view.attempt_id, view.held_hosts) for view in found] == [(ticket.attempt_id, ("gpu-02",))]
-    assert [view.attempt_id for view in world.unreleased()] == [ticket.attempt_id]
-    watch = world.watch(ticket.attempt_id, watcher="recovery")
-    world.release(ticket.attempt_id, watch, "gpu-02", proof="clear")
+    assert [view.attempt_id for view in world.attempts.unreleased()] == [ticket.attempt_id]
+    watch = world.attempts.watch(ticket.attempt_id, watcher="recovery")
+    world.queue.release(ticket.attempt_id, watch, "gpu-02", proof="clear")
     assert held(world) == []
-    assert world.gang(gang.allocation_id).state == "released"
-    assert world.recoverable() == []
+    assert world.gangs.get(gang.allocation_id).state == "released"
+    assert world.recovery.recoverable() == []
 
 
 def test_a_gang_without_a_host_that_was_removed_ends_with_its_user(world: Store, use: Callable[..., Ticket]) -> None:
-    world.add_host(host("gpu-02", slots=2))
+    world.hosts.add(host("gpu-02", slots=2))
     gang = hold(world, slots=4)
     ticket = use(gang, slots=4)
     watch = begin(world, ticket)
-    world.remove_host("gpu-02", force=True)
+    world.hosts.remove("gpu-02", force=True)
     end(world, ticket, watch, state="errored")
     assert held(world) == []
     with pytest.raises(GangEndedError):
@@ -162,9 +164,9 @@ def test_a_gang_without_a_host_that_was_removed_ends_with_its_user(world: Store,
 
 def test_the_end_of_a_dag_run_ends_its_gangs_only(world: Store) -> None:
     gang = hold(world, slots=1)
-    assert world.end_gangs_of_run("d", "another run", "it has ended") == []
-    assert world.end_gangs_of_run("d", "r", "the DAG run has ended") == [gang.allocation_id]
-    assert world.end_gangs_of_run("d", "r", "the DAG run has ended") == []
+    assert world.gangs.end_of_run("d", "another run", "it has ended") == []
+    assert world.gangs.end_of_run("d", "r", "the DAG run has ended") == [gang.allocation_id]
+    assert world.gangs.end_of_run("d", "r", "the DAG run has ended") == []
     assert held(world) == []
 
 
@@ -172,16 +174,16 @@ def test_a_held_gang_is_shown_with_whose_it_is(
     world: Store, use: Callable[..., Ticket], submit: Callable[..., Ticket]
 ) -> None:
     gang = hold(world)
-    (shown,) = world.tasks()
+    (shown,) = world.queue_view.tasks()
     assert (shown.experiment, shown.trial_id, shown.state) == ("gang of d/gang", None, "running")
-    assert {(slot.experiment, slot.trial_id) for slot in world.slots()} == {("gang of d/gang", None)}
+    assert {(slot.experiment, slot.trial_id) for slot in world.hosts.slots()} == {("gang of d/gang", None)}
     ticket = use(gang)
     begin(world, ticket)
-    (shown,) = world.tasks()
+    (shown,) = world.queue_view.tasks()
     assert (shown.experiment, shown.trial_id, shown.attempt_id) == (
         "gang of d/gang", ticket.trial_id, ticket.attempt_id,
     )  # fmt: skip
-    assert {slot.trial_id for slot in world.slots()} == {ticket.trial_id}
+    assert {slot.trial_id for slot in world.hosts.slots()} == {ticket.trial_id}
     waiting = submit(slots=1)
-    world.schedule("gpus")
-    assert "gang of d/gang" in world.attempt(waiting.attempt_id).reason
+    world.queue.schedule("gpus")
+    assert "gang of d/gang" in world.attempts.get(waiting.attempt_id).reason

@@ -12,7 +12,7 @@ AT = 1_767_323_045.25
 
 @pytest.fixture(autouse=True)
 def _hosts(store):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def gap(offset, size, code="corrupt", lines=1):
 
 
 def commit(store, followed, old, new, batch):
-    return store.commit_events(*followed, "h1", "rank0.events", old, new, batch)
+    return store.events.commit(*followed, "h1", "rank0.events", old, new, batch)
 
 
 def gaps(store, followed):
-    found = [one.body for one in store.events(followed[0], kinds=["gap"])]
+    found = [one.body for one in store.events.of_attempt(followed[0], kinds=["gap"])]
     return [(one["code"], one["offset"], one["bytes"], one["lines"]) for one in found]
 
 
@@ -43,7 +43,7 @@ def test_a_gap_is_stored_with_its_place_and_is_no_event_for_the_follower(store, 
     report = event("report", 1, step=1, metrics={"loss": 1.0})
     assert commit(store, followed, 0, 100, [gap(0, 30), report, gap(80, 20)]) == [report]
     assert gaps(store, followed) == [("corrupt", 0, 30, 1), ("corrupt", 80, 20, 1)]
-    assert store.offsets(followed[0]) == {("h1", "rank0.events"): 100}
+    assert store.events.offsets(followed[0]) == {("h1", "rank0.events"): 100}
 
 
 def test_a_gap_that_continues_the_last_one_is_added_to_it(store, followed):
@@ -67,17 +67,17 @@ def test_very_many_gaps_share_rows(store, followed):
 
 def test_a_limit_that_is_hit_is_the_reason_of_an_attempt(store, followed):
     commit(store, followed, 0, 10, [gap(0, 10)])
-    assert store.attempt(followed[0]).reason == ""
+    assert store.attempts.get(followed[0]).reason == ""
     commit(store, followed, 10, 20, [gap(10, 10, "attempt_events_limit")])
-    assert store.attempt(followed[0]).reason == "because of attempt_events_limit"
+    assert store.attempts.get(followed[0]).reason == "because of attempt_events_limit"
 
 
 def test_the_usage_of_an_attempt_counts_what_its_ranks_stored(store, followed):
     batch = [event("report", n, step=n, metrics={"loss": 1.0, f"m{n}": 2.0}) for n in range(3)]
     batch += [event("validation", 4, step=4, metrics={"loss": 1.0}), event("checkpoint", 5, step=1, path="c")]
     commit(store, followed, 0, 500, [*batch, gap(500, 0, "attempt_metric_names_limit")])
-    store.commit_events(*followed, "h1", "supervisor.events", 0, 90, [event("prepared", 1, port=1)])
-    usage = store.usage(followed[0])
+    store.events.commit(*followed, "h1", "supervisor.events", 0, 90, [event("prepared", 1, port=1)])
+    usage = store.events.usage(followed[0])
     assert (usage.events, usage.event_bytes) == (5, 500)
     assert (usage.reports, usage.validations, usage.checkpoints) == (3, 1, 1)
     assert usage.names == {"loss", "m0", "m1", "m2"}
@@ -86,14 +86,14 @@ def test_the_usage_of_an_attempt_counts_what_its_ranks_stored(store, followed):
 def test_the_events_of_supervisors_are_counted_by_host_kind_and_rank(store, followed):
     told = [event("prepared", 1, port=1, rank="no number"), event("exit", 2, rank=0, exit_code=0)]
     told += [event("exit", 3, rank=1, exit_code=0), event("prepared", 4, port=1)]
-    store.commit_events(*followed, "h1", "supervisor.events", 0, 90, [*told, gap(90, 0, "repeated")])
+    store.events.commit(*followed, "h1", "supervisor.events", 0, 90, [*told, gap(90, 0, "repeated")])
     commit(store, followed, 0, 50, [event("init", 1)])
-    assert store.usage(followed[0]).of_supervisors == {
+    assert store.events.usage(followed[0]).of_supervisors == {
         ("h1", "prepared", None): {1, 4}, ("h1", "exit", 0): {2}, ("h1", "exit", 1): {3},
     }  # fmt: skip
 
 
 def test_a_kind_of_event_is_found_once_however_often_a_rank_wrote_it(store, followed):
     commit(store, followed, 0, 500, [event("init", n) for n in range(50)] + [event("stopped", 51, step=1)])
-    found = store.kinds_of(followed[0], ("init", "stopped", "first_step"))
+    found = store.events.kinds_of(followed[0], ("init", "stopped", "first_step"))
     assert sorted(found) == [("h1", "rank0.events", "init"), ("h1", "rank0.events", "stopped")]

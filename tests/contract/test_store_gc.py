@@ -19,9 +19,9 @@ DAY_S = 86_400.0
 @pytest.fixture
 def old_and_new(store, submit, start, clock):
     """Four trials: one ended 40 days ago, one today, one runs since 40 days, one is ended but its host is silent."""
-    store.add_host(host("a", 8))
+    store.hosts.add(host("a", 8))
     for digest in "efgh":
-        store.put_payload(digest * 64, b"x" * 100)
+        store.payloads.put(digest * 64, b"x" * 100)
     tickets = {}
     for name, digest in (("old", "e"), ("new", "f"), ("runs", "g"), ("silent", "h")):
         tickets[name] = submit(name, slots=1, payload=digest * 64)
@@ -31,7 +31,7 @@ def old_and_new(store, submit, start, clock):
             finish(store, tickets[name], watch, release=name == "old")
         tickets[f"{name} watch"] = watch
     clock.advance(40 * DAY_S)
-    watch = store.watch(tickets["new"].attempt_id, watcher="again")
+    watch = store.attempts.watch(tickets["new"].attempt_id, watcher="again")
     finish(store, tickets["new"], watch, release=True)
     return tickets
 
@@ -40,18 +40,18 @@ def fill(store, ticket, watch):
     batch = [
         {"seq": n, "at": 1.7e9, "kind": "report", "step": n, "metrics": {"loss": 0.5}} for n in range(3)
     ] + [{"seq": 9, "at": 1.7e9, "kind": "checkpoint", "step": 2, "path": "checkpoints/2"}]  # fmt: skip
-    store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 99, batch)
-    store.commit_log(ticket.attempt_id, watch, "a", 0, 5, b"tail of the log")
+    store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 99, batch)
+    store.events.commit_log(ticket.attempt_id, watch, "a", 0, 5, b"tail of the log")
 
 
 def finish(store, ticket, watch, *, release):
-    store.end_attempt(ticket.attempt_id, watch, state="completed", result={"value": 1})
+    store.attempts.end(ticket.attempt_id, watch, state="completed", result={"value": 1})
     if release:
-        store.release(ticket.attempt_id, watch, "a", proof="clear")
+        store.queue.release(ticket.attempt_id, watch, "a", proof="clear")
 
 
 def counts(store):
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         names = ("trials", "attempts", "metrics", "checkpoints", "events", "streams", "payloads", "audit", "ranks")
         return {
             name: connection.scalar(sa.select(sa.func.count()).select_from(tables.metadata.tables[name]))
@@ -61,14 +61,14 @@ def counts(store):
 
 def removed(store, cutoff):
     found = {kind.name: 0 for kind in KINDS}
-    for one in store.remove_old(cutoff):
+    for one in store.retention.remove(cutoff):
         found[one.kind] += one.count
     return found
 
 
 def test_what_belongs_to_a_trial_that_ended_long_ago_goes_and_its_results_stay(store, clock, old_and_new):
     before, cutoff = counts(store), clock.now - timedelta(days=30)
-    would = {one.kind: (one.count, one.size_bytes) for one in store.count_old(cutoff)}
+    would = {one.kind: (one.count, one.size_bytes) for one in store.retention.count(cutoff)}
     assert counts(store) == before
     found = removed(store, cutoff)
     assert {kind: count for kind, (count, _) in would.items()} == found
@@ -79,10 +79,10 @@ def test_what_belongs_to_a_trial_that_ended_long_ago_goes_and_its_results_stay(s
     same = ("trials", "attempts", "metrics", "checkpoints", "ranks")
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     old = old_and_new["old"]
-    assert store.trial(old.trial_id).result == {"value": 1}
-    assert len(store.metrics(old.trial_id)) == 3
-    assert store.events(old.attempt_id) == []
-    assert store.ranks(old.attempt_id)[0].log_tail == ""
+    assert store.trials.get(old.trial_id).result == {"value": 1}
+    assert len(store.metrics.of_trial(old.trial_id)) == 3
+    assert store.events.of_attempt(old.attempt_id) == []
+    assert store.events.ranks(old.attempt_id)[0].log_tail == ""
     assert removed(store, cutoff) == dict.fromkeys(found, 0)
 
 
@@ -90,19 +90,19 @@ def test_nothing_live_recent_or_unconfirmed_is_touched(store, clock, old_and_new
     removed(store, clock.now - timedelta(days=30))
     for name, digest in (("new", "f"), ("runs", "g"), ("silent", "h")):
         attempt_id = old_and_new[name].attempt_id
-        assert len(store.events(attempt_id)) == 4
-        assert store.offsets(attempt_id)[("a", "rank0.events")] == 99
-        assert store.ranks(attempt_id)[0].log_tail == "tail of the log"
-        assert store.attempt(attempt_id).plan is not None
-        assert store.has_payload(digest * 64) is (name != "silent")
-    assert not store.has_payload("e" * 64)
+        assert len(store.events.of_attempt(attempt_id)) == 4
+        assert store.events.offsets(attempt_id)[("a", "rank0.events")] == 99
+        assert store.events.ranks(attempt_id)[0].log_tail == "tail of the log"
+        assert store.attempts.get(attempt_id).plan is not None
+        assert store.payloads.has(digest * 64) is (name != "silent")
+    assert not store.payloads.has("e" * 64)
     # The follower of the running trial continues at its offset.
-    watch = store.watch(old_and_new["runs"].attempt_id, watcher="again")
-    store.commit_events(old_and_new["runs"].attempt_id, watch, "a", "rank0.events", 99, 120, [])
+    watch = store.attempts.watch(old_and_new["runs"].attempt_id, watcher="again")
+    store.events.commit(old_and_new["runs"].attempt_id, watch, "a", "rank0.events", 99, 120, [])
 
 
 def test_the_rungs_of_an_experiment_go_once_all_of_it_is_over(store, clock):
-    store.add_host(host("a", 8))
+    store.hosts.add(host("a", 8))
     over, lasts = Search(store), Search(store, run="s")
     for search in (over, lasts):
         search.plan(max_trials=1 if search is over else 2)
@@ -112,76 +112,76 @@ def test_the_rungs_of_an_experiment_go_once_all_of_it_is_over(store, clock):
         search.end(ticket, "stopped")
     clock.advance(40 * DAY_S)
     found, cutoff = {}, clock.now - timedelta(days=30)
-    assert {kind.kind: kind.count for kind in store.count_old(cutoff)}["rung entries"] == 2
-    for kind in store.remove_old(cutoff):
+    assert {kind.kind: kind.count for kind in store.retention.count(cutoff)}["rung entries"] == 2
+    for kind in store.retention.remove(cutoff):
         found[kind.kind] = found.get(kind.kind, 0) + kind.count
     assert found["rung entries"] == 2
     assert (over.entries(), len(lasts.entries())) == ([], 2)
-    assert store.best_trial(over.view.search_id).best_metric == 0.5
-    assert store.search(over.view.search_id) == over.view
+    assert store.searches.best_trial(over.view.search_id).best_metric == 0.5
+    assert store.searches.get(over.view.search_id) == over.view
 
 
 def test_a_trial_that_goes_on_after_a_removal_gets_its_code_again(store, submit, start, clock):
-    store.add_host(host("a", 8))
-    store.put_payload("e" * 64, b"code")
+    store.hosts.add(host("a", 8))
+    store.payloads.put("e" * 64, b"code")
     ticket = submit("late", slots=1, payload="e" * 64)
     watch, failure = start(ticket), {"error": "HostLostError", "kind": "infra", "message": "lost"}
-    store.end_attempt(ticket.attempt_id, watch, state="errored", failure=failure)
-    store.release(ticket.attempt_id, watch, "a", proof="clear")
+    store.attempts.end(ticket.attempt_id, watch, state="errored", failure=failure)
+    store.queue.release(ticket.attempt_id, watch, "a", proof="clear")
     clock.advance(40 * DAY_S)
     assert removed(store, clock.now - timedelta(days=30))["payloads"] == 1
-    assert store.attempt(ticket.attempt_id).payload is None
+    assert store.attempts.get(ticket.attempt_id).payload is None
     # As an Airflow retry does: it packs the code, submits, and begins the next attempt.
-    store.put_payload("f" * 64, b"code, maybe another")
+    store.payloads.put("f" * 64, b"code, maybe another")
     assert submit("late", slots=1, payload="f" * 64).trial_id == ticket.trial_id
-    again = store.next_attempt(ticket.attempt_id, watch, failure=failure, counted=False)
-    assert store.attempt(again.attempt_id).payload == "f" * 64
+    again = store.attempts.next(ticket.attempt_id, watch, failure=failure, counted=False)
+    assert store.attempts.get(again.attempt_id).payload == "f" * 64
     submit("late", slots=1, payload="e" * 64)
-    assert store.attempt(again.attempt_id).payload == "f" * 64, "code that is there stays"
+    assert store.attempts.get(again.attempt_id).payload == "f" * 64, "code that is there stays"
 
 
 def test_a_payload_that_somebody_is_about_to_use_stays(store, clock):
-    store.put_payload("e" * 64, b"old")
-    store.put_payload("f" * 64, b"wanted again")
+    store.payloads.put("e" * 64, b"old")
+    store.payloads.put("f" * 64, b"wanted again")
     clock.advance(40 * DAY_S)
-    assert store.use_payload("f" * 64)
-    assert not store.use_payload("0" * 64)
+    assert store.payloads.use("f" * 64)
+    assert not store.payloads.use("0" * 64)
     assert removed(store, clock.now - timedelta(days=30))["payloads"] == 1
-    assert (store.has_payload("e" * 64), store.has_payload("f" * 64)) == (False, True)
+    assert (store.payloads.has("e" * 64), store.payloads.has("f" * 64)) == (False, True)
 
 
 def test_removal_goes_in_small_steps_and_old_audit_rows_go_too(store, clock, monkeypatch):
     monkeypatch.setattr(garbage_collection, "BATCH", 10)
-    store.add_host(host("a", 1))
+    store.hosts.add(host("a", 1))
     for number in range(25):
-        store.set_pool("gpus", reservations=number)
+        store.pools.set("gpus", reservations=number)
     clock.advance(40 * DAY_S)
-    store.set_pool("gpus", reservations=3)
-    steps = [one.count for one in store.remove_old(clock.now - timedelta(days=30)) if one.kind == "audit"]
+    store.pools.set("gpus", reservations=3)
+    steps = [one.count for one in store.retention.remove(clock.now - timedelta(days=30)) if one.kind == "audit"]
     assert steps == [10, 10, 6]
     assert counts(store)["audit"] == 1
 
 
 def test_of_the_runs_that_a_host_names_only_those_nobody_needs_are_collected(store, clock, old_and_new):
     cutoff = clock.now - timedelta(days=30)
-    run = {name: store.attempt(old_and_new[name].attempt_id).run for name in ("old", "new", "runs", "silent")}
+    run = {name: store.attempts.get(old_and_new[name].attempt_id).run for name in ("old", "new", "runs", "silent")}
     strange = f"{store.store_id[:8]}-t999.1.7"
     names = [*run.values(), strange, "00000000-t1.1.1", "t1.1.1", "nonsense"]
-    free, kept = store.collectable(names, cutoff)
+    free, kept = store.retention.collectable(names, cutoff)
     # The only copy of its checkpoint lies in the folder.
     assert (free, kept) == ([strange], [run["old"]])
-    free, kept = store.collectable(names, cutoff, with_checkpoints=True)
+    free, kept = store.retention.collectable(names, cutoff, with_checkpoints=True)
     assert (sorted(free), kept) == (sorted([strange, run["old"]]), [])
-    store.runs_collected("a", [run["old"]])
-    assert store.checkpoints(old_and_new["old"].trial_id) == []
-    assert len(store.checkpoints(old_and_new["old"].trial_id, removed=True)) == 1
-    assert len(store.checkpoints(old_and_new["new"].trial_id)) == 1
-    assert store.collectable(names, cutoff)[0] == sorted([strange, run["old"]])
+    store.retention.runs_collected("a", [run["old"]])
+    assert store.checkpoints.of_trial(old_and_new["old"].trial_id) == []
+    assert len(store.checkpoints.of_trial(old_and_new["old"].trial_id, removed=True)) == 1
+    assert len(store.checkpoints.of_trial(old_and_new["new"].trial_id)) == 1
+    assert store.retention.collectable(names, cutoff)[0] == sorted([strange, run["old"]])
 
 
 def test_code_and_libraries_of_trials_of_the_present_are_needed(store, clock, old_and_new):
     ticket = old_and_new["runs"]
-    watch = store.watch(ticket.attempt_id, watcher="again")
-    store.set_plan(ticket.attempt_id, watch, {"plans": {"a": {"library": "9" * 64, "ranks": []}}})
-    needed = store.needed_archives(clock.now - timedelta(days=30))
+    watch = store.attempts.watch(ticket.attempt_id, watcher="again")
+    store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {"a": {"library": "9" * 64, "ranks": []}}})
+    needed = store.retention.needed_archives(clock.now - timedelta(days=30))
     assert needed == {"f" * 64, "g" * 64, "9" * 64}

@@ -25,7 +25,7 @@ def store(postgresql: Server) -> Iterator[Store]:
     url = postgresql.new_database()
     migrate(url)
     opened = Store.open(url)
-    opened.add_host(host("h1", 4))
+    opened.hosts.add(host("h1", 4))
     yield opened
     opened.close()
 
@@ -33,7 +33,7 @@ def store(postgresql: Server) -> Iterator[Store]:
 @pytest.fixture
 def end_all(store: Store) -> Iterator[Callable[[], None]]:
     """End all connections of the store as an administrator does, and return when they are gone."""
-    engine = sa.create_engine(store._engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    engine = sa.create_engine(store.db.engine.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
 
     def end() -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -53,7 +53,7 @@ def ended(store: Store, end_all: Callable[[], None]) -> Callable[[str], list[str
     def watch(text: str, times: int = 1) -> list[str]:
         seen: list[str] = []
 
-        @sa.event.listens_for(store._engine, "before_cursor_execute")
+        @sa.event.listens_for(store.db.engine, "before_cursor_execute")
         def end(_conn, _cursor, statement, *_rest):  # type: ignore[no-untyped-def]
             if text in statement and len(seen) < times:
                 seen.append(statement)
@@ -66,8 +66,8 @@ def ended(store: Store, end_all: Callable[[], None]) -> Callable[[str], list[str
 
 def submit(store: Store, task: str = "a") -> Ticket:
     key = TrialKey(dag_id="d", run_id="r", task_id=task)
-    config = store.put_config({"entrypoint": "python train.py"}, origins={})
-    return store.submit_trial(
+    config = store.configs.put({"entrypoint": "python train.py"}, origins={})
+    return store.trials.submit(
         TrialSubmission(key=key, config_id=config.config_id, experiment_name="e", pool="gpus", slots=1, number=0)
     )
 
@@ -75,18 +75,18 @@ def submit(store: Store, task: str = "a") -> Ticket:
 def test_an_idle_connection_that_the_server_closed_is_replaced(store, end_all):
     ticket = submit(store)
     end_all()
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+    assert store.queue.schedule("gpus").granted == (ticket.allocation_id,)
 
 
 def test_a_read_that_loses_its_connection_reads_again(store, ended):
     seen = ended("FROM hosts")
-    assert [one.name for one in store.list_hosts()] == ["h1"]
+    assert [one.name for one in store.hosts.list()] == ["h1"]
     assert len(seen) == 1
 
 
 def test_the_look_of_a_pass_is_repeated(store, ended):
     ticket, seen = submit(store), ended("passed_version")
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+    assert store.queue.schedule("gpus").granted == (ticket.allocation_id,)
     assert len(seen) == 1
 
 
@@ -94,28 +94,28 @@ def test_a_write_that_loses_its_connection_before_commit_is_done_once(store, end
     seen = ended("INSERT INTO allocations")
     ticket = submit(store)
     assert len(seen) == 1
-    assert [one.attempt_id for one in store.tasks("gpus")] == [ticket.attempt_id]
+    assert [one.attempt_id for one in store.queue_view.tasks("gpus")] == [ticket.attempt_id]
 
 
 def test_a_write_that_loses_its_connection_at_commit_is_an_error(store, end_all, monkeypatch):
     """The outcome of the commit is unknown, so the caller decides."""
-    commit, calls = store._engine.dialect.do_commit, []
+    commit, calls = store.db.engine.dialect.do_commit, []
 
     def lost(connection):
         calls.append(connection)
         end_all()
         commit(connection)
 
-    monkeypatch.setattr(store._engine.dialect, "do_commit", lost)
+    monkeypatch.setattr(store.db.engine.dialect, "do_commit", lost)
     with pytest.raises(StoreUnavailableError, match=LOST):
-        store.add_host(host("h2", 4))
+        store.hosts.add(host("h2", 4))
     monkeypatch.undo()
     assert len(calls) == 1
-    assert [one.name for one in store.list_hosts()] == ["h1"]
+    assert [one.name for one in store.hosts.list()] == ["h1"]
 
 
 def test_connections_that_always_end_are_an_error(store, ended):
     seen = ended("FROM hosts", times=100)
     with pytest.raises(StoreUnavailableError, match=LOST):
-        store.list_hosts()
+        store.hosts.list()
     assert len(seen) == TRIES

@@ -91,16 +91,16 @@ def test_the_new_code_goes_on_with_what_an_old_store_holds(old_url):
     migrate(old_url)
     store = Store.open(old_url)
     assert store.store_id == STORE_ID
-    running = store.attempt(2)
+    running = store.attempts.get(2)
     assert (running.run, running.placement, running.started_at) == (f"{STORE_ID[:8]}-t2.1.2", {"a": (0, 1)}, at(3))
-    assert store.offsets(2)[("a", "rank0.events")] == 2**40
-    watch = store.watch(2, watcher="new code")
-    store.release(2, watch, "a", proof="clear")
-    store.end_attempt(2, watch, state="completed", result={"value": 2})
-    waiting = store.watch(3, watcher="new code")
-    store.renew_request(3, waiting)
-    assert store.schedule("gpus").granted == (3,)
-    assert store.take_up(3, waiting) == f"{STORE_ID[:8]}-t3.1.5"
+    assert store.events.offsets(2)[("a", "rank0.events")] == 2**40
+    watch = store.attempts.watch(2, watcher="new code")
+    store.queue.release(2, watch, "a", proof="clear")
+    store.attempts.end(2, watch, state="completed", result={"value": 2})
+    waiting = store.attempts.watch(3, watcher="new code")
+    store.queue.renew(3, waiting)
+    assert store.queue.schedule("gpus").granted == (3,)
+    assert store.queue.take_up(3, waiting) == f"{STORE_ID[:8]}-t3.1.5"
     store.close()
 
 
@@ -130,12 +130,12 @@ def test_going_down_brings_what_is_new_into_states_that_the_old_code_knows(old_e
 
 def test_a_search_goes_with_its_rungs_on_the_way_down_and_its_trials_stay(url):
     store = Store.open(url)
-    store.add_host(host("a", 2))
+    store.hosts.add(host("a", 2))
     search = Search(store)
     search.plan(max_trials=2)
     ticket = search.start(0)
     search.ask(ticket, 1, 0.5)
-    store.request_stop("ann", experiment_id=search.view.experiment_id)
+    store.experiments.stop(search.view.experiment_id, "ann")
     store.close()
     engine = make_engine(parse_url(url))
     moved(engine, "0003")
@@ -149,7 +149,7 @@ def test_a_search_goes_with_its_rungs_on_the_way_down_and_its_trials_stay(url):
     moved(engine, schema.HEAD)
     engine.dispose()
     store = Store.open(url)
-    trial = store.trial(ticket.trial_id)
+    trial = store.trials.get(ticket.trial_id)
     assert (trial.search_id, trial.rung, trial.is_drawn, trial.is_cleared) == (None, None, True, False)
     store.close()
 
@@ -196,7 +196,7 @@ def test_a_row_that_refers_to_nothing_stops_the_migration_of_a_file(tmp_path):
 def _open(url, barrier, results):
     barrier.wait(60)
     store = Store.open(url)
-    results.put((store.store_id, store.attempt(2).placement, len(store.list_trials())))
+    results.put((store.store_id, store.attempts.get(2).placement, len(store.trials.list())))
     store.close()
 
 
@@ -263,16 +263,16 @@ def test_this_code_works_with_a_newer_schema_that_only_adds(url):
     newer(url, usable_from=schema.HEAD)
     assert migrate(url) == "9000"
     store = Store.open(url)
-    store.add_host(host("a", 2))
-    config = store.put_config({}, origins={}).config_id
+    store.hosts.add(host("a", 2))
+    config = store.configs.put({}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id="t")
-    ticket = store.submit_trial(TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=2))
-    watch = store.watch(ticket.attempt_id, watcher="old code")
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
-    assert store.take_up(ticket.attempt_id, watch)
-    store.set_running(ticket.attempt_id, watch)
-    store.release(ticket.attempt_id, watch, "a", proof="clear")
-    store.end_attempt(ticket.attempt_id, watch, state="completed")
+    ticket = store.trials.submit(TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=2))
+    watch = store.attempts.watch(ticket.attempt_id, watcher="old code")
+    assert store.queue.schedule("gpus").granted == (ticket.allocation_id,)
+    assert store.queue.take_up(ticket.attempt_id, watch)
+    store.attempts.set_running(ticket.attempt_id, watch)
+    store.queue.release(ticket.attempt_id, watch, "a", proof="clear")
+    store.attempts.end(ticket.attempt_id, watch, state="completed")
     check = next(check for check in store.check() if check.name == "schema")
     assert (check.ok, "a newer version added to it" in check.message) == (True, True)
     store.close()
@@ -293,7 +293,7 @@ schema.REVISIONS = schema.REVISIONS[:-1]
 schema.HEAD = schema.REVISIONS[-1]
 from airflow_provider_dtrain.store.store import Store
 store = Store.open(sys.argv[1])
-print(store.store_id, schema.revision(store._engine))
+print(store.store_id, schema.revision(store.db.engine))
 """
 
 

@@ -43,9 +43,9 @@ class Sleeper:
 
 
 def submitted(store: Store, number: int, slots: int):
-    config = store.put_config({}, origins={}).config_id
+    config = store.configs.put({}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
-    return store.submit_trial(
+    return store.trials.submit(
         TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=slots, number=number)
     )
 
@@ -79,7 +79,7 @@ def told(postgresql):
 
 def quiet(store, sleepers):
     """Wait until every waiter has had its first wake-up and no pass is due."""
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     for sleeper in sleepers:
         if sleeper.waiter.allocation_id is not None:
             assert sleeper.wakes()
@@ -88,35 +88,35 @@ def quiet(store, sleepers):
 
 def test_who_waits_for_a_pool_hears_of_a_change_by_another_process(real):
     mine, other = real
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
-    sleeper = Sleeper(mine.changes(), every_s=0.05)
-    other.set_pool("gpus", reservations=5)
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    sleeper = Sleeper(mine.wakeup.changes(), every_s=0.05)
+    other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
 
 
 def test_who_waits_for_a_request_hears_of_its_grant_and_of_a_wish_to_kill_it(real):
     mine, other = real
-    other.add_host(host("a", 2))
+    other.hosts.add(host("a", 2))
     ticket = submitted(other, 0, 2)
-    sleeper = Sleeper(mine.changes(), allocation_id=ticket.allocation_id, every_s=0.05)
+    sleeper = Sleeper(mine.wakeup.changes(), allocation_id=ticket.allocation_id, every_s=0.05)
     assert sleeper.wakes()
     sleeper.sleeps_again()
-    assert other.schedule("gpus").granted == (ticket.allocation_id,)
+    assert other.queue.schedule("gpus").granted == (ticket.allocation_id,)
     assert sleeper.wakes()
-    until(lambda: mine.changes()._known[ticket.allocation_id].sign[0] == "granted")
+    until(lambda: mine.wakeup.changes()._known[ticket.allocation_id].sign[0] == "granted")
     sleeper.sleeps_again()
-    other.request_kill(ticket.trial_id, "ann")
+    other.control.kill(ticket.trial_id, "ann")
     assert sleeper.wakes()
 
 
 def test_a_blocking_wait_returns_with_the_change_or_without_it(real):
     mine, other = real
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
-    assert mine.changes().wait("gpus", 0.01) is False
-    threading.Timer(0.2, lambda: other.set_pool("gpus", reservations=4)).start()
-    assert mine.changes().wait("gpus", PATIENCE_S, every_s=0.05) is True
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    assert mine.wakeup.changes().wait("gpus", 0.01) is False
+    threading.Timer(0.2, lambda: other.pools.set("gpus", reservations=4)).start()
+    assert mine.wakeup.changes().wait("gpus", PATIENCE_S, every_s=0.05) is True
 
 
 @pytest.fixture
@@ -131,31 +131,31 @@ def written(tmp_path):
 
 def test_a_change_in_a_file_is_seen_long_before_the_next_look(written):
     mine, other = written
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
     ticket = submitted(other, 0, 2)
-    sleeper = Sleeper(mine.changes(), allocation_id=ticket.allocation_id, every_s=PATIENCE_S * 2)
+    sleeper = Sleeper(mine.wakeup.changes(), allocation_id=ticket.allocation_id, every_s=PATIENCE_S * 2)
     # The first poll of the new thread is over: from here on only a change of the file wakes the waiter.
     assert sleeper.wakes()
     sleeper.sleeps_again()
-    assert other.schedule("gpus").granted == (ticket.allocation_id,)
+    assert other.queue.schedule("gpus").granted == (ticket.allocation_id,)
     assert sleeper.wakes()
 
 
 def test_a_write_that_concerns_no_pool_makes_nobody_look(written, monkeypatch):
     mine, other = written
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
-    sleeper = Sleeper(mine.changes(), every_s=PATIENCE_S * 2)
-    other.set_pool("gpus", reservations=5)
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    sleeper = Sleeper(mine.wakeup.changes(), every_s=PATIENCE_S * 2)
+    other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
-    mine.schedule("gpus")
-    until(lambda: mine.changes()._passes == mine.changes()._looks.passes())
+    mine.queue.schedule("gpus")
+    until(lambda: mine.wakeup.changes()._passes == mine.wakeup.changes()._looks.passes())
     looks, news = [], []
-    monkeypatch.setattr(mine.changes(), "_look_for_grants", lambda: looks.append(1))
-    has_news = mine.changes()._has_news
-    monkeypatch.setattr(mine.changes(), "_has_news", lambda: news.append(has_news()) or news[-1])
-    other.put_config({"entrypoint": "true"}, origins={})
+    monkeypatch.setattr(mine.wakeup.changes(), "_look_for_grants", lambda: looks.append(1))
+    has_news = mine.wakeup.changes()._has_news
+    monkeypatch.setattr(mine.wakeup.changes(), "_has_news", lambda: news.append(has_news()) or news[-1])
+    other.configs.put({"entrypoint": "true"}, origins={})
     until(lambda: news)
     assert not any(news)
     assert looks == []
@@ -163,23 +163,23 @@ def test_a_write_that_concerns_no_pool_makes_nobody_look(written, monkeypatch):
 
 def test_of_many_waiters_one_is_woken_for_a_pass_and_those_that_were_granted(told):
     mine, other = told
-    other.add_host(host("a", 8))
+    other.hosts.add(host("a", 8))
     blocker = submitted(other, 0, 8)
-    other.schedule("gpus")
+    other.queue.schedule("gpus")
     tickets = [submitted(other, number, 4) for number in range(1, 21)]
-    other.schedule("gpus")
+    other.queue.schedule("gpus")
     # The polls of a listener are far apart here: only notifications wake.
-    sleepers = [Sleeper(mine.changes(), allocation_id=one.allocation_id, every_s=0.05) for one in tickets]
+    sleepers = [Sleeper(mine.wakeup.changes(), allocation_id=one.allocation_id, every_s=0.05) for one in tickets]
     quiet(mine, sleepers)
-    until(lambda: mine.changes().is_told)
+    until(lambda: mine.wakeup.changes().is_told)
     for sleeper in sleepers:
         sleeper.waiter.every_s = PATIENCE_S
-    until(lambda: mine.changes()._look_s() == PATIENCE_S)
-    watch = other.watch(blocker.attempt_id, watcher="test")
-    other.end_attempt(blocker.attempt_id, watch, state="killed")
+    until(lambda: mine.wakeup.changes()._look_s() == PATIENCE_S)
+    watch = other.attempts.watch(blocker.attempt_id, watcher="test")
+    other.attempts.end(blocker.attempt_id, watch, state="killed")
     until(lambda: sum(sleeper.count for sleeper in sleepers) >= 1)
     assert sum(sleeper.count for sleeper in sleepers) <= 3
-    granted = set(other.schedule("gpus").granted)
+    granted = set(other.queue.schedule("gpus").granted)
     assert len(granted) == 2
     until(lambda: all(s.woken.is_set() for s in sleepers if s.waiter.allocation_id in granted))
     assert sum(sleeper.woken.is_set() for sleeper in sleepers) <= 5
@@ -187,15 +187,15 @@ def test_of_many_waiters_one_is_woken_for_a_pass_and_those_that_were_granted(tol
 
 def test_a_change_that_is_rolled_back_is_told_to_nobody(told):
     mine, other = told
-    other.add_host(host("a", 2))
-    listener = Listener(mine._engine)
+    other.hosts.add(host("a", 2))
+    listener = Listener(mine.db.engine)
     bell_in, bell_out = pg_notify.socket.socketpair()
-    with other._engine.connect() as connection:
+    with other.db.engine.connect() as connection:
         transaction = connection.begin()
         bump(connection, "gpus")
         transaction.rollback()
     assert listener.messages(bell_out, 0.2) == []
-    other.set_pool("gpus", reservations=3)
+    other.pools.set("gpus", reservations=3)
     until(lambda: Message(pool="gpus") in listener.messages(bell_out, 1.0))
     listener.close()
     bell_in.close()
@@ -207,11 +207,11 @@ def test_a_store_beside_it_in_the_same_database_tells_other_people(told, postgre
     url = postgresql.new_database()
     migrate(url)
     stranger = Store.open(url)
-    listener = Listener(mine._engine)
+    listener = Listener(mine.db.engine)
     bell_in, bell_out = pg_notify.socket.socketpair()
-    stranger.add_host(host("a", 2))
-    stranger.set_pool("gpus", reservations=3)
-    other.add_host(host("a", 2))
+    stranger.hosts.add(host("a", 2))
+    stranger.pools.set("gpus", reservations=3)
+    other.hosts.add(host("a", 2))
     heard = []
     deadline = time.monotonic() + PATIENCE_S
     while not heard and time.monotonic() < deadline:
@@ -225,41 +225,41 @@ def test_a_store_beside_it_in_the_same_database_tells_other_people(told, postgre
 def test_a_lost_connection_is_looked_over_and_opened_again(told, monkeypatch):
     mine, other = told
     monkeypatch.setattr(changes_module, "RETRY_S", 0.1)
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
-    sleeper = Sleeper(mine.changes(), every_s=0.05)
-    until(lambda: mine.changes().is_told)
-    first = mine.changes()._listener
-    with other._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    sleeper = Sleeper(mine.wakeup.changes(), every_s=0.05)
+    until(lambda: mine.wakeup.changes().is_told)
+    first = mine.wakeup.changes()._listener
+    with other.db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(
             sa.text(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND query IN ('LISTEN dtrain', 'SELECT current_schema()')"
             )
         )
-    until(lambda: mine.changes()._listener is not first)
+    until(lambda: mine.wakeup.changes()._listener is not first)
     sleeper.sleeps_again()
-    other.set_pool("gpus", reservations=5)
+    other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
-    until(lambda: mine.changes().is_told and mine.changes()._listener is not first)
+    until(lambda: mine.wakeup.changes().is_told and mine.wakeup.changes()._listener is not first)
 
 
 def test_what_was_told_just_before_somebody_waits_wakes_it_at_once(told):
     """A notification between the check of the store and the start of the wait must not be lost."""
     mine, other = told
-    other.add_host(host("a", 2))
-    other.add_host(host("b", 2, pool="elsewhere"))
-    mine.schedule("gpus")
-    mine.schedule("elsewhere")
-    Sleeper(mine.changes(), pool="elsewhere")
-    until(lambda: mine.changes().is_told)
+    other.hosts.add(host("a", 2))
+    other.hosts.add(host("b", 2, pool="elsewhere"))
+    mine.queue.schedule("gpus")
+    mine.queue.schedule("elsewhere")
+    Sleeper(mine.wakeup.changes(), pool="elsewhere")
+    until(lambda: mine.wakeup.changes().is_told)
     ticket = submitted(other, 0, 2)
-    until(lambda: "gpus" in mine.changes()._missed_pools)
-    first, second = Sleeper(mine.changes()), Sleeper(mine.changes())
+    until(lambda: "gpus" in mine.wakeup.changes()._missed_pools)
+    first, second = Sleeper(mine.wakeup.changes()), Sleeper(mine.wakeup.changes())
     assert (first.count, second.count) == (1, 0)
-    assert other.schedule("gpus").granted == (ticket.allocation_id,)
-    until(lambda: ticket.allocation_id in mine.changes()._missed_grants)
-    assert [Sleeper(mine.changes(), allocation_id=ticket.allocation_id).count for _ in range(2)] == [1, 0]
+    assert other.queue.schedule("gpus").granted == (ticket.allocation_id,)
+    until(lambda: ticket.allocation_id in mine.wakeup.changes()._missed_grants)
+    assert [Sleeper(mine.wakeup.changes(), allocation_id=ticket.allocation_id).count for _ in range(2)] == [1, 0]
 
 
 def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, monkeypatch):
@@ -267,22 +267,22 @@ def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, m
     mine, other = told
     monkeypatch.setattr(pg_notify, "ECHO_S", 0.2)
     monkeypatch.setattr(pg_notify.Listener, "_arrived", lambda _self: [])
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
-    sleeper = Sleeper(mine.changes(), every_s=0.05)
-    until(lambda: mine.changes()._retry_at > 0)
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    sleeper = Sleeper(mine.wakeup.changes(), every_s=0.05)
+    until(lambda: mine.wakeup.changes()._retry_at > 0)
     sleeper.sleeps_again()
-    other.set_pool("gpus", reservations=5)
+    other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
-    assert not mine.changes().is_told
+    assert not mine.wakeup.changes().is_told
 
 
 def test_hundreds_of_grants_are_told_in_messages_that_postgresql_takes(told):
     mine, _ = told
-    listener = Listener(mine._engine)
+    listener = Listener(mine.db.engine)
     bell_in, bell_out = pg_notify.socket.socketpair()
     ids = [10**17 + number for number in range(1000)]
-    with mine._engine.begin() as connection:
+    with mine.db.engine.begin() as connection:
         connection.execute(pg_notify.TELL, pg_notify.granted_messages("gpus", ids))
     found: set[int] = set()
     deadline = time.monotonic() + PATIENCE_S
@@ -302,8 +302,8 @@ def test_a_message_that_is_not_understood_is_no_message(payload):
 
 def test_a_waiter_that_does_not_come_to_its_pass_is_followed_by_another(real):
     mine, other = real
-    other.add_host(host("a", 2))
-    sleepers = [Sleeper(mine.changes(), every_s=0.02) for _ in range(3)]
+    other.hosts.add(host("a", 2))
+    sleepers = [Sleeper(mine.wakeup.changes(), every_s=0.02) for _ in range(3)]
     for sleeper in sleepers:
         sleeper.waiter.allocation_id = -1
     # The pass is due, and no waiter runs it.
@@ -312,13 +312,13 @@ def test_a_waiter_that_does_not_come_to_its_pass_is_followed_by_another(real):
 
 def test_a_forked_child_has_a_thread_of_its_own(real):
     mine, other = real
-    other.add_host(host("a", 2))
-    mine.schedule("gpus")
-    keeper = Sleeper(mine.changes(), every_s=0.05)
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    keeper = Sleeper(mine.wakeup.changes(), every_s=0.05)
     pid = os.fork()
     if pid == 0:
         try:
-            os._exit(0 if mine.changes().wait("gpus", PATIENCE_S, every_s=0.05) else 3)
+            os._exit(0 if mine.wakeup.changes().wait("gpus", PATIENCE_S, every_s=0.05) else 3)
         except BaseException:
             os._exit(4)
     done = threading.Event()
@@ -327,7 +327,7 @@ def test_a_forked_child_has_a_thread_of_its_own(real):
         number = 0
         while not done.wait(0.05):
             number += 1
-            other.set_pool("gpus", reservations=number)
+            other.pools.set("gpus", reservations=number)
 
     thread = threading.Thread(target=change)
     thread.start()
@@ -342,9 +342,9 @@ def test_a_forked_child_has_a_thread_of_its_own(real):
 def test_the_thread_ends_when_nobody_waits_and_begins_anew(real, monkeypatch):
     mine, other = real
     monkeypatch.setattr(changes_module, "IDLE_S", 0.01)
-    other.add_host(host("a", 2))
-    sleeper = Sleeper(mine.changes(), every_s=0.02)
+    other.hosts.add(host("a", 2))
+    sleeper = Sleeper(mine.wakeup.changes(), every_s=0.02)
     assert sleeper.wakes()
-    mine.changes().remove(sleeper.waiter)
-    until(lambda: mine.changes()._thread is None)
-    assert Sleeper(mine.changes(), every_s=0.02).wakes()
+    mine.wakeup.changes().remove(sleeper.waiter)
+    until(lambda: mine.wakeup.changes()._thread is None)
+    assert Sleeper(mine.wakeup.changes(), every_s=0.02).wakes()

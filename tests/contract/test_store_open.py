@@ -73,7 +73,7 @@ def test_everything_about_a_new_store_checks_out(store):
 
 def _open_and_put(url, number, results):
     store = Store.open(url)
-    store.put_payload(f"{number:064d}", b"x")
+    store.payloads.put(f"{number:064d}", b"x")
     results.put(store.store_id)
 
 
@@ -101,7 +101,7 @@ def test_the_sqlite_file_is_for_its_owner_only(tmp_path):
     old = os.umask(0)
     try:
         store = Store.open(f"sqlite:///{path}")
-        store.put_payload("a" * 64, b"x")
+        store.payloads.put("a" * 64, b"x")
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
         store.close()
     finally:
@@ -148,27 +148,27 @@ def test_commits_of_a_child_survive_the_parents_close(tmp_path):
     """With a connection open across the fork, SQLite would delete the log that the child writes to."""
     url = f"sqlite:///{tmp_path}/dtrain.db"
     parent = Store.open(url)
-    parent.put_payload("a" * 64, b"before")
+    parent.payloads.put("a" * 64, b"before")
     opened, closed = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            parent.put_payload("b" * 64, b"in the child")
+            parent.payloads.put("b" * 64, b"in the child")
             os.write(opened[1], b"x")
             os.read(closed[0], 1)
-            parent.put_payload("c" * 64, b"after the parent closed")
+            parent.payloads.put("c" * 64, b"after the parent closed")
             os._exit(0)
         except BaseException:
             os._exit(1)
     os.read(opened[0], 1)
     parent.close()
     other = Store.open(url)
-    other.put_payload("d" * 64, b"by another")
+    other.payloads.put("d" * 64, b"by another")
     other.close()
     os.write(closed[1], b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     reopened = Store.open(url)
-    assert [reopened.has_payload(name * 64) for name in "abcd"] == [True] * 4
+    assert [reopened.payloads.has(name * 64) for name in "abcd"] == [True] * 4
     reopened.close()
 
 
@@ -181,7 +181,7 @@ def test_a_fork_waits_for_the_transactions_of_other_threads(url):
         number = 0
         while not stop.is_set():
             try:
-                store.put_payload(f"{number:064x}", b"x")
+                store.payloads.put(f"{number:064x}", b"x")
             except Exception as error:
                 errors.append(error)
             number += 1
@@ -194,7 +194,7 @@ def test_a_fork_waits_for_the_transactions_of_other_threads(url):
         pid = os.fork()
         if pid == 0:
             try:
-                store.put_payload(f"child{number}".rjust(64, "0"), b"x")
+                store.payloads.put(f"child{number}".rjust(64, "0"), b"x")
                 os._exit(0)
             except BaseException:
                 os._exit(1)
@@ -203,11 +203,11 @@ def test_a_fork_waits_for_the_transactions_of_other_threads(url):
     for writer in writers:
         writer.join(60)
     assert (codes, errors) == ([0] * 5, [])
-    assert all(store.has_payload(f"child{number}".rjust(64, "0")) for number in range(5))
+    assert all(store.payloads.has(f"child{number}".rjust(64, "0")) for number in range(5))
     store.close()
 
 
 def test_times_come_back_aware_and_exact(store, clock):
-    store.set_template("t", "a: 1", by="me")
-    assert store.get_template("t").set_at == clock.now
-    assert store.get_template("t").set_at.tzinfo is not None
+    store.templates.set("t", "a: 1", by="me")
+    assert store.templates.get("t").set_at == clock.now
+    assert store.templates.get("t").set_at.tzinfo is not None

@@ -94,23 +94,23 @@ def use(store: Store, number: int) -> None:
 
     Its own pass grants it, or a pass that was already running.
     """
-    config = store.put_config({}, origins={}).config_id
+    config = store.configs.put({}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id="t", map_index=number)
     submission = TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=2, number=number)
-    ticket = store.submit_trial(submission)
-    watch = store.watch(ticket.attempt_id, watcher=f"thread {number}")
+    ticket = store.trials.submit(submission)
+    watch = store.attempts.watch(ticket.attempt_id, watcher=f"thread {number}")
     for _ in range(ROUNDS):
-        store.schedule("gpus")
+        store.queue.schedule("gpus")
         deadline = time.monotonic() + DEADLINE_S
-        while store.attempt(ticket.attempt_id).allocation_state != "granted":
+        while store.attempts.get(ticket.attempt_id).allocation_state != "granted":
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        store.put_back(ticket.attempt_id, watch, "again")
+        store.queue.put_back(ticket.attempt_id, watch, "again")
 
 
 def prepared(store: Store) -> list[str]:
     """Return what the server keeps for the connection that the pool gives next."""
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         return list(connection.scalars(sa.text("SELECT statement FROM pg_prepared_statements")))
 
 
@@ -120,14 +120,14 @@ def connection(store: Store) -> str:
 
 
 def test_the_server_keeps_the_plans_of_what_is_asked_again_and_again(direct):
-    direct.add_host(host("a", 2))
+    direct.hosts.add(host("a", 2))
     use(direct, 0)
     assert any("FROM pools" in text for text in prepared(direct))
     assert connection(direct) == "direct"
 
 
 def test_a_store_behind_a_pooler_works_and_prepares_nothing(pooled):
-    pooled.add_host(host("a", 8))
+    pooled.hosts.add(host("a", 8))
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: use(pooled, number), range(4)))
     assert prepared(pooled) == []
@@ -136,7 +136,7 @@ def test_a_store_behind_a_pooler_works_and_prepares_nothing(pooled):
 
 def test_each_transaction_through_a_pooler_commits_durably(pooled):
     """A session's own setting would be that of the next client of the server process."""
-    with statements.transaction(pooled._writer) as connection:
+    with statements.transaction(pooled.db.writer) as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "on"
-    with pooled._engine.connect() as connection:
+    with pooled.db.engine.connect() as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "off"

@@ -24,22 +24,22 @@ from testbed.stores import host
 folder = sys.argv[1]
 store = Store.open(f"sqlite:///{folder}/dtrain.db")
 reported = open(f"{folder}/reported", "w", buffering=1)
-store.add_host(host("h1", 4))
-config = store.put_config({}, origins={}).config_id
+store.hosts.add(host("h1", 4))
+config = store.configs.put({}, origins={}).config_id
 for number in range(6):
     key = TrialKey(dag_id="d", run_id="r", task_id=f"t{number}")
-    ticket = store.submit_trial(
+    ticket = store.trials.submit(
         TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=2, number=number)
     )
     print(json.dumps({"submitted": ticket.attempt_id}), file=reported)
-    watch = store.watch(ticket.attempt_id, watcher="me")
-    for allocation_id in store.schedule("gpus").granted:
+    watch = store.attempts.watch(ticket.attempt_id, watcher="me")
+    for allocation_id in store.queue.schedule("gpus").granted:
         print(json.dumps({"granted": allocation_id}), file=reported)
-    if store.take_up(ticket.attempt_id, watch):
+    if store.queue.take_up(ticket.attempt_id, watch):
         print(json.dumps({"taken_up": ticket.attempt_id}), file=reported)
         if number % 2:
-            store.release(ticket.attempt_id, watch, "h1", proof="clear")
-            store.end_attempt(ticket.attempt_id, watch, state="completed")
+            store.queue.release(ticket.attempt_id, watch, "h1", proof="clear")
+            store.attempts.end(ticket.attempt_id, watch, state="completed")
             print(json.dumps({"ended": ticket.attempt_id}), file=reported)
 store.close()
 """

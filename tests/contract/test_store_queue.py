@@ -24,22 +24,22 @@ FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "h
 
 
 def test_the_same_key_gets_the_same_ticket(store, submit):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     assert submit("a", slots=2) == submit("a", slots=2)
     assert submit("a") != submit("a", max_tries=1)
-    assert len(store.list_trials()) == 2
+    assert len(store.trials.list()) == 2
 
 
 def test_callers_at_once_get_one_trial(store, submit):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with ThreadPoolExecutor(8) as threads:
         tickets = list(threads.map(lambda _: submit("a", number=0), range(16)))
     assert len(set(tickets)) == 1
-    assert len(store.list_trials()) == 1
+    assert len(store.trials.list()) == 1
 
 
 def test_trials_of_one_task_group_share_their_experiment(store, submit):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with ThreadPoolExecutor(8) as threads:
         tickets = list(threads.map(lambda n: submit(f"t{n}"), range(16)))
     assert len({ticket.experiment_id for ticket in tickets}) == 1
@@ -47,48 +47,48 @@ def test_trials_of_one_task_group_share_their_experiment(store, submit):
 
 
 def test_what_can_never_run_is_refused_and_leaves_nothing(store, submit):
-    store.add_host(host("h1", 8))
+    store.hosts.add(host("h1", 8))
     with pytest.raises(UnplaceableError, match="12 slots"):
         submit(slots=12)
-    assert store.list_trials() == []
+    assert store.trials.list() == []
     ticket = submit(slots=12, on_unplaceable="wait")
-    watch = store.watch(ticket.attempt_id, watcher="me")
-    assert store.schedule("gpus").waiting == 1
-    assert "12 slots" in store.attempt(ticket.attempt_id).reason
-    store.renew_request(ticket.attempt_id, watch)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="me")
+    assert store.queue.schedule("gpus").waiting == 1
+    assert "12 slots" in store.attempts.get(ticket.attempt_id).reason
+    store.queue.renew(ticket.attempt_id, watch)
 
 
 def test_a_request_that_no_host_can_serve_any_more_fails_its_waiter(store, submit):
-    store.add_host(host("h1", 8))
-    store.add_host(host("h2", 4))
+    store.hosts.add(host("h1", 8))
+    store.hosts.add(host("h2", 4))
     ticket = submit(slots=8)
-    watch = store.watch(ticket.attempt_id, watcher="me")
-    store.remove_host("h1")
-    assert store.schedule("gpus").granted == ()
-    assert store.attempt(ticket.attempt_id).unplaceable
+    watch = store.attempts.watch(ticket.attempt_id, watcher="me")
+    store.hosts.remove("h1")
+    assert store.queue.schedule("gpus").granted == ()
+    assert store.attempts.get(ticket.attempt_id).unplaceable
     with pytest.raises(UnplaceableError):
-        store.renew_request(ticket.attempt_id, watch)
+        store.queue.renew(ticket.attempt_id, watch)
 
 
 def test_an_unknown_pool_is_an_error_that_lists_the_pools(store, submit):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with pytest.raises(NotFoundError, match="'nope'.*Pools: gpus"):
         submit(pool="nope")
 
 
 @pytest.mark.parametrize("fields", [{"slots": -1}, {"priority": 0}, {"priority": 100}, {"payload": "0" * 64}])
 def test_a_submission_out_of_range_is_refused(store, submit, fields):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     with pytest.raises(UserError):
         submit(**fields)
-    assert store.list_trials() == []
+    assert store.trials.list() == []
 
 
 def test_a_grant_names_slots_token_and_run(store, submit):
-    store.add_host(host("h1", 4))
+    store.hosts.add(host("h1", 4))
     one, two = submit(slots=2), submit(slots=2)
-    assert store.schedule("gpus").granted == (one.allocation_id, two.allocation_id)
-    views = [store.attempt(ticket.attempt_id) for ticket in (one, two)]
+    assert store.queue.schedule("gpus").granted == (one.allocation_id, two.allocation_id)
+    views = [store.attempts.get(ticket.attempt_id) for ticket in (one, two)]
     assert sorted(index for view in views for index in view.placement["h1"]) == [0, 1, 2, 3]
     assert views[1].token > views[0].token
     assert views[0].run == f"{store.store_id[:8]}-t{one.trial_id}.1.{views[0].token}"
@@ -96,223 +96,223 @@ def test_a_grant_names_slots_token_and_run(store, submit):
 
 
 def test_a_gang_of_no_slots_holds_its_host_without_taking_slots(store, submit, start):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     tickets = [submit(slots=0), submit(slots=0), submit(slots=1)]
     watches = [start(ticket) for ticket in tickets]
-    assert store.attempt(tickets[0].attempt_id).placement == {"h1": ()}
-    assert store.ranks(tickets[0].attempt_id)[0].slot == -1
+    assert store.attempts.get(tickets[0].attempt_id).placement == {"h1": ()}
+    assert store.events.ranks(tickets[0].attempt_id)[0].slot == -1
     for ticket, watch in zip(tickets, watches, strict=True):
-        store.release(ticket.attempt_id, watch, "h1", proof="clear")
-        assert store.attempt(ticket.attempt_id).allocation_state == "released"
+        store.queue.release(ticket.attempt_id, watch, "h1", proof="clear")
+        assert store.attempts.get(ticket.attempt_id).allocation_state == "released"
 
 
 def test_a_pass_does_nothing_while_nothing_changed(store, submit, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     submit(slots=1)
     submit(slots=1)
-    assert store.schedule("gpus").waiting == 1
+    assert store.queue.schedule("gpus").waiting == 1
     statements = []
-    sa.event.listen(store._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-    assert store.schedule("gpus").waiting == 1
+    sa.event.listen(store.db.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    assert store.queue.schedule("gpus").waiting == 1
     assert [text.split()[0] for text in statements] == ["SELECT"]
 
 
 def test_a_waiting_request_says_why_and_where_it_stands(store, submit):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     first, second, third = submit(slots=2), submit(slots=2), submit(slots=1, priority=1)
-    store.schedule("gpus")
-    views = [store.attempt(ticket.attempt_id) for ticket in (first, second, third)]
+    store.queue.schedule("gpus")
+    views = [store.attempts.get(ticket.attempt_id) for ticket in (first, second, third)]
     assert [view.allocation_state for view in views] == ["waiting", "waiting", "granted"]
     assert [view.position for view in views] == [1, 2, None]
     assert views[0].reason
-    assert [(task.trial_id, task.position) for task in store.tasks()] == [
+    assert [(task.trial_id, task.position) for task in store.queue_view.tasks()] == [
         (third.trial_id, None), (first.trial_id, 1), (second.trial_id, 2),
     ]  # fmt: skip
 
 
 def test_a_silent_request_is_skipped_and_keeps_its_place(store, submit, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     silent, other = submit(), submit()
-    watch = store.watch(silent.attempt_id, watcher="me")
+    watch = store.attempts.watch(silent.attempt_id, watcher="me")
     clock.advance(61)
-    store.renew_request(other.attempt_id, store.watch(other.attempt_id, watcher="me"))
-    assert store.schedule("gpus").granted == (other.allocation_id,)
-    assert store.attempt(silent.attempt_id).position == 1
-    watch_other = store.attempt(other.attempt_id).watch
-    store.end_attempt(other.attempt_id, watch_other, state="killed")
-    store.renew_request(silent.attempt_id, watch)
-    assert store.schedule("gpus").granted == (silent.allocation_id,)
+    store.queue.renew(other.attempt_id, store.attempts.watch(other.attempt_id, watcher="me"))
+    assert store.queue.schedule("gpus").granted == (other.allocation_id,)
+    assert store.attempts.get(silent.attempt_id).position == 1
+    watch_other = store.attempts.get(other.attempt_id).watch
+    store.attempts.end(other.attempt_id, watch_other, state="killed")
+    store.queue.renew(silent.attempt_id, watch)
+    assert store.queue.schedule("gpus").granted == (silent.allocation_id,)
 
 
 def test_a_grant_that_nobody_takes_up_waits_again(store, submit, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     dead, alive = submit(), submit()
-    watch = store.watch(alive.attempt_id, watcher="me")
-    assert store.schedule("gpus").granted == (dead.allocation_id,)
-    token = store.attempt(dead.attempt_id).token
+    watch = store.attempts.watch(alive.attempt_id, watcher="me")
+    assert store.queue.schedule("gpus").granted == (dead.allocation_id,)
+    token = store.attempts.get(dead.attempt_id).token
     clock.advance(59)
-    store.renew_request(alive.attempt_id, watch)
+    store.queue.renew(alive.attempt_id, watch)
     clock.advance(2)
-    assert store.schedule("gpus").granted == (alive.allocation_id,)
-    assert store.attempt(alive.attempt_id).token > token
-    late = store.watch(dead.attempt_id, watcher="late")
-    assert store.take_up(dead.attempt_id, late) is None
-    assert store.attempt(dead.attempt_id).allocation_state == "waiting"
+    assert store.queue.schedule("gpus").granted == (alive.allocation_id,)
+    assert store.attempts.get(alive.attempt_id).token > token
+    late = store.attempts.watch(dead.attempt_id, watcher="late")
+    assert store.queue.take_up(dead.attempt_id, late) is None
+    assert store.attempts.get(dead.attempt_id).allocation_state == "waiting"
 
 
 def test_a_request_that_nobody_renews_for_a_day_is_removed(store, submit, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     granted, forgotten = submit(), submit()
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     clock.advance(24 * 3600 + 1)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     for ticket in (granted, forgotten):
-        assert store.attempt(ticket.attempt_id).allocation_state == "released"
-        assert store.trial(ticket.trial_id).state == "errored"
-    assert store.tasks() == []
+        assert store.attempts.get(ticket.attempt_id).allocation_state == "released"
+        assert store.trials.get(ticket.trial_id).state == "errored"
+    assert store.queue_view.tasks() == []
 
 
 def test_a_release_frees_the_slots_for_the_next(store, submit, start):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     first, second = submit(slots=2), submit(slots=2)
     watch = start(first)
-    assert store.schedule("gpus").granted == ()
-    store.release(first.attempt_id, watch, "h1", proof="clear")
-    store.release(first.attempt_id, watch, "h1", proof="clear")
-    assert store.attempt(first.attempt_id).allocation_state == "released"
-    assert store.schedule("gpus").granted == (second.allocation_id,)
+    assert store.queue.schedule("gpus").granted == ()
+    store.queue.release(first.attempt_id, watch, "h1", proof="clear")
+    store.queue.release(first.attempt_id, watch, "h1", proof="clear")
+    assert store.attempts.get(first.attempt_id).allocation_state == "released"
+    assert store.queue.schedule("gpus").granted == (second.allocation_id,)
 
 
 def test_hosts_are_released_one_by_one(store, submit, start):
-    store.add_host(host("h1", 2))
-    store.add_host(host("h2", 2))
+    store.hosts.add(host("h1", 2))
+    store.hosts.add(host("h2", 2))
     ticket, small = submit(slots=4), submit(slots=1)
     watch = start(ticket)
-    store.release(ticket.attempt_id, watch, "h2", proof="clear")
-    view = store.attempt(ticket.attempt_id)
+    store.queue.release(ticket.attempt_id, watch, "h2", proof="clear")
+    view = store.attempts.get(ticket.attempt_id)
     assert (view.held_hosts, view.allocation_state) == (("h1",), "running")
     assert set(view.placement) == {"h1", "h2"}
-    assert store.schedule("gpus").granted == (small.allocation_id,)
-    assert set(store.attempt(small.attempt_id).placement) == {"h2"}
+    assert store.queue.schedule("gpus").granted == (small.allocation_id,)
+    assert set(store.attempts.get(small.attempt_id).placement) == {"h2"}
     with pytest.raises(NotFoundError, match="never held slots on 'h9'"):
-        store.release(ticket.attempt_id, watch, "h9", proof="clear")
+        store.queue.release(ticket.attempt_id, watch, "h9", proof="clear")
 
 
 def test_several_hosts_are_released_at_once(store, submit, start):
-    store.add_host(host("h1", 2))
-    store.add_host(host("h2", 2))
+    store.hosts.add(host("h1", 2))
+    store.hosts.add(host("h2", 2))
     ticket = submit(slots=4)
     watch = start(ticket)
     with pytest.raises(NotFoundError, match="never held slots on 'h9'"):
-        store.release(ticket.attempt_id, watch, ["h1", "h9"], proof="clear")
-    assert store.attempt(ticket.attempt_id).held_hosts == ("h1", "h2")
-    store.release(ticket.attempt_id, watch, ["h1", "h2"], proof="clear")
-    assert store.attempt(ticket.attempt_id).allocation_state == "released"
+        store.queue.release(ticket.attempt_id, watch, ["h1", "h9"], proof="clear")
+    assert store.attempts.get(ticket.attempt_id).held_hosts == ("h1", "h2")
+    store.queue.release(ticket.attempt_id, watch, ["h1", "h2"], proof="clear")
+    assert store.attempts.get(ticket.attempt_id).allocation_state == "released"
 
 
 def test_the_database_refuses_a_slot_that_is_held(store, submit):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     submit()
     ticket = submit()
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     row = {"allocation_id": ticket.allocation_id, "token": 99, "host": "h1", "slot": 0}
-    with pytest.raises(sa.exc.IntegrityError), store._engine.begin() as connection:
+    with pytest.raises(sa.exc.IntegrityError), store.db.engine.begin() as connection:
         connection.execute(allocation_slots.insert().values(**row))
 
 
 def test_a_draining_host_is_drained_when_it_holds_nothing(store, submit, start):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket, waiting = submit(slots=1), submit(slots=1)
     watch = start(ticket)
-    store.end_attempt(waiting.attempt_id, store.watch(waiting.attempt_id, watcher="me"), state="killed")
-    store.set_host_state("h1", "draining", "maintenance")
-    assert store.get_host("h1").state == "draining"
-    store.release(ticket.attempt_id, watch, "h1", proof="clear")
-    assert store.get_host("h1").state == "drained"
-    store.set_host_state("h1", "ready")
-    store.set_host_state("h1", "draining")
-    assert store.get_host("h1").state == "drained"
+    store.attempts.end(waiting.attempt_id, store.attempts.watch(waiting.attempt_id, watcher="me"), state="killed")
+    store.hosts.set_state("h1", "draining", "maintenance")
+    assert store.hosts.get("h1").state == "draining"
+    store.queue.release(ticket.attempt_id, watch, "h1", proof="clear")
+    assert store.hosts.get("h1").state == "drained"
+    store.hosts.set_state("h1", "ready")
+    store.hosts.set_state("h1", "draining")
+    assert store.hosts.get("h1").state == "drained"
 
 
 def test_slots_that_are_off_or_stuck_are_not_granted(store, submit):
-    store.add_host(host("h1", 3))
-    store.set_slot_enabled("h1", 0, False)
-    store.mark_slot("h1", 1, "stuck")
+    store.hosts.add(host("h1", 3))
+    store.hosts.set_slot_enabled("h1", 0, False)
+    store.hosts.mark_slot("h1", 1, "stuck")
     ticket = submit(slots=1)
-    store.schedule("gpus")
-    assert store.attempt(ticket.attempt_id).placement == {"h1": (2,)}
+    store.queue.schedule("gpus")
+    assert store.attempts.get(ticket.attempt_id).placement == {"h1": (2,)}
 
 
 def test_a_stale_watch_changes_nothing(store, submit, start):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     ticket = submit(slots=1)
     old = start(ticket)
-    store.watch(ticket.attempt_id, watcher="another")
-    before = store.attempt(ticket.attempt_id)
+    store.attempts.watch(ticket.attempt_id, watcher="another")
+    before = store.attempts.get(ticket.attempt_id)
     attempt = ticket.attempt_id
     calls = [
-        lambda: store.hand_over(attempt, old),
-        lambda: store.renew_request(attempt, old),
-        lambda: store.take_up(attempt, old),
-        lambda: store.put_back(attempt, old, "why"),
-        lambda: store.set_plan(attempt, old, {}),
-        lambda: store.set_running(attempt, old),
-        lambda: store.set_stopping(attempt, old, "why"),
-        lambda: store.commit_events(attempt, old, "h1", "rank0.events", 0, 5, []),
-        lambda: store.commit_log(attempt, old, "h1", 0, 5, b"x"),
-        lambda: store.release(attempt, old, "h1", proof="clear"),
-        lambda: store.next_attempt(attempt, old, failure=FAILED, counted=True),
-        lambda: store.move_on(attempt, old, failure=FAILED, exclude_host=None),
-        lambda: store.end_attempt(attempt, old, state="completed"),
+        lambda: store.attempts.hand_over(attempt, old),
+        lambda: store.queue.renew(attempt, old),
+        lambda: store.queue.take_up(attempt, old),
+        lambda: store.queue.put_back(attempt, old, "why"),
+        lambda: store.attempts.set_plan(attempt, old, {}),
+        lambda: store.attempts.set_running(attempt, old),
+        lambda: store.attempts.set_stopping(attempt, old, "why"),
+        lambda: store.events.commit(attempt, old, "h1", "rank0.events", 0, 5, []),
+        lambda: store.events.commit_log(attempt, old, "h1", 0, 5, b"x"),
+        lambda: store.queue.release(attempt, old, "h1", proof="clear"),
+        lambda: store.attempts.next(attempt, old, failure=FAILED, counted=True),
+        lambda: store.attempts.move_on(attempt, old, failure=FAILED, exclude_host=None),
+        lambda: store.attempts.end(attempt, old, state="completed"),
     ]
     for call in calls:
         with pytest.raises(StaleWatchError):
             call()
-    assert store.attempt(attempt) == before
-    assert store.renew({attempt: old}) == set()
+    assert store.attempts.get(attempt) == before
+    assert store.attempts.renew({attempt: old}) == set()
 
 
 def _drain(url, number):
     """Submit, run passes, take up, and release, as one of several processes."""
     store = Store.open(url)
-    config = store.put_config({}, origins={})
+    config = store.configs.put({}, origins={})
     from airflow_provider_dtrain.store.records.trials import TrialSubmission
 
     for trial in range(6):
         key = TrialKey(dag_id="d", run_id="r", task_id=f"p{number}", map_index=trial)
-        ticket = store.submit_trial(
+        ticket = store.trials.submit(
             TrialSubmission(
                 key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=1 + (number + trial) % 4
             )
         )
-        watch = store.watch(ticket.attempt_id, watcher=str(number))
-        while not store.take_up(ticket.attempt_id, watch):
-            store.renew_request(ticket.attempt_id, watch)
-            store.schedule("gpus")
-        view = store.attempt(ticket.attempt_id)
+        watch = store.attempts.watch(ticket.attempt_id, watcher=str(number))
+        while not store.queue.take_up(ticket.attempt_id, watch):
+            store.queue.renew(ticket.attempt_id, watch)
+            store.queue.schedule("gpus")
+        view = store.attempts.get(ticket.attempt_id)
         for name, slots in view.placement.items():
-            held = [slot.allocation_id for slot in store.slots() if slot.host == name and slot.index in slots]
+            held = [slot.allocation_id for slot in store.hosts.slots() if slot.host == name and slot.index in slots]
             assert held == [ticket.allocation_id] * len(slots)
-            store.release(ticket.attempt_id, watch, name, proof="clear")
-        store.end_attempt(ticket.attempt_id, watch, state="completed")
+            store.queue.release(ticket.attempt_id, watch, name, proof="clear")
+        store.attempts.end(ticket.attempt_id, watch, state="completed")
     store.close()
 
 
 def test_processes_that_drain_one_queue_never_share_a_slot(store, url):
     from airflow_provider_dtrain.store.database.connections import utcnow
 
-    store._clock = utcnow
-    store.add_host(host("h1", 4))
-    store.add_host(host("h2", 4))
+    store.db.clock = utcnow
+    store.hosts.add(host("h1", 4))
+    store.hosts.add(host("h2", 4))
     processes = [multiprocessing.get_context("fork").Process(target=_drain, args=(url, n)) for n in range(4)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(90)
         assert process.exitcode == 0
-    trials = store.list_trials()
+    trials = store.trials.list()
     assert [trial.state for trial in trials] == ["completed"] * 24
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         rows = connection.execute(sa.select(allocation_slots)).all()
     tokens = {row.allocation_id: row.token for row in rows}
     assert len(set(tokens.values())) == 24
@@ -320,38 +320,38 @@ def test_processes_that_drain_one_queue_never_share_a_slot(store, url):
 
 
 def test_a_restored_store_can_raise_its_token(store, submit):
-    store.add_host(host("h1"))
-    assert store.raise_token(100) == 100
-    assert store.raise_token(50) == 100
+    store.hosts.add(host("h1"))
+    assert store.queue.raise_token(100) == 100
+    assert store.queue.raise_token(50) == 100
     ticket = submit()
-    store.schedule("gpus")
-    assert store.attempt(ticket.attempt_id).token == 101
+    store.queue.schedule("gpus")
+    assert store.attempts.get(ticket.attempt_id).token == 101
 
 
 def test_older_attempts_are_those_from_before_a_clear(store, submit, start):
-    store.add_host(host("h1"))
+    store.hosts.add(host("h1"))
     old = submit("a", max_tries=0)
     start(old)
     new = submit("a", max_tries=1)
-    key = store.attempt(new.attempt_id).key
-    assert [view.attempt_id for view in store.older_attempts(key)] == [old.attempt_id]
-    assert [view.attempt_id for view in store.older_attempts(replace(key, map_index=3))] == []
+    key = store.attempts.get(new.attempt_id).key
+    assert [view.attempt_id for view in store.attempts.older(key)] == [old.attempt_id]
+    assert [view.attempt_id for view in store.attempts.older(replace(key, map_index=3))] == []
 
 
 def test_a_stuck_slot_makes_a_request_wait_but_not_fail(store, submit):
-    store.add_host(host("h1", 8))
-    store.mark_slot("h1", 3, "stuck")
+    store.hosts.add(host("h1", 8))
+    store.hosts.mark_slot("h1", 3, "stuck")
     ticket = submit(slots=8)
-    assert store.schedule("gpus").granted == ()
-    assert not store.attempt(ticket.attempt_id).unplaceable
-    store.mark_slot("h1", 3, "ready")
-    assert store.schedule("gpus").granted == (ticket.allocation_id,)
+    assert store.queue.schedule("gpus").granted == ()
+    assert not store.attempts.get(ticket.attempt_id).unplaceable
+    store.hosts.mark_slot("h1", 3, "ready")
+    assert store.queue.schedule("gpus").granted == (ticket.allocation_id,)
 
 
 def test_the_reason_for_waiting_names_who_holds_the_slots(store, submit):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     first = submit(slots=2)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     second = submit(slots=2)
-    store.schedule("gpus")
-    assert f"trial {first.trial_id}" in store.attempt(second.attempt_id).reason
+    store.queue.schedule("gpus")
+    assert f"trial {first.trial_id}" in store.attempts.get(second.attempt_id).reason

@@ -19,12 +19,12 @@ HALF_AN_HOUR = 1800.0
 
 
 def row_of(store, allocation_id):
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         return connection.execute(sa.select(allocations).where(allocations.c.id == allocation_id)).one()
 
 
 def due_in_s(store, clock):
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         due = connection.scalar(sa.select(pools.c.next_due_at))
     return None if due is None else (due - clock.now).total_seconds()
 
@@ -32,28 +32,28 @@ def due_in_s(store, clock):
 def heard(store, *tickets):
     """Renew requests as their waiting tasks do."""
     for ticket in tickets:
-        view = store.attempt(ticket.attempt_id)
-        store.renew_request(ticket.attempt_id, view.watch or store.watch(ticket.attempt_id, watcher="me"))
+        view = store.attempts.get(ticket.attempt_id)
+        store.queue.renew(ticket.attempt_id, view.watch or store.attempts.watch(ticket.attempt_id, watcher="me"))
 
 
 @pytest.fixture
 def urgent(store, submit, start, clock):
     """Return a running gang that may be interrupted, its watch, and the more urgent one for which it has to go."""
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     victim = submit(slots=2, preemptible=True)
     watch = start(victim)
     clock.advance(HALF_AN_HOUR)
     claimant = submit(slots=2, priority=1)
-    result = store.schedule("gpus")
+    result = store.queue.schedule("gpus")
     assert (result.granted, result.preempted) == ((), (victim.allocation_id,))
     return victim, watch, claimant
 
 
 def test_a_gang_that_has_to_go_hears_for_whom(store, urgent):
     victim, _, claimant = urgent
-    assert store.wishes(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
-    assert store.attempt(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
-    assert store.attempt(claimant.attempt_id).preempted_for is None
+    assert store.control.wishes(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
+    assert store.attempts.get(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
+    assert store.attempts.get(claimant.attempt_id).preempted_for is None
     assert row_of(store, claimant.allocation_id).claim == {"h1": [0, 1]}
 
 
@@ -61,30 +61,30 @@ def test_nobody_is_told_to_go_twice_for_the_same(store, urgent, submit, clock):
     _, _, claimant = urgent
     submit(slots=1)
     heard(store, claimant)
-    assert store.schedule("gpus").preempted == ()
+    assert store.queue.schedule("gpus").preempted == ()
 
 
 def test_the_slots_of_a_preempted_gang_go_to_the_claimant_and_nobody_else(store, urgent, submit):
     victim, watch, claimant = urgent
     thief = submit(slots=1, priority=1)
-    store.release(victim.attempt_id, watch, "h1", proof="clear")
-    after = store.yield_gang(victim.attempt_id, watch, reason="for a more urgent one", paused=False)
-    assert store.schedule("gpus").granted == (claimant.allocation_id,)
+    store.queue.release(victim.attempt_id, watch, "h1", proof="clear")
+    after = store.attempts.yield_gang(victim.attempt_id, watch, reason="for a more urgent one", paused=False)
+    assert store.queue.schedule("gpus").granted == (claimant.allocation_id,)
     row = row_of(store, claimant.allocation_id)
     assert (row.claim, row.reserved_hosts, row.position) == (None, None, None)
-    assert [store.attempt(t.attempt_id).allocation_state for t in (thief, after)] == ["waiting", "waiting"]
+    assert [store.attempts.get(t.attempt_id).allocation_state for t in (thief, after)] == ["waiting", "waiting"]
 
 
 def test_counters_survive_a_preemption(store, urgent, clock):
     victim, watch, _ = urgent
     clock.advance(20)
-    store.release(victim.attempt_id, watch, "h1", proof="clear")
-    after = store.yield_gang(victim.attempt_id, watch, reason="", paused=False)
+    store.queue.release(victim.attempt_id, watch, "h1", proof="clear")
+    after = store.attempts.yield_gang(victim.attempt_id, watch, reason="", paused=False)
     row = row_of(store, after.allocation_id)
     assert (row.held_s, row.waited_s) == (HALF_AN_HOUR + 20, 0)
     clock.advance(5)
     heard(store, after)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     assert row_of(store, after.allocation_id).eligible_since is not None
 
 
@@ -92,10 +92,10 @@ def test_a_claim_survives_the_process_that_made_it(store, urgent, url, clock, su
     victim, watch, claimant = urgent
     another = Store.open(url, clock=clock)
     submit(slots=1, priority=2)
-    assert another.schedule("gpus").preempted == ()
+    assert another.queue.schedule("gpus").preempted == ()
     assert row_of(another, claimant.allocation_id).claim == {"h1": [0, 1]}
-    another.release(victim.attempt_id, watch, "h1", proof="clear")
-    assert another.schedule("gpus").granted == (claimant.allocation_id,)
+    another.queue.release(victim.attempt_id, watch, "h1", proof="clear")
+    assert another.queue.schedule("gpus").granted == (claimant.allocation_id,)
     another.close()
 
 
@@ -103,263 +103,263 @@ def test_a_claim_survives_the_process_that_made_it(store, urgent, url, clock, su
 def test_a_claim_ends_with_its_request_its_owner_and_its_host(store, urgent, submit, clock, end):
     _, _, claimant = urgent
     if end == "request":
-        store.end_attempt(claimant.attempt_id, store.watch(claimant.attempt_id, watcher="me"), state="killed")
+        store.attempts.end(claimant.attempt_id, store.attempts.watch(claimant.attempt_id, watcher="me"), state="killed")
     elif end == "pause":
-        store.request_pause(claimant.trial_id, "ann")
+        store.control.pause(claimant.trial_id, "ann")
     elif end == "silence":
         clock.advance(61)
     else:
-        store.add_host(host("h2", 2))
-        store.set_host_state("h2", "draining")
-        store.set_host_state("h1", "unreachable", "no answer")
+        store.hosts.add(host("h2", 2))
+        store.hosts.set_state("h2", "draining")
+        store.hosts.set_state("h1", "unreachable", "no answer")
     other = submit(slots=2, priority=1)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     row = row_of(store, claimant.allocation_id)
     assert row.state == "released" or row.claim is None
     assert row_of(store, other.allocation_id).state == "waiting"
 
 
 def test_only_what_wrote_a_checkpoint_or_says_it_can_is_interrupted(store, submit, start, clock):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     silent, other = submit(), submit()
     watch = start(silent)
     start(other)
     clock.advance(HALF_AN_HOUR)
     wanted = submit(slots=1, priority=1)
-    assert store.schedule("gpus").preempted == ()
-    store.commit_events(silent.attempt_id, watch, "h1", "rank0.events", 0, 9, [CHECKPOINT])
+    assert store.queue.schedule("gpus").preempted == ()
+    store.events.commit(silent.attempt_id, watch, "h1", "rank0.events", 0, 9, [CHECKPOINT])
     heard(store, wanted)
-    assert store.schedule("gpus").preempted == (silent.allocation_id,)
+    assert store.queue.schedule("gpus").preempted == (silent.allocation_id,)
 
 
 def test_a_gang_that_declined_is_not_interrupted_whatever_it_wrote(store, submit, start, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     ticket = submit(preemptible=False)
     watch = start(ticket)
-    store.commit_events(ticket.attempt_id, watch, "h1", "rank0.events", 0, 9, [CHECKPOINT])
+    store.events.commit(ticket.attempt_id, watch, "h1", "rank0.events", 0, 9, [CHECKPOINT])
     clock.advance(HALF_AN_HOUR)
     submit(priority=1)
-    assert store.schedule("gpus").preempted == ()
+    assert store.queue.schedule("gpus").preempted == ()
 
 
 def test_a_costly_gang_runs_longer_before_it_is_interrupted(store, submit, start, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     ticket = submit(preemptible=True)
     watch = start(ticket)
-    store.set_cost(ticket.attempt_id, watch, 120)
+    store.attempts.set_cost(ticket.attempt_id, watch, 120)
     wanted = submit(priority=1)
     clock.advance(20 * 120 - 1)
     heard(store, wanted)
-    assert store.schedule("gpus").preempted == ()
+    assert store.queue.schedule("gpus").preempted == ()
     assert due_in_s(store, clock) <= 1.01
     clock.advance(1)
     heard(store, wanted)
-    assert store.schedule("gpus").preempted == (ticket.allocation_id,)
+    assert store.queue.schedule("gpus").preempted == (ticket.allocation_id,)
 
 
 def test_with_preemption_off_nobody_is_interrupted(store, submit, start, clock):
-    store.add_host(host("h1", 1))
-    store.set_pool("gpus", preemption="off")
+    store.hosts.add(host("h1", 1))
+    store.pools.set("gpus", preemption="off")
     start(submit(preemptible=True))
     clock.advance(HALF_AN_HOUR)
     submit(priority=1)
-    assert store.schedule("gpus").preempted == ()
+    assert store.queue.schedule("gpus").preempted == ()
 
 
 def test_a_priority_that_is_raised_while_waiting_interrupts(store, submit, start, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     victim = submit(preemptible=True)
     start(victim)
     wanted = submit()
     clock.advance(HALF_AN_HOUR)
     heard(store, wanted)
-    assert store.schedule("gpus").preempted == ()
-    store.set_priority(wanted.trial_id, 1, "ann")
-    assert store.schedule("gpus").preempted == (victim.allocation_id,)
+    assert store.queue.schedule("gpus").preempted == ()
+    store.control.set_priority(wanted.trial_id, 1, "ann")
+    assert store.queue.schedule("gpus").preempted == (victim.allocation_id,)
 
 
 def test_a_reservation_survives_the_process_and_stays_where_it_is(store, submit, start, url, clock):
     for name in ("h1", "h2", "h3"):
-        store.add_host(host(name, 2))
+        store.hosts.add(host(name, 2))
     small = [submit(slots=1, preemptible=False) for _ in range(6)]
     watches = [start(ticket) for ticket in small]
     wide = submit(slots=4)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     reserved = row_of(store, wide.allocation_id).reserved_hosts
     assert len(reserved) == 2
     another = Store.open(url, clock=clock)
     late = submit(slots=1)
     for ticket, watch in zip(small, watches, strict=True):
-        placement = another.attempt(ticket.attempt_id).placement
+        placement = another.attempts.get(ticket.attempt_id).placement
         if set(placement) <= set(reserved):
-            another.release(ticket.attempt_id, watch, *placement, proof="clear")
-            granted = another.schedule("gpus").granted
+            another.queue.release(ticket.attempt_id, watch, *placement, proof="clear")
+            granted = another.queue.schedule("gpus").granted
             assert late.allocation_id not in granted
             if row_of(another, wide.allocation_id).state == "waiting":
                 assert row_of(another, wide.allocation_id).reserved_hosts == reserved
     assert row_of(another, wide.allocation_id).state == "granted"
-    assert set(another.attempt(wide.attempt_id).placement) == set(reserved)
+    assert set(another.attempts.get(wide.attempt_id).placement) == set(reserved)
     another.close()
 
 
 def test_an_experiment_holds_at_most_its_max_slots_and_waits_without_counting(store, submit, start, clock):
-    store.add_host(host("h1", 8))
+    store.hosts.add(host("h1", 8))
     first, second = submit(slots=2, max_slots=2), submit(slots=2)
     other = submit(slots=2, experiment_name="other")
-    assert set(store.schedule("gpus").granted) == {first.allocation_id, other.allocation_id}
+    assert set(store.queue.schedule("gpus").granted) == {first.allocation_id, other.allocation_id}
     clock.advance(40)
     heard(store, second)
-    store.set_pool("gpus", reservations=1)
-    store.schedule("gpus")
+    store.pools.set("gpus", reservations=1)
+    store.queue.schedule("gpus")
     assert row_of(store, second.allocation_id).waited_s == pytest.approx(0, abs=0.01)
     assert row_of(store, second.allocation_id).eligible_since is None
-    assert "at most 2 slots" in store.attempt(second.attempt_id).reason
-    store.set_experiment(first.experiment_id, max_slots=0, by="ann")
-    assert store.schedule("gpus").granted == (second.allocation_id,)
+    assert "at most 2 slots" in store.attempts.get(second.attempt_id).reason
+    store.experiments.set(first.experiment_id, max_slots=0, by="ann")
+    assert store.queue.schedule("gpus").granted == (second.allocation_id,)
 
 
 def test_experiments_share_by_weight(store, submit, start, clock):
-    store.add_host(host("h1", 3))
+    store.hosts.add(host("h1", 3))
     start(submit(slots=1, experiment_name="heavy", weight=4.0))
     start(submit(slots=1, experiment_name="light", weight=1.0))
     light, heavy = submit(slots=1, experiment_name="light"), submit(slots=1, experiment_name="heavy")
     # One slot each: per weight the light one holds four times as much.
-    assert store.schedule("gpus").granted == (heavy.allocation_id,)
-    assert store.attempt(light.attempt_id).position == 1
+    assert store.queue.schedule("gpus").granted == (heavy.allocation_id,)
+    assert store.attempts.get(light.attempt_id).position == 1
 
 
 def test_two_passes_at_once_grant_each_gang_once(store, submit, url, clock):
     for number in range(4):
-        store.add_host(host(f"h{number}", 2))
+        store.hosts.add(host(f"h{number}", 2))
     tickets = [submit(slots=2) for _ in range(6)]
     stores = [Store.open(url, clock=clock) for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
-        results = list(threads.map(lambda one: one.schedule("gpus"), stores))
+        results = list(threads.map(lambda one: one.queue.schedule("gpus"), stores))
     granted = [allocation for result in results for allocation in result.granted]
     if len(granted) < 4:
-        granted += store.schedule("gpus").granted
+        granted += store.queue.schedule("gpus").granted
     assert sorted(granted) == [ticket.allocation_id for ticket in tickets[:4]]
-    assert store.schedule("gpus").granted == ()
+    assert store.queue.schedule("gpus").granted == ()
     for one in stores:
         one.close()
 
 
 def test_a_held_gang_is_named_and_not_interrupted(store, submit, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     key = TrialKey(dag_id="d", run_id="r", task_id="hold")
-    gang = store.submit_gang(GangSubmission(key=key, pool="gpus", slots=1))
-    watch = store.watch_gang(gang.allocation_id, watcher="sensor")
-    assert store.schedule("gpus").granted == (gang.allocation_id,)
-    assert store.take_up_gang(gang.allocation_id, watch)
+    gang = store.gangs.submit(GangSubmission(key=key, pool="gpus", slots=1))
+    watch = store.gangs.watch(gang.allocation_id, watcher="sensor")
+    assert store.queue.schedule("gpus").granted == (gang.allocation_id,)
+    assert store.gangs.take_up(gang.allocation_id, watch)
     clock.advance(890)
     wanted = submit(priority=1)
-    result = store.schedule("gpus")
+    result = store.queue.schedule("gpus")
     assert (result.granted, result.preempted) == ((), ())
-    assert "gang of d/hold" in store.attempt(wanted.attempt_id).reason
+    assert "gang of d/hold" in store.attempts.get(wanted.attempt_id).reason
     assert due_in_s(store, clock) <= 10.01
     clock.advance(11)
-    assert store.schedule("gpus").granted == (wanted.allocation_id,)
+    assert store.queue.schedule("gpus").granted == (wanted.allocation_id,)
 
 
 def test_a_silent_request_keeps_its_place_but_no_host(store, submit, start, clock):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     small = submit(preemptible=False)
     start(small)
     wide, late = submit(slots=2), submit(slots=1)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     assert row_of(store, wide.allocation_id).reserved_hosts == ["h1"]
     clock.advance(61)
     heard(store, late)
-    assert store.schedule("gpus").granted == (late.allocation_id,)
+    assert store.queue.schedule("gpus").granted == (late.allocation_id,)
     row = row_of(store, wide.allocation_id)
     assert (row.reserved_hosts, row.eligible_since, row.waited_s) == (None, None, 60)
-    assert "skipped until" in store.attempt(wide.attempt_id).reason
+    assert "skipped until" in store.attempts.get(wide.attempt_id).reason
     heard(store, wide)
-    store.schedule("gpus")
-    assert store.attempt(wide.attempt_id).position == 1
+    store.queue.schedule("gpus")
+    assert store.attempts.get(wide.attempt_id).position == 1
 
 
 def test_a_request_that_waits_says_when_it_may_start(store, submit, start, clock):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     start(submit(slots=2, max_runtime_s=600.0))
     ticket = submit(slots=2)
-    store.schedule("gpus")
-    view = store.attempt(ticket.attempt_id)
+    store.queue.schedule("gpus")
+    view = store.attempts.get(ticket.attempt_id)
     assert view.expected
     assert view.reason
-    [_, waiting] = store.tasks("gpus")
+    [_, waiting] = store.queue_view.tasks("gpus")
     assert (waiting.expected, waiting.position) == (view.expected, 1)
 
 
 def test_a_pass_that_changes_nothing_writes_only_that_it_was(store, submit, start, clock):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     start(submit(slots=2))
     tickets = [submit(slots=2) for _ in range(3)]
-    store.schedule("gpus")
-    store.set_pool("gpus", reservations=2)
+    store.queue.schedule("gpus")
+    store.pools.set("gpus", reservations=2)
     written = []
-    sa.event.listen(store._engine, "before_cursor_execute", lambda *args: written.append(args[2]))
-    store.schedule("gpus")
+    sa.event.listen(store.db.engine, "before_cursor_execute", lambda *args: written.append(args[2]))
+    store.queue.schedule("gpus")
     assert [text for text in written if text.startswith("UPDATE allocations")] == []
     assert tickets
 
 
 def test_time_alone_makes_the_next_pass_due(store, submit, start, clock):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     start(submit(preemptible=True))
     wanted = submit(priority=1)
-    store.schedule("gpus")
+    store.queue.schedule("gpus")
     clock.advance(HALF_AN_HOUR - 30)
     heard(store, wanted)
-    assert store.schedule("gpus").preempted == ()
+    assert store.queue.schedule("gpus").preempted == ()
     assert 0 < due_in_s(store, clock) <= 30.01
 
 
 @pytest.mark.parametrize("state", ["ready", "draining", "unreachable", "lost"])
 def test_a_host_in_any_state_but_disabled_keeps_a_request_waiting(store, submit, state):
-    store.add_host(host("h1", 8))
-    store.add_host(host("h2", 2))
+    store.hosts.add(host("h1", 8))
+    store.hosts.add(host("h2", 2))
     ticket = submit(slots=8)
     for step in {"lost": ("unreachable", "lost"), "ready": ()}.get(state, (state,)):
-        store.set_host_state("h1", step, "test")
-    store.schedule("gpus")
-    assert not store.attempt(ticket.attempt_id).unplaceable
+        store.hosts.set_state("h1", step, "test")
+    store.queue.schedule("gpus")
+    assert not store.attempts.get(ticket.attempt_id).unplaceable
     heard(store, ticket)
 
 
 @pytest.mark.parametrize("how", ["removed", "disabled", "fewer slots", "slot off"])
 def test_what_can_never_run_any_more_fails_when_the_hosts_change_and_not_before(store, submit, how):
-    store.add_host(host("h1", 8))
-    store.add_host(host("h2", 2))
+    store.hosts.add(host("h1", 8))
+    store.hosts.add(host("h2", 2))
     ticket, patient = submit(slots=8), submit(slots=8, on_unplaceable="wait")
-    store.set_host_state("h1", "draining")
-    store.schedule("gpus")
+    store.hosts.set_state("h1", "draining")
+    store.queue.schedule("gpus")
     heard(store, ticket)
     if how == "removed":
-        store.remove_host("h1")
+        store.hosts.remove("h1")
     elif how == "disabled":
-        store.set_host_state("h1", "disabled")
+        store.hosts.set_state("h1", "disabled")
     elif how == "fewer slots":
-        store.update_host_facts("h1", {}, slots=host("h1", 4).slots)
+        store.hosts.update_facts("h1", {}, slots=host("h1", 4).slots)
     else:
-        store.set_slot_enabled("h1", 0, False)
-    store.schedule("gpus")
+        store.hosts.set_slot_enabled("h1", 0, False)
+    store.queue.schedule("gpus")
     with pytest.raises(UnplaceableError, match="8 slots"):
         heard(store, ticket)
-    store.end_attempt(ticket.attempt_id, store.attempt(ticket.attempt_id).watch, state="errored")
+    store.attempts.end(ticket.attempt_id, store.attempts.get(ticket.attempt_id).watch, state="errored")
     heard(store, patient)
     assert row_of(store, patient.allocation_id).eligible_since is None
-    store.add_host(host("h3", 8))
-    assert patient.allocation_id in store.schedule("gpus").granted
+    store.hosts.add(host("h3", 8))
+    assert patient.allocation_id in store.queue.schedule("gpus").granted
 
 
 def test_hosts_that_come_and_leave_change_what_may_start(store, submit, start):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
     first, second = submit(slots=2), submit(slots=2)
     start(first)
-    assert store.schedule("gpus").granted == ()
-    store.add_host(host("h2", 2))
-    assert store.schedule("gpus").granted == (second.allocation_id,)
+    assert store.queue.schedule("gpus").granted == ()
+    store.hosts.add(host("h2", 2))
+    assert store.queue.schedule("gpus").granted == (second.allocation_id,)
 
 
 @pytest.mark.parametrize(
@@ -377,16 +377,16 @@ def test_hosts_that_come_and_leave_change_what_may_start(store, submit, start):
     ],
 )
 def test_an_option_out_of_range_is_refused_and_changes_nothing(store, values, words):
-    store.add_host(host("h1", 1))
-    before = store.get_pool("gpus")
+    store.hosts.add(host("h1", 1))
+    before = store.pools.get("gpus")
     with pytest.raises(UserError, match=words):
-        store.set_pool("gpus", **values)
-    assert store.get_pool("gpus") == before
+        store.pools.set("gpus", **values)
+    assert store.pools.get("gpus") == before
 
 
 def test_options_of_a_pool_are_kept(store):
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     values = {"max_wait_s": 60.0, "protected_share": 0.25, "fresh_s": 1.0, "young_s": 2.0, "min_run_s": 3.0}
-    pool = store.set_pool("gpus", preemption="slices", **values, by="ann")
+    pool = store.pools.set("gpus", preemption="slices", **values, by="ann")
     assert {name: getattr(pool.options, name) for name in values} == values
-    assert store.get_pool("gpus").options == pool.options
+    assert store.pools.get("gpus").options == pool.options

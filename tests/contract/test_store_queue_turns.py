@@ -25,7 +25,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _host(store):
-    store.add_host(host("h1", 2))
+    store.hosts.add(host("h1", 2))
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def test_a_caller_that_meets_the_pass_of_another_thread_is_served_by_it(store, s
     held, go = hold_passes
     tickets = [submit(), submit()]
     passes = []
-    sa.event.listen(store._engine, "before_cursor_execute", lambda *args: passes.append(args[2]))
+    sa.event.listen(store.db.engine, "before_cursor_execute", lambda *args: passes.append(args[2]))
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(store.schedule, "gpus")
+        first = threads.submit(store.queue.schedule, "gpus")
         assert held.wait(DEADLINE_S)
-        second = threads.submit(store.schedule, "gpus")
+        second = threads.submit(store.queue.schedule, "gpus")
         until(lambda: any(turn.has_joined for turn in shared_passes._open.values()))
         assert not second.done()
         go.set()
@@ -69,9 +69,9 @@ def test_callers_are_served_by_one_of_them_when_the_pass_that_they_joined_fails(
 
     monkeypatch.setattr(store, "_passed", failing)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(store.schedule, "gpus")
+        first = threads.submit(store.queue.schedule, "gpus")
         until(lambda: shared_passes._open)
-        second = threads.submit(store.schedule, "gpus")
+        second = threads.submit(store.queue.schedule, "gpus")
         until(lambda: any(turn.has_joined for turn in shared_passes._open.values()))
         joined.set()
         with pytest.raises(ConflictError):
@@ -87,10 +87,10 @@ def test_a_request_that_comes_while_a_pass_commits_gets_a_pass_of_its_own(store,
     def closing(turn):
         close(turn)
         if not late:
-            late.append(shared_passes.join_turn(str(store._engine.url), "gpus"))
+            late.append(shared_passes.join_turn(str(store.db.engine.url), "gpus"))
 
     monkeypatch.setattr(shared_passes.Turn, "close", closing)
-    assert store.schedule("gpus").granted == (first.allocation_id,)
+    assert store.queue.schedule("gpus").granted == (first.allocation_id,)
     [(turn, is_mine)] = late
     assert is_mine
     with turn:
@@ -98,11 +98,11 @@ def test_a_request_that_comes_while_a_pass_commits_gets_a_pass_of_its_own(store,
 
 
 def test_a_child_process_does_not_inherit_a_turn(store, submit):
-    turn, is_mine = shared_passes.join_turn(str(store._engine.url), "gpus")
+    turn, is_mine = shared_passes.join_turn(str(store.db.engine.url), "gpus")
     assert is_mine
     child = os.fork()
     if child == 0:
-        os._exit(0 if shared_passes.join_turn(str(store._engine.url), "gpus")[1] else 1)
+        os._exit(0 if shared_passes.join_turn(str(store.db.engine.url), "gpus")[1] else 1)
     assert os.waitpid(child, 0)[1] == 0
     with turn:
         pass
@@ -111,15 +111,15 @@ def test_a_child_process_does_not_inherit_a_turn(store, submit):
 def test_a_caller_waits_for_the_pass_of_another_process_and_has_its_answer(store, submit, url, clock, hold_passes):
     held, go = hold_passes
     ticket, another = submit(), Store.open(url, clock=clock)
-    with ThreadPoolExecutor(2) as threads, another._engine.begin() as connection:
+    with ThreadPoolExecutor(2) as threads, another.db.engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             pytest.skip("on SQLite a pass waits for the one writer that there can be")
         # Another process that passes, as far as the database knows.
         assert all(statements.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
-        with store._engine.begin() as third:
+        with store.db.engine.begin() as third:
             # A second pass does not read the rows, because it must not decide.
             assert statements.read(third, OPENING, {"pool_name": "gpus", "now": clock.now}) == [[], [], []]
-        mine = threads.submit(store.schedule, "gpus")
+        mine = threads.submit(store.queue.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         assert not mine.done()
         connection.execute(sa.update(pools).values(passed_version=pools.c.version))
@@ -129,18 +129,18 @@ def test_a_caller_waits_for_the_pass_of_another_process_and_has_its_answer(store
         assert not held.is_set()
     go.set()
     another.close()
-    assert store.attempt(ticket.attempt_id).allocation_state == "waiting"
+    assert store.attempts.get(ticket.attempt_id).allocation_state == "waiting"
 
 
 def test_a_caller_passes_itself_when_the_other_process_did_not_commit(store, submit, url, clock):
     ticket, another = submit(), Store.open(url, clock=clock)
     with ThreadPoolExecutor(1) as threads:
-        connection = another._engine.connect()
+        connection = another.db.engine.connect()
         if connection.dialect.name == "sqlite":
             connection.close()
             pytest.skip("on SQLite a pass waits for the one writer that there can be")
         assert all(statements.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
-        mine = threads.submit(store.schedule, "gpus")
+        mine = threads.submit(store.queue.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         connection.rollback()
         connection.close()
@@ -149,7 +149,7 @@ def test_a_caller_passes_itself_when_the_other_process_did_not_commit(store, sub
 
 
 def _waits_for_a_pass(store):
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND NOT granted"
         return connection.scalar(sa.text(query)) > 0
 
@@ -160,7 +160,7 @@ def test_a_pass_waits_for_whoever_changes_the_pool_and_sees_the_change(store, su
     locked, go = threading.Event(), threading.Event()
 
     def change():
-        with another._engine.begin() as connection:
+        with another.db.engine.begin() as connection:
             lock_pool(connection, "gpus")
             locked.set()
             go.wait(30)
@@ -170,33 +170,33 @@ def test_a_pass_waits_for_whoever_changes_the_pool_and_sees_the_change(store, su
     with ThreadPoolExecutor(2) as threads:
         changing = threads.submit(change)
         assert locked.wait(30)
-        passing = threads.submit(store.schedule, "gpus")
+        passing = threads.submit(store.queue.schedule, "gpus")
         go.set()
         changing.result(30)
         assert passing.result(30).granted == ()
     another.close()
-    assert store.attempt(first.attempt_id).allocation_state == "waiting"
+    assert store.attempts.get(first.attempt_id).allocation_state == "waiting"
 
 
 def test_whatever_is_committed_before_a_pass_ends_is_looked_at_by_a_pass(store, submit, url, clock):
     """Each task runs a pass after its submission, so no request waits that could have started."""
     for number in range(2, 9):
-        store.add_host(host(f"h{number}", 2))
+        store.hosts.add(host(f"h{number}", 2))
     stores = [Store.open(url, clock=clock) for _ in range(4)]
 
     def work(number):
         one = stores[number % 4]
         ticket = submit(f"t{number}", to=one, slots=1)
-        one.schedule("gpus")
+        one.queue.schedule("gpus")
         return ticket
 
     with ThreadPoolExecutor(8) as threads:
         tickets = list(threads.map(work, range(16)))
     for one in stores:
         one.close()
-    assert {store.attempt(one.attempt_id).allocation_state for one in tickets} == {"granted"}
+    assert {store.attempts.get(one.attempt_id).allocation_state for one in tickets} == {"granted"}
 
 
 def test_the_pass_of_an_unknown_pool_is_an_error(store):
     with pytest.raises(NotFoundError, match="'nope'.*Pools: gpus"):
-        store.schedule("nope")
+        store.queue.schedule("nope")

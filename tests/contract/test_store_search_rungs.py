@@ -22,7 +22,7 @@ FAILURE = {"error": "UserError", "kind": "user", "message": "ValueError: no"}
 
 @pytest.fixture
 def search(store) -> Search:
-    store.add_host(host("a", 8))
+    store.hosts.add(host("a", 8))
     found = Search(store)
     found.plan(rungs={0: (1, 4, 16)}, max_trials=12, divisor=4)
     return found
@@ -37,7 +37,7 @@ def test_a_trial_goes_on_only_among_the_best_of_its_rung(search):
 
 
 def test_decisions_are_those_of_the_rule_for_each_metric_and_direction(store):
-    store.add_host(host("a", 8))
+    store.hosts.add(host("a", 8))
     values = [3.0, math.nan, 1.0, 1.0, None, 2.0, -math.inf, "0", 4.0, 0.5, math.inf, 10**400]
     for smaller in (True, False):
         search = Search(store, run=f"smaller {smaller}")
@@ -57,11 +57,11 @@ def test_one_question_may_reach_several_rungs_and_the_top_completes(search):
     assert search.ask(second, 2, 0.7, units=16) == "stop"
     assert search.told(second) == ["stop"]
     assert search.ask(first, 2, 0.9, units=17) == "complete"
-    entries = search.store.decisions(first.trial_id)
+    entries = search.store.searches.decisions(first.trial_id)
     assert [(entry.rung, entry.units, entry.metric, entry.attempt) for entry in entries] == [
         (0, 5, 0.5, 1), (1, 5, 0.5, 1), (2, 17, 0.9, 1),
     ]  # fmt: skip
-    assert (search.store.trial(first.trial_id).rung, search.store.attempt(second.attempt_id).rung) == (2, 0)
+    assert (search.store.trials.get(first.trial_id).rung, search.store.attempts.get(second.attempt_id).rung) == (2, 0)
 
 
 def test_a_question_beyond_the_top_is_one_of_the_top(search):
@@ -83,7 +83,7 @@ def test_a_repeated_question_changes_nothing(search):
 def test_an_entry_that_was_decided_is_not_replaced_by_another_one(search):
     search.ask(search.start(0), 0, 0.5)
     before = search.entries()
-    with search.store._engine.begin() as conn:
+    with search.store.db.engine.begin() as conn:
         row = dict(conn.execute(sa.select(rung_entries)).mappings().one())
         values = {f"new_{name}": row[name] for name in rungs._NAMES} | {"new_metric": 0.1, "new_decision": "stop"}
         statements.write(conn, [(rungs._ENTER, [values])])
@@ -102,7 +102,7 @@ def test_late_reports_of_a_stopped_trial_are_ignored(search):
 def test_a_question_without_a_rung_is_only_an_event(search, rung):
     ticket = search.start(0)
     assert search.ask(ticket, rung, 0.5) is None
-    assert [event.kind for event in search.store.events(ticket.attempt_id)] == ["rung"]
+    assert [event.kind for event in search.store.events.of_attempt(ticket.attempt_id)] == ["rung"]
 
 
 def test_only_rank_0_of_a_trial_with_rungs_asks(search, submit, start):
@@ -113,12 +113,12 @@ def test_only_rank_0_of_a_trial_with_rungs_asks(search, submit, start):
     plain = submit(task="alone")
     watch = start(plain)
     event = {"seq": 1, "at": 1.0, "kind": "rung", "rung": 0, "metric": 0.5}
-    search.store.commit_events(plain.attempt_id, watch, "a", "rank0.events", 0, 9, [event])
-    assert search.store.decisions(plain.trial_id) == []
+    search.store.events.commit(plain.attempt_id, watch, "a", "rank0.events", 0, 9, [event])
+    assert search.store.searches.decisions(plain.trial_id) == []
 
 
 def test_brackets_are_compared_apart(store):
-    store.add_host(host("a", 8))
+    store.hosts.add(host("a", 8))
     search = Search(store)
     search.plan(rungs={0: (1, 4), 1: (4,)}, max_trials=4)
     assert search.ask(search.start(0), 0, 0.1) == "continue"
@@ -129,7 +129,7 @@ def test_brackets_are_compared_apart(store):
 
 def test_a_stale_follower_decides_nothing(search):
     ticket = search.start(0)
-    search.store.watch(ticket.attempt_id, watcher="another")
+    search.store.attempts.watch(ticket.attempt_id, watcher="another")
     with pytest.raises(StaleWatchError):
         search.ask(ticket, 0, 0.5)
     assert search.entries() == []
@@ -146,7 +146,7 @@ def test_a_trial_that_failed_ranks_last_where_it_was(search, state):
     assert search.told(failed) == ["continue"]
     last = search.entries()[-1]
     assert (last.rung, last.is_error, last.metric, last.decision, last.units) == (1, True, None, None, 1)
-    assert search.store.trial(failed.trial_id).rung == 0
+    assert search.store.trials.get(failed.trial_id).rung == 0
     # The failed trial counts: of two entries, the best one continues.
     other = search.start(1)
     assert search.ask(other, 1, 0.1) == "continue"
@@ -174,12 +174,12 @@ def test_a_trial_that_airflow_retries_replaces_its_failure_by_its_report(search)
     ticket = search.start(0)
     search.end(ticket, "errored", failure=FAILURE)
     search.ask(search.start(1), 0, 0.5)
-    watch = search.store.watch(ticket.attempt_id, watcher="the retry")
-    again = search.store.next_attempt(ticket.attempt_id, watch, failure=FAILURE, counted=True)
+    watch = search.store.attempts.watch(ticket.attempt_id, watcher="the retry")
+    again = search.store.attempts.next(ticket.attempt_id, watch, failure=FAILURE, counted=True)
     search.follow(again.attempt_id)
     assert again.trial_id == ticket.trial_id
     assert search.ask(again, 0, 0.4) == "continue"
-    mine = search.store.decisions(ticket.trial_id)
+    mine = search.store.searches.decisions(ticket.trial_id)
     assert [(entry.metric, entry.is_error, entry.attempt) for entry in mine] == [(0.4, False, 2)]
     # It is counted once: of 2 entries, one continues.
     assert search.ask(search.start(2), 0, 0.45) == "stop"
@@ -189,8 +189,8 @@ def test_a_trial_that_airflow_retries_replaces_its_failure_by_its_report(search)
 def test_a_trial_that_fails_twice_has_one_entry(search):
     ticket = search.start(0)
     search.end(ticket, "errored", failure=FAILURE)
-    watch = search.store.watch(ticket.attempt_id, watcher="the retry")
-    again = search.store.next_attempt(ticket.attempt_id, watch, failure=FAILURE, counted=True)
+    watch = search.store.attempts.watch(ticket.attempt_id, watcher="the retry")
+    again = search.store.attempts.next(ticket.attempt_id, watch, failure=FAILURE, counted=True)
     search.follow(again.attempt_id)
     search.end(again, "errored", failure=FAILURE)
     assert [(entry.rung, entry.is_error) for entry in search.entries()] == [(0, True)]
@@ -243,13 +243,13 @@ def test_what_refused_hyperparameters_reported_counts_no_more_and_the_trial_ente
     assert search.ask(refused, 0, 0.1) == "continue"
     assert search.ask(good, 0, 0.5) == "stop"
     again = search.draw_again(refused)
-    trial = search.store.trial(refused.trial_id)
+    trial = search.store.trials.get(refused.trial_id)
     assert (trial.best_metric, trial.best_step, trial.rung, search.told(again)) == (None, None, None, [])
     assert [entry.trial_number for entry in search.entries()] == [0]
     # Its former 0.1 would have left it in the second place.
     assert search.ask(again, 0, 0.3) == "continue"
     search.validate(again, loss=0.3)
-    assert search.store.trial(again.trial_id).best_metric == 0.3
+    assert search.store.trials.get(again.trial_id).best_metric == 0.3
     assert [(entry.metric, entry.attempt) for entry in search.entries()] == [(0.3, 2), (0.5, 1)]
     assert search.told(good) == ["stop"]
 
@@ -259,12 +259,12 @@ def test_late_reports_of_refused_hyperparameters_are_ignored_and_those_of_others
     again = search.draw_again(refused)
     search.validate(refused, loss=0.1)
     assert search.ask(refused, 0, 0.1) is None
-    assert (search.entries(), search.store.trial(again.trial_id).best_metric) == ([], None)
+    assert (search.entries(), search.store.trials.get(again.trial_id).best_metric) == ([], None)
     watch = search.watches[again.attempt_id]
-    later = search.store.next_attempt(again.attempt_id, watch, failure=FAILURE, counted=True)
+    later = search.store.attempts.next(again.attempt_id, watch, failure=FAILURE, counted=True)
     search.validate(again, loss=0.2)
     assert search.ask(again, 0, 0.2) == "continue"
-    assert search.store.trial(later.trial_id).best_metric == 0.2
+    assert search.store.trials.get(later.trial_id).best_metric == 0.2
 
 
 def test_a_trial_that_others_end_is_ranked_last_although_its_hyperparameters_were_drawn_again(search):
@@ -285,7 +285,7 @@ def test_trials_that_ask_at_once_are_decided_one_after_the_other(search, url):
         ticket = tickets[number]
         event = {"seq": 1, "at": 1.0, "kind": "rung", "rung": 0, "metric": values[number]}
         watch = search.watches[ticket.attempt_id]
-        stores[number % 4].commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 9, [event])
+        stores[number % 4].events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 9, [event])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(8)))

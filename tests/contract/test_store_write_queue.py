@@ -190,7 +190,7 @@ def test_without_a_file_to_queue_at_writers_leave_the_order_to_sqlite(tmp_path):
 
 def test_a_store_queues_at_a_file_for_its_owner_only(tmp_path):
     store = Store.open(f"sqlite:///{tmp_path}/dtrain.db")
-    store.put_payload("a" * 64, b"x")
+    store.payloads.put("a" * 64, b"x")
     store.close()
     path = tmp_path / "dtrain.db-queue"
     assert last_ticket(path) > 0
@@ -203,9 +203,9 @@ def test_a_transaction_of_a_store_comes_after_those_that_came_before_it(tmp_path
     with ThreadPoolExecutor(1) as threads:
         with turn(path):
             before = last_ticket(path)
-            put = threads.submit(store.put_payload, "a" * 64, b"x")
+            put = threads.submit(store.payloads.put, "a" * 64, b"x")
             until(lambda: last_ticket(path) == before + 1)
-            assert not store.has_payload("a" * 64)
+            assert not store.payloads.has("a" * 64)
         put.result(DEADLINE_S)
-    assert store.has_payload("a" * 64)
+    assert store.payloads.has("a" * 64)
     store.close()

@@ -16,10 +16,10 @@ def result(store, start):
     """Return the result of a trial that validated at the given steps."""
 
     def result_of(searcher, reports):
-        store.add_host(host("a"))
-        config = store.put_config({"entrypoint": "python train.py", "searcher": searcher}, origins={})
+        store.hosts.add(host("a"))
+        config = store.configs.put({"entrypoint": "python train.py", "searcher": searcher}, origins={})
         key = TrialKey(dag_id="d", run_id="r", task_id="t", max_tries=0)
-        ticket = store.submit_trial(
+        ticket = store.trials.submit(
             TrialSubmission(key=key, config_id=config.config_id, experiment_name="e", pool="gpus", slots=1, number=0)
         )
         watch = start(ticket)
@@ -28,8 +28,8 @@ def result(store, start):
             for seq, (step, value) in enumerate(reports, 1)
         ]
         events.append({"seq": 9, "at": 1.0, "kind": "report", "step": 45, "metrics": {"loss": 1.0}})
-        store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 100, events)
-        return trial_result(store, store.attempt(ticket.attempt_id), "completed")
+        store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 100, events)
+        return trial_result(store, store.attempts.get(ticket.attempt_id), "completed")
 
     return result_of
 

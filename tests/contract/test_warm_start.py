@@ -92,7 +92,7 @@ def test_a_forked_task_imports_nothing_and_compiles_no_query(url: str, tmp_path:
     assert json.loads(lines[0]) == {"new": [], "selects": 0}
     store = Store.open(url)
     try:
-        [trial] = store.list_trials()
+        [trial] = store.trials.list()
         assert (trial.number, trial.state, trial.experiment) == (0, "queued", "forked")
     finally:
         store.close()

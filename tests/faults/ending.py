@@ -24,8 +24,8 @@ def all_is_well(world: World, *trials: int) -> None:
 def starts(world: World, trial_id: int) -> list[int]:
     """Return the start step of each attempt of a trial that ran, from rank 0's events."""
     found = []
-    for view in world.store.trial_attempts(trial_id):
-        events = world.store.events(view.attempt_id, kinds=("resumed",))
+    for view in world.store.attempts.of_trial(trial_id):
+        events = world.store.events.of_attempt(view.attempt_id, kinds=("resumed",))
         found += [event.body["step"] for event in events if event.stream == "rank0.events"]
     return found
 

@@ -66,7 +66,7 @@ class Told:
     def __init__(self, world: World) -> None:
         self.ends: dict[Part, Ends] = defaultdict(dict)
         self.ended: set[Part] = set()
-        with world.store._engine.connect() as connection:
+        with world.store.db.engine.connect() as connection:
             for row in connection.execute(sa.select(events)):
                 part = (row.attempt_id, row.token, row.host)
                 self.ends[part][row.stream] = max(row.seq or 0, self.ends[part].get(row.stream, 0))
@@ -78,7 +78,7 @@ class Told:
 
 def _attempts(world: World) -> dict[tuple[int, int], tuple[int, str]]:
     """Return (trial, number) -> (id, state) of all attempts."""
-    with world.store._engine.connect() as connection:
+    with world.store.db.engine.connect() as connection:
         rows = connection.execute(sa.select(attempts)).all()
     return {(row.trial_id, row.number): (row.id, row.state) for row in rows}
 

@@ -72,7 +72,7 @@ class Stage:
         """
 
         def known() -> TrialView | None:
-            found = [view for view in self.store.list_trials() if view.key.run_id == run_id and view.trial_id > after]
+            found = [view for view in self.store.trials.list() if view.key.run_id == run_id and view.trial_id > after]
             return max(found, key=lambda view: view.trial_id, default=None)
 
         view = self.until(known, f"the trial of {run_id}")
@@ -81,16 +81,16 @@ class Stage:
 
     def trials_of(self, run_id: str) -> list[TrialView]:
         """Return every trial of a DAG run."""
-        found = [view for view in self.store.list_trials(limit=None) if view.key.run_id == run_id]
+        found = [view for view in self.store.trials.list(limit=None) if view.key.run_id == run_id]
         for view in found:
             self.goals[view.trial_id] = self._asked[run_id]
         return found
 
     def attempt(self, trial_id: int) -> AttemptView:
-        return self.store.attempt(self.trial(trial_id).attempt_id)
+        return self.store.attempts.get(self.trial(trial_id).attempt_id)
 
     def trial(self, trial_id: int) -> TrialView:
-        return self.store.trial(trial_id)
+        return self.store.trials.get(trial_id)
 
     def expected(self, trial_id: int) -> tuple[str, ...]:
         return self._expected.get(trial_id, ("completed",))
@@ -100,7 +100,7 @@ class Stage:
         return [one for one in self.checker.look() if trial_id is None or f"t{trial_id}." in one.run]
 
     def held(self) -> list[Any]:
-        return [slot for slot in self.store.slots() if slot.allocation_id is not None]
+        return [slot for slot in self.store.hosts.slots() if slot.allocation_id is not None]
 
     def running(self, trial_id: int) -> set[int]:
         """Return the pids of the trial's processes, once every rank has reported a step."""
@@ -110,7 +110,7 @@ class Stage:
 
     def steps(self, trial_id: int) -> int:
         """Return how many ranks of the latest attempt have reported a step."""
-        events = self.store.events(self.trial(trial_id).attempt_id, kinds=("report",))
+        events = self.store.events.of_attempt(self.trial(trial_id).attempt_id, kinds=("report",))
         return len({event.stream for event in events})
 
     def deferred(self, run_id: str, dag_id: str = "deferred") -> AttemptView:
@@ -171,9 +171,9 @@ class Stage:
 
     def describe(self) -> str:
         lines = [f"held: {[(one.host, one.index, one.trial_id) for one in self.held()]}", f"run: {self.holders()}"]
-        for trial in self.store.list_trials(limit=4):
+        for trial in self.store.trials.list(limit=4):
             lines.append(f"trial {trial.trial_id} of {trial.key} {trial.state} {trial.failure}")
-            for view in self.store.trial_attempts(trial.trial_id)[-4:]:
+            for view in self.store.attempts.of_trial(trial.trial_id)[-4:]:
                 lines.append(f"  {view.run} {view.state} {view.allocation_state} {view.reason} by {view.watcher}")
         return "\n".join(lines)
 

@@ -37,7 +37,7 @@ def test_a_host_that_is_cut_off_ends_its_part_and_the_trial_goes_on_elsewhere(
     assert host.name not in {one.host for one in world.ranks(trial)}
     assert host.name in {one.host for one in world.held()}, "unconfirmed slots stay held"
     host.heal()
-    world.store.request_kill(trial, by="the test")
+    world.store.control.kill(trial, by="the test")
     world._expected[trial] = ("killed",)
     all_is_well(world, trial)
     assert world.trial(trial).restarts == 0
@@ -61,8 +61,8 @@ def test_a_trial_that_needs_every_host_waits_for_one_that_was_cut_off_before_its
     host = dice.choice(list(world.hosts))
     host.partition()
     trial = world.submit(6, until=10)
-    world.until(lambda: world.store.get_host(host.name).state == "unreachable", "the failed launch", 150)
-    world.until(lambda: world.store.attempt(world.trial(trial).attempt_id).state == "waiting", "the wait")
+    world.until(lambda: world.store.hosts.get(host.name).state == "unreachable", "the failed launch", 150)
+    world.until(lambda: world.store.attempts.get(world.trial(trial).attempt_id).state == "waiting", "the wait")
     host.heal()
     all_is_well(world, trial)
     view = world.trial(trial)

@@ -57,7 +57,7 @@ def test_without_a_trigger_process_the_hosts_end_the_ranks_and_the_next_one_goes
     world.trigger.start()
     world.running(trial, 120, step=20, attempt=2)
     assert starts(world, trial)[1] >= 10
-    world.store.request_kill(trial, by="the test")
+    world.store.control.kill(trial, by="the test")
     world._expected[trial] = ("killed",)
     all_is_well(world, trial)
     assert world.trial(trial).restarts == 0, "no restart counts as a failure of the user's code"
@@ -65,7 +65,7 @@ def test_without_a_trigger_process_the_hosts_end_the_ranks_and_the_next_one_goes
 
 def test_a_trigger_process_killed_between_grant_and_start_costs_nothing(world: World) -> None:
     trials = [world.submit(2, until=10) for _ in range(3)]
-    world.until(lambda: world.store.attempt(world.trial(trials[0]).attempt_id).state == "starting", "a grant", 20)
+    world.until(lambda: world.store.attempts.get(world.trial(trials[0]).attempt_id).state == "starting", "a grant", 20)
     world.trigger.restart()
     all_is_well(world, *trials)
     assert [world.trial(trial).attempts for trial in trials] == [1, 1, 1]

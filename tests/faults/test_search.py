@@ -45,7 +45,7 @@ class SearchStage(Stage):
         """Return the id of a DAG run and its plan, once the first trial has reached a rung."""
         run_id = self.airflow.trigger(dag_id, {"config": CONFIG})
         plan = self.until(lambda: self._plan(dag_id, run_id), f"the plan of {run_id}")
-        self.until(lambda: self.store.rung_entries(plan[0]["search_id"]), f"a first report in {run_id}", 600)
+        self.until(lambda: self.store.searches.rung_entries(plan[0]["search_id"]), f"a first report in {run_id}", 600)
         return run_id, plan
 
     def _plan(self, dag_id: str, run_id: str) -> Any:
@@ -53,7 +53,7 @@ class SearchStage(Stage):
         return self.airflow.xcom(dag_id, run_id, "experiment.plan") if state == "success" else None
 
     def trials(self, run_id: str) -> list[TrialView]:
-        return sorted(self.store.list_trials(run_id=run_id, limit=None), key=lambda view: view.number)
+        return sorted(self.store.trials.list(run_id=run_id, limit=None), key=lambda view: view.number)
 
     def ended_as_planned(self, run_id: str, plan: list[dict[str, Any]], dag_id: str = "searched") -> None:
         """Assert that the search ended with the trials of its plan, each once, and left no processes or slots."""
@@ -62,7 +62,7 @@ class SearchStage(Stage):
         assert [(view.number, view.hparams) for view in views] == [(one["number"], one["hparams"]) for one in plan]
         assert {view.state for view in views} <= {"completed", "stopped"}, self.describe()
         assert [view.restarts for view in views] == [0] * len(plan), "no restart counts as a failure of the user's code"
-        entries = self.store.rung_entries(plan[0]["search_id"])
+        entries = self.store.searches.rung_entries(plan[0]["search_id"])
         assert set(Counter((one.trial_id, one.rung) for one in entries).values()) == {1}
         assert {one.trial_id for one in entries} == {view.trial_id for view in views}
         best = self.airflow.xcom(dag_id, run_id, "experiment.best")

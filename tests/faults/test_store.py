@@ -82,7 +82,7 @@ def test_a_backup_from_before_a_submission_gives_nobody_the_run_of_another_trial
     world.trigger.start()
     all_is_well(world, again, other)
     assert [world.trial(trial).restarts for trial in (again, other)] == [0, 0]
-    assert {view.run for view in world.store.trial_attempts(again)}.isdisjoint(lost)
+    assert {view.run for view in world.store.attempts.of_trial(again)}.isdisjoint(lost)
 
 
 @pytest.fixture

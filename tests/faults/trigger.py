@@ -53,7 +53,7 @@ class Trigger:
         while True:
             self.note(turns)
             try:
-                trials = await in_thread(store.list_trials, limit=None)
+                trials = await in_thread(store.trials.list, limit=None)
             except Exception as error:
                 log.warning("The store does not answer: %s", error)
                 trials = []
@@ -119,7 +119,7 @@ class Trigger:
         self.tries[trial_id] = self.tries.get(trial_id, 0) + 1
         trigger = self.trigger(TrialTrigger, trial_id)
         try:
-            view = await in_thread(self.hook.store.trial, trial_id)
+            view = await in_thread(self.hook.store.trials.get, trial_id)
             ticket = Ticket(
                 experiment_id=view.experiment_id, trial_id=trial_id, attempt_id=view.attempt_id,
                 attempt_number=view.attempts, allocation_id=0,

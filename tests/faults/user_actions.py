@@ -37,7 +37,7 @@ def kill_trial(world: World, dice: random.Random) -> Undo:
     trial = _live_trial(world, dice)
     if trial is not None:
         world.may_end(trial, "killed")
-        _ask(lambda: world.store.request_kill(trial, USER))
+        _ask(lambda: world.store.control.kill(trial, USER))
     return nothing
 
 
@@ -46,7 +46,7 @@ def stop_trial(world: World, dice: random.Random) -> Undo:
     trial = _live_trial(world, dice)
     if trial is not None:
         world.may_end(trial, "stopped")
-        _ask(lambda: world.store.request_stop(USER, trial_id=trial))
+        _ask(lambda: world.store.control.stop(trial, USER))
     return nothing
 
 
@@ -55,37 +55,39 @@ def pause_trial(world: World, dice: random.Random) -> Undo:
     trial = _live_trial(world, dice)
     if trial is None:
         return nothing
-    _ask(lambda: world.store.request_pause(trial, USER))
-    return lambda: world.until(lambda: (world.store.activate(trial, USER), True)[1], f"trial {trial} to be activated")
+    _ask(lambda: world.store.control.pause(trial, USER))
+    return lambda: world.until(
+        lambda: (world.store.control.activate(trial, USER), True)[1], f"trial {trial} to be activated"
+    )
 
 
 def change_priority(world: World, dice: random.Random) -> Undo:
     """Set the highest or the lowest priority for a trial."""
     trial, priority = _live_trial(world, dice), dice.choice([1, 99])
     if trial is not None:
-        _ask(lambda: world.store.set_priority(trial, priority, USER))
+        _ask(lambda: world.store.control.set_priority(trial, priority, USER))
     return nothing
 
 
 def drain_host(world: World, dice: random.Random) -> Undo:
     """Drain a host: it gets no further grants until it is enabled."""
     name = dice.choice([host.name for host in world.hosts])
-    _ask(lambda: world.store.set_host_state(name, "draining", "drained by the tests", by=USER))
+    _ask(lambda: world.store.hosts.set_state(name, "draining", "drained by the tests", by=USER))
     return lambda: world.until(lambda: _enabled(world, name), f"host {name} to be enabled")
 
 
 def _enabled(world: World, name: str) -> bool:
     """Enable a drained host, and return whether it is neither draining nor drained."""
-    if world.store.get_host(name).state in ("draining", "drained"):
-        world.store.set_host_state(name, "ready", by=USER)
-    return world.store.get_host(name).state not in ("draining", "drained")
+    if world.store.hosts.get(name).state in ("draining", "drained"):
+        world.store.hosts.set_state(name, "ready", by=USER)
+    return world.store.hosts.get(name).state not in ("draining", "drained")
 
 
 def disable_slot(world: World, dice: random.Random) -> Undo:
     """Disable one slot. A rank that runs on it continues."""
     name, index = dice.choice([host.name for host in world.hosts]), dice.randrange(world.slots)
-    _ask(lambda: world.store.set_slot_enabled(name, index, False, by=USER))
-    enable = lambda: (world.store.set_slot_enabled(name, index, True, by=USER), True)[1]  # noqa: E731
+    _ask(lambda: world.store.hosts.set_slot_enabled(name, index, False, by=USER))
+    enable = lambda: (world.store.hosts.set_slot_enabled(name, index, True, by=USER), True)[1]  # noqa: E731
     return lambda: world.until(enable, f"slot {name}:{index} to be enabled")
 
 

@@ -37,7 +37,7 @@ def violations(world: World, trials: list[int], *, gaps: bool = False) -> list[s
         found += wrong_events(world) + lost_tails(world)
     found += [f"slot {one.host}:{one.index} is never released by trial {one.trial_id}" for one in world.held()]
     found += [f"process {one.pid} of {one.run} is left on {one.host}" for one in world.holders()]
-    found += [f"host {one.name} is {one.state}" for one in world.store.list_hosts() if one.state != "ready"]
+    found += [f"host {one.name} is {one.state}" for one in world.store.hosts.list() if one.state != "ready"]
     return found + grown(world.followers())
 
 
@@ -46,7 +46,7 @@ def lost_lines(world: World, trial_id: int) -> list[str]:
     if not hasattr(world, "task_log"):
         return []
     logs = {run: log for host in world.hosts for run, log in task_logs.host_logs(host.folder).items()}
-    runs = {one.number: str(one.run) for one in world.store.trial_attempts(trial_id) if one.run in logs}
+    runs = {one.number: str(one.run) for one in world.store.attempts.of_trial(trial_id) if one.run in logs}
     give_up_at = time.monotonic() + LOG_PATIENCE_S
     while True:
         shown = task_logs.read(world.task_log(trial_id), trial_id)
@@ -81,7 +81,7 @@ def wrong_end(world: World, trial_id: int) -> list[str]:
         return []
     slots, until = world.goals[trial_id]
     reached: dict[str, int] = {}
-    for event in world.store.events(view.attempt_id, kinds=("resumed", "report")):
+    for event in world.store.events.of_attempt(view.attempt_id, kinds=("resumed", "report")):
         reached[event.stream] = event.body["step"]
     if len(reached) == slots and set(reached.values()) == {until}:
         return []
@@ -91,7 +91,7 @@ def wrong_end(world: World, trial_id: int) -> list[str]:
 def wrong_start(world: World, trial_id: int) -> list[str]:
     """Return attempts that did not resume from the latest known checkpoint of the trial."""
     found = []
-    with world.store._engine.connect() as connection:
+    with world.store.db.engine.connect() as connection:
         numbers = {row.id: row.number for row in connection.execute(sa.select(attempts.c.id, attempts.c.number))}
         saved = list(connection.execute(sa.select(checkpoints).where(checkpoints.c.trial_id == trial_id)))
         own = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id)
@@ -112,7 +112,7 @@ def wrong_start(world: World, trial_id: int) -> list[str]:
 
 def came_before(row: Any, start: Any, world: World) -> bool:
     """Return whether a checkpoint was in the store before a later attempt was planned."""
-    view = world.store.attempt(start.attempt_id)
+    view = world.store.attempts.get(start.attempt_id)
     return view.created_at is not None and row.at.timestamp() < view.created_at.timestamp() - 1.0
 
 
@@ -124,7 +124,7 @@ def wrong_events(world: World) -> list[str]:
     found = []
     files: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     steps: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    with world.store._engine.connect() as connection:
+    with world.store.db.engine.connect() as connection:
         for row in connection.execute(sa.select(events).order_by(events.c.id)):
             key = (row.attempt_id, row.token, row.host, row.stream)
             if row.seq is not None:  # a gap torn by a full disk has no number
@@ -152,6 +152,6 @@ def shown(numbers: list[int]) -> str:
 
 def unreleased(world: World) -> int:
     """Return the number of slots that are held according to the store."""
-    with world.store._engine.connect() as connection:
+    with world.store.db.engine.connect() as connection:
         query = sa.select(sa.func.count()).select_from(allocation_slots)
         return int(connection.scalar(query.where(allocation_slots.c.released_at.is_(None))) or 0)

@@ -159,7 +159,7 @@ class World:
                 host.name, pool=POOL, conn_id=host.name.replace("-", "_"), facts=link.call("probe").result(60),
                 hello=link.hello, slots=f"cpu:{self.slots}", remote_dir=".dtrain", python=sys.executable,
             )  # fmt: skip
-            self.store.add_host(record)
+            self.store.hosts.add(record)
         self.hook.links.close_all()
 
     @property
@@ -208,7 +208,7 @@ class World:
         self._expected[trial_id] = (*self.expected(trial_id), state)
 
     def trial(self, trial_id: int) -> TrialView:
-        return self.store.trial(trial_id)
+        return self.store.trials.get(trial_id)
 
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
         """Return the first true value of a condition, which counts as false while the store is unavailable."""
@@ -239,7 +239,7 @@ class World:
                 return True
             if view.state in OVER and not self.tried_again(view):
                 raise AssertionError(f"trial {trial_id} ended {view.state}: {view.failure}\n{self.describe()}")
-            events = self.store.events(view.attempt_id, kinds=("report",))
+            events = self.store.events.of_attempt(view.attempt_id, kinds=("report",))
             return view.attempts >= attempt and any(event.body["step"] >= step for event in events)
 
         self.until(there, f"step {step} of trial {trial_id}", timeout_s)
@@ -322,14 +322,14 @@ class World:
         return recovery_s
 
     def held(self) -> list[Any]:
-        return [slot for slot in self.store.slots() if slot.allocation_id is not None]
+        return [slot for slot in self.store.hosts.slots() if slot.allocation_id is not None]
 
     def describe(self) -> str:
-        lines = [f"hosts: {[(record.name, record.state) for record in self.store.list_hosts()]}"]
+        lines = [f"hosts: {[(record.name, record.state) for record in self.store.hosts.list()]}"]
         lines += [f"held: {[(one.host, one.index, one.trial_id) for one in self.held()]}"]
-        for trial in self.store.list_trials(limit=6):
+        for trial in self.store.trials.list(limit=6):
             lines.append(f"trial {trial.trial_id} {trial.state} {trial.failure}")
-            for view in self.store.trial_attempts(trial.trial_id)[-4:]:
+            for view in self.store.attempts.of_trial(trial.trial_id)[-4:]:
                 lines.append(f"  {view.run} {view.state} {view.allocation_state} {view.reason} by {view.watcher}")
         lines += [f"running: {self.holders()}", self.trigger.log.read_text(errors="replace")[-6000:]]
         return "\n".join(lines)

@@ -39,11 +39,11 @@ def gangs(world: World) -> Iterator[Gangs]:
 
 def grow_old(world: World, gangs: Gangs, ticket: Ticket) -> Path:
     """Set the end of a trial to 40 days ago, and return its folder on the host."""
-    with gangs.hook.store._engine.begin() as connection:
+    with gangs.hook.store.db.engine.begin() as connection:
         for table, key in ((trials, ticket.trial_id), (attempts, ticket.attempt_id)):
             connection.execute(table.update().where(table.c.id == key).values(ended_at=OLD))
         connection.execute(sa.text("UPDATE payloads SET created_at = '2020-01-01 00:00:00.000000'"))
-    folder = world.folder / "state" / "runs" / str(gangs.hook.store.attempt(ticket.attempt_id).run)
+    folder = world.folder / "state" / "runs" / str(gangs.hook.store.attempts.get(ticket.attempt_id).run)
     os.utime(folder / "ended", (OLD.timestamp(), OLD.timestamp()))
     return folder
 
@@ -56,10 +56,10 @@ def test_what_an_old_trial_left_goes_and_what_runs_stays(world: World, gangs: Ga
     old, recent, live = gangs.submit("facts", 1), gangs.submit("facts 2", 1), gangs.submit("sleep 321", 1)
     for ticket in (old, recent):
         gangs.carry(ticket).join(120)
-        assert gangs.hook.store.trial(ticket.trial_id).state == "completed"
+        assert gangs.hook.store.trials.get(ticket.trial_id).state == "completed"
     thread = gangs.carry(live)
     try:
-        until(lambda: gangs.hook.store.attempt(live.attempt_id).state == "running")
+        until(lambda: gangs.hook.store.attempts.get(live.attempt_id).state == "running")
         folder = grow_old(world, gangs, old)
         runs = world.folder / "state" / "runs"
         before = {path.name for path in runs.iterdir()}
@@ -77,14 +77,14 @@ def test_what_an_old_trial_left_goes_and_what_runs_stays(world: World, gangs: Ga
             (row["where"], row["what"], row["count"]) for row in tried.json
         ]
         assert {path.name for path in runs.iterdir()} == before - {folder.name}
-        assert gangs.hook.store.events(old.attempt_id) == []
-        assert gangs.hook.store.events(recent.attempt_id) != []
-        assert gangs.hook.store.trial(old.trial_id).state == "completed"
+        assert gangs.hook.store.events.of_attempt(old.attempt_id) == []
+        assert gangs.hook.store.events.of_attempt(recent.attempt_id) != []
+        assert gangs.hook.store.trials.get(old.trial_id).state == "completed"
         assert {row["count"] for row in world.rows("gc")} == {0}
-        assert gangs.hook.store.attempt(live.attempt_id).state == "running"
+        assert gangs.hook.store.attempts.get(live.attempt_id).state == "running"
         assert world("trials", "describe", str(old.trial_id)).code == 0
     finally:
-        gangs.hook.store.request_kill(live.trial_id, "test")
+        gangs.hook.store.control.kill(live.trial_id, "test")
         thread.join(120)
 
 
@@ -92,7 +92,7 @@ def test_archives_that_nobody_used_for_long_go_and_those_in_use_stay(world: Worl
     live = gangs.submit("sleep 322", 1)
     thread = gangs.carry(live)
     try:
-        until(lambda: gangs.hook.store.attempt(live.attempt_id).state == "running")
+        until(lambda: gangs.hook.store.attempts.get(live.attempt_id).state == "running")
         remote = world.folder / "remote"
         unused, fresh = remote / "payloads" / f"{'a' * 64}.tar.gz", remote / "payloads" / f"{'b' * 64}.tar.gz"
         library = remote / "libraries" / ("c" * 64)
@@ -107,18 +107,18 @@ def test_archives_that_nobody_used_for_long_go_and_those_in_use_stay(world: Worl
         assert (unused.exists(), library.exists(), fresh.exists()) == (False, False, True)
         assert [path for path in in_use if path not in (unused, library) and not path.exists()] == []
     finally:
-        gangs.hook.store.request_kill(live.trial_id, "test")
+        gangs.hook.store.control.kill(live.trial_id, "test")
         thread.join(120)
 
 
 def test_a_host_that_is_away_is_named_and_skipped(world: World, gangs: Gangs) -> None:
-    gangs.hook.store.set_host_state("local", "unreachable", "the network is cut")
+    gangs.hook.store.hosts.set_state("local", "unreachable", "the network is cut")
     try:
         done = world("gc")
         assert (done.code, "Host 'local' was skipped: it is unreachable" in done.err) == (0, True)
         assert "store" in done.out
     finally:
-        gangs.hook.store.set_host_state("local", "ready")
+        gangs.hook.store.hosts.set_state("local", "ready")
     assert {row["where"] for row in world.rows("gc", "--no-hosts")} == {"store"}
 
 

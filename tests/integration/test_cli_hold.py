@@ -43,7 +43,7 @@ def gangs(world: World, tmp_path: Path) -> Iterator[Gangs]:
 
 
 def on_host(gangs: Gangs, run: str) -> dict[str, Any]:
-    link = gangs.hook.link(gangs.hook.store.get_host("local"))
+    link = gangs.hook.link(gangs.hook.store.hosts.get("local"))
     return link.call("status").result(60)["runs"][run]
 
 
@@ -51,11 +51,11 @@ def left_alone(gangs: Gangs, what: str) -> tuple[Ticket, str]:
     """Return the ticket and run of a trial whose ranks run and whose follower has left."""
     ticket = gangs.submit(what, 1)
     thread = gangs.carry(ticket)
-    until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
+    until(lambda: gangs.hook.store.attempts.get(ticket.attempt_id).state == "running")
     gangs.leave(ticket)
     thread.join(60)
     assert not thread.is_alive()
-    return ticket, str(gangs.hook.store.attempt(ticket.attempt_id).run)
+    return ticket, str(gangs.hook.store.attempts.get(ticket.attempt_id).run)
 
 
 def test_a_run_outlives_its_usual_lease_while_leases_are_held(world: World, gangs: Gangs) -> None:
@@ -77,9 +77,9 @@ def test_a_follower_keeps_the_long_lease(world: World, gangs: Gangs) -> None:
     ticket = gangs.submit("sleep 312", 1)
     thread = gangs.carry(ticket)
     try:
-        until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
+        until(lambda: gangs.hook.store.attempts.get(ticket.attempt_id).state == "running")
         assert world("maintenance", "start", "--for", "2h").code == 0
-        run = str(gangs.hook.store.attempt(ticket.attempt_id).run)
+        run = str(gangs.hook.store.attempts.get(ticket.attempt_id).run)
         # It renews with every beat, and its lease is still the long one afterwards.
         until(lambda: on_host(gangs, run)["unrenewed_s"] < 3)
         gangs.leave(ticket)
@@ -95,7 +95,7 @@ def test_a_follower_keeps_the_long_lease(world: World, gangs: Gangs) -> None:
 def test_a_host_that_cannot_be_told_is_named(world: World, gangs: Gangs) -> None:
     left_alone(gangs, "sleep 313")
     python = world.folder / "python-gone"
-    gangs.hook.store.update_host_facts("local", {}, python=str(python))
+    gangs.hook.store.hosts.update_facts("local", {}, python=str(python))
     done = world("maintenance", "start", "--for", "5m")
     assert done.code == 1
     assert "Not notified: local" in done.err

@@ -52,7 +52,7 @@ class Trials:
             "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello, slots="cpu:1",
             remote_dir=".dtrain", state_dir=str(folder / "state"), lock_dir=lock_dir, python=sys.executable,
         )  # fmt: skip
-        hook.store.add_host(record)
+        hook.store.hosts.add(record)
         self.logger = logging.Logger("task", logging.INFO)
         handler = logging.Handler()
         handler.emit = lambda record: self.records.append(record.getMessage())  # type: ignore[method-assign]

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 def store(world: World) -> Iterator[Store]:
     store = Store.open(f"sqlite:///{Path(world.environment['AIRFLOW_HOME'])}/dtrain.db")
     slots = tuple(SlotRecord(index=index) for index in range(4))
-    store.add_host(HostRecord(name="a", pool="lab", slot_type="cpu", slots=slots, state="ready"))
+    store.hosts.add(HostRecord(name="a", pool="lab", slot_type="cpu", slots=slots, state="ready"))
     yield store
     store.close()
 
@@ -39,9 +39,9 @@ def submitted(
     preemptible: bool | None = None,
     **config: Any,
 ) -> Ticket:
-    config_id = store.put_config({"name": "e", **config}, origins={}).config_id
+    config_id = store.configs.put({"name": "e", **config}, origins={}).config_id
     key = TrialKey(dag_id="d", run_id="r", task_id=task)
-    ticket = store.submit_trial(
+    ticket = store.trials.submit(
         TrialSubmission(
             key=key, experiment_name=experiment or task, config_id=config_id, pool="lab", slots=slots,
             priority=priority, preemptible=preemptible,
@@ -53,10 +53,10 @@ def submitted(
 
 def run(store: Store, ticket: Ticket) -> int:
     """Bring a trial to ``running`` and return its follower's watch."""
-    watch = store.watch(ticket.attempt_id, watcher="test")
-    store.schedule("lab")
-    assert store.take_up(ticket.attempt_id, watch) is not None
-    store.set_running(ticket.attempt_id, watch)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.queue.schedule("lab")
+    assert store.queue.take_up(ticket.attempt_id, watch) is not None
+    store.attempts.set_running(ticket.attempt_id, watch)
     heard(store, ticket)
     return watch
 
@@ -66,7 +66,7 @@ def heard(store: Store, *tickets: Ticket, ago: timedelta = timedelta(days=-1)) -
     from airflow_provider_dtrain.store.database.tables import allocations, attempts
 
     then = datetime.now(UTC) - ago
-    with store._engine.begin() as connection:
+    with store.db.engine.begin() as connection:
         for ticket in tickets:
             for table, number in ((attempts, ticket.attempt_id), (allocations, ticket.allocation_id)):
                 connection.execute(table.update().where(table.c.id == number).values(renewed_at=then))
@@ -74,23 +74,23 @@ def heard(store: Store, *tickets: Ticket, ago: timedelta = timedelta(days=-1)) -
 
 def ended(store: Store, *tickets: Ticket) -> None:
     for ticket in tickets:
-        watch = store.watch(ticket.attempt_id, watcher="test")
-        store.end_attempt(ticket.attempt_id, watch, state="killed")
-        hosts = list(store.attempt(ticket.attempt_id).held_hosts)
+        watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+        store.attempts.end(ticket.attempt_id, watch, state="killed")
+        hosts = list(store.attempts.get(ticket.attempt_id).held_hosts)
         if hosts:
-            store.release(ticket.attempt_id, watch, hosts, proof="clear")
+            store.queue.release(ticket.attempt_id, watch, hosts, proof="clear")
 
 
 def audit(store: Store) -> list[tuple[str, str]]:
     from airflow_provider_dtrain.store.database import tables
 
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         return [(row.action, row.subject) for row in connection.execute(tables.audit.select())]
 
 
 def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, store: Store) -> None:
     first, second = submitted(store, "p1", 4), submitted(store, "p2", 4)
-    store.schedule("lab")
+    store.queue.schedule("lab")
     paused = str(second.trial_id)
     assert "is paused. It keeps its place" in world("trials", "pause", paused).err
     found = {row["trial"]: row for row in world.rows("queue", "list")}
@@ -115,10 +115,10 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
 
 def test_a_better_priority_moves_a_gang_and_the_place_of_the_last_pass_is_shown(world: World, store: Store) -> None:
     tickets = [submitted(store, f"q{number}", 4) for number in range(3)]
-    store.schedule("lab")
+    store.queue.schedule("lab")
     last = str(tickets[2].trial_id)
     assert world.rows("trials", "set", last, "--priority", "7") == {"trial": tickets[2].trial_id, "priority": 7}
-    store.schedule("lab")
+    store.queue.schedule("lab")
     rows = {row["trial"]: row for row in world.rows("trials", "list")}
     assert [rows[ticket.trial_id]["position"] for ticket in tickets] == [None, 2, 1]
     why = world("explain", last, "-o", "json").json
@@ -152,8 +152,8 @@ def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: 
     second = submitted(store, "b2", 1, experiment="best", searcher=searcher)
     third = submitted(store, "b3", 1, experiment="best", searcher=searcher)
     for ticket, metric in ((first, 0.5), (second, "nan")):
-        watch = store.watch(ticket.attempt_id, watcher="test")
-        store.end_attempt(ticket.attempt_id, watch, state="completed", result={"metric": metric})
+        watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+        store.attempts.end(ticket.attempt_id, watch, state="completed", result={"metric": metric})
     row = next(row for row in world.rows("experiments", "list") if row["experiment"] == first.experiment_id)
     known = {name: row[name] for name in ("name", "method", "metric", "best", "best_trial", "trials")}
     assert known == {
@@ -181,7 +181,7 @@ def test_a_trial_that_the_searcher_stopped_is_listed_with_its_rung(
 ) -> None:
     unit = words.rstrip(")").rpartition(" ")[2]
     search = Search(store, name=unit, run=unit, pool="lab")
-    search.config = store.put_config({"name": "e", "searcher": lengths}, origins={}).config_id
+    search.config = store.configs.put({"name": "e", "searcher": lengths}, origins={}).config_id
     search.plan(divisor=4)
     first, second, third = (search.start(number) for number in range(3))
     assert (search.ask(first, 1, 0.2), search.ask(second, 0, 0.1)) == ("continue", "continue")
@@ -198,7 +198,7 @@ def test_a_trial_that_the_searcher_stopped_is_listed_with_its_rung(
 def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, store: Store) -> None:
     runs, waits = submitted(store, "f1", 4), submitted(store, "f2", 2)
     run(store, runs)
-    store.schedule("lab")
+    store.queue.schedule("lab")
     heard(store, runs, waits, ago=SILENT)
     for name in ("task", "trial"):
         rows = {row["trial"]: row for row in world.rows(name, "list")}
@@ -221,9 +221,9 @@ def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, st
 def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, store: Store) -> None:
     low = submitted(store, "c1", 4, 90, preemptible=True)
     run(store, low)
-    store.set_pool("lab", min_run_s=0.0, by="test")
+    store.pools.set("lab", min_run_s=0.0, by="test")
     high = submitted(store, "c2", 4, 1)
-    store.schedule("lab")
+    store.queue.schedule("lab")
     why = f"Stopping: d.c1 (trial {low.trial_id})"
     reason = world("explain", str(high.trial_id), "-o", "json").json["reason"]
     assert why in reason
@@ -246,13 +246,13 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
         True,
         True,
     )
-    assert store.wishes(ticket.attempt_id).pause_by is None
+    assert store.control.wishes(ticket.attempt_id).pause_by is None
     event = {"kind": "checkpoint", "step": 7, "path": "checkpoints/7", "at": 1.0, "seq": 1, "metrics": {}}
-    store.commit_events(ticket.attempt_id, watch, "a", "rank0.events", 0, 10, [event])
+    store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 10, [event])
     done = world("trials", "pause", number)
     assert (done.code, "from the checkpoint of step 7" in done.err) == (0, True)
-    assert store.wishes(ticket.attempt_id).pause_by is not None
-    store.set_stopping(ticket.attempt_id, watch, "paused by ann")
+    assert store.control.wishes(ticket.attempt_id).pause_by is not None
+    store.attempts.set_stopping(ticket.attempt_id, watch, "paused by ann")
     assert "is still stopping. Then" in world("trials", "activate", number).err
     ended(store, ticket)
 
@@ -278,7 +278,7 @@ def test_a_kill_says_where_the_trial_is(world: World, store: Store) -> None:
 
 def test_tables_fit_100_columns_and_leave_out_what_has_no_value(world: World, store: Store) -> None:
     first, second = submitted(store, "w1", 4), submitted(store, "w2", 4)
-    store.schedule("lab")
+    store.queue.schedule("lab")
     for name in ("task", "trial"):
         heading = world(name, "list").out.splitlines()[0]
         assert heading.index("reason") <= 80, "reasons come last, and are folded in the room that is left"
@@ -307,10 +307,10 @@ def test_values_that_make_no_sense_are_usage_errors(world: World, arguments: tup
 
 def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, store: Store) -> None:
     key = TrialKey(dag_id="d", run_id="r", task_id="gang")
-    asked = store.submit_gang(GangSubmission(key=key, pool="lab", slots=4, hold_for_s=900.0))
+    asked = store.gangs.submit(GangSubmission(key=key, pool="lab", slots=4, hold_for_s=900.0))
     before = submitted(store, "before", 4)
-    store.watch_gang(asked.allocation_id, watcher="sensor")
-    store.set_priority(before.trial_id, 50)
+    store.gangs.watch(asked.allocation_id, watcher="sensor")
+    store.control.set_priority(before.trial_id, 50)
     name = f"gang:{asked.allocation_id}"
     assert name in world("queue", "list").out
     assert world.rows("queue", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}
@@ -320,7 +320,7 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
     assert (told.code, told.json["task"], told.json["priority"]) == (3, "d.gang", 60)
     assert told.json["reason"]
     assert ("priority set", f"gang {asked.allocation_id}") in audit(store)
-    store.end_gang(asked.allocation_id, "the test is over")
+    store.gangs.end(asked.allocation_id, "the test is over")
     ended(store, before)
 
 
@@ -344,17 +344,17 @@ def request(world: World, slots: int, priority: int = 42) -> str:
 def test_a_configuration_is_explained_as_a_scheduling_pass_would_decide_it(world: World, store: Store) -> None:
     running = submitted(store, "holder", 2, 90, preemptible=True)
     watch = run(store, running)
-    store.set_pool("lab", preemption="priority", min_run_s=0.0)
+    store.pools.set("lab", preemption="priority", min_run_s=0.0)
     claimer = submitted(store, "claimer", 4, 60)
-    store.schedule("lab")
+    store.queue.schedule("lab")
     kept = world("explain", request(world, 2, 70), "-o", "json")
     assert (kept.code, kept.json["fits_now"], kept.json["waiting_ahead"]) == (3, False, 1)
     assert "2 slots claimed by requests for which other gangs stop" in kept.json["reason"]
     assert kept.json["expected"].startswith("not known")
     assert "fits_now" not in world("explain", str(claimer.trial_id), "-o", "json").json
-    store.request_pause(claimer.trial_id, by="ann")
+    store.control.pause(claimer.trial_id, by="ann")
     free = world("explain", request(world, 2, 70), "-o", "json")
     assert (free.code, free.json["hosts"], free.json["waiting_ahead"]) == (0, "a:2-3", 0)
-    assert store.attempt(running.attempt_id).watch == watch, "nothing was changed"
-    store.set_pool("lab", preemption="priority", min_run_s=1800.0)
+    assert store.attempts.get(running.attempt_id).watch == watch, "nothing was changed"
+    store.pools.set("lab", preemption="priority", min_run_s=1800.0)
     ended(store, running, claimer)

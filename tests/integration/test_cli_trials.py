@@ -16,7 +16,7 @@ def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gan
     ticket, waiting = gangs.submit("sleep 300", 2), gangs.submit("facts", 2)
     trial = str(ticket.trial_id)
     thread = gangs.carry(ticket)
-    until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
+    until(lambda: gangs.hook.store.attempts.get(ticket.attempt_id).state == "running")
     try:
         tasks = {row["trial"]: row for row in world.rows("queue", "list")}
         assert tasks[ticket.trial_id]["hosts"] == "local:0-1"
@@ -41,7 +41,7 @@ def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gan
         followed = world("trials", "logs", trial, "-f")
         assert (followed.code, "has ended" in followed.err) == (0, True)
     finally:
-        gangs.hook.store.request_kill(ticket.trial_id, "test")
+        gangs.hook.store.control.kill(ticket.trial_id, "test")
         thread.join(60)
     described = world.rows("trials", "describe", trial)
     assert (described["state"], len(described["ranks"])) == ("killed", 2)
@@ -62,27 +62,27 @@ def test_a_finished_trial_has_logs_metrics_and_a_description(world: World, gangs
 
 def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs: Gangs) -> None:
     store, ticket = gangs.hook.store, gangs.submit("sleep 302", 1)
-    watch = store.watch(ticket.attempt_id, watcher="test")
-    store.schedule("local")
-    assert store.take_up(ticket.attempt_id, watch)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.queue.schedule("local")
+    assert store.queue.take_up(ticket.attempt_id, watch)
     reports = [
         {"seq": 1, "at": 1.7e9, "kind": "report", "step": 1, "metrics": {"loss": 0.5, "step": 9, "=cmd": 1}},
         {"seq": 2, "at": 1.7e9, "kind": "report", "step": 2, "metrics": {"loss": float("nan")}},
     ]
-    store.commit_events(ticket.attempt_id, watch, "local", "rank0.events", 0, 99, reports)
+    store.events.commit(ticket.attempt_id, watch, "local", "rank0.events", 0, 99, reports)
     rows = world.rows("trials", "metrics", str(ticket.trial_id), "--group", "training")
     assert [(row["step"], row["loss"], row["metrics.step"]) for row in rows] == [(1, 0.5, 9), (2, "nan", None)]
     lines = world("trials", "metrics", str(ticket.trial_id), "--csv").out.splitlines()
     assert lines[0] == "attempt,group,step,epoch,rank,at,'=cmd,loss,metrics.step"
     assert lines[2].endswith(",,nan,")
-    store.release(ticket.attempt_id, watch, "local", proof="clear")
-    store.end_attempt(ticket.attempt_id, watch, state="killed", failure=None, result=None)
+    store.queue.release(ticket.attempt_id, watch, "local", proof="clear")
+    store.attempts.end(ticket.attempt_id, watch, state="killed", failure=None, result=None)
 
 
 def test_removing_a_host_by_force_says_what_it_ends(world: World, gangs: Gangs) -> None:
     ticket = gangs.submit("sleep 301", 2)
     thread = gangs.carry(ticket)
-    until(lambda: gangs.hook.store.attempt(ticket.attempt_id).state == "running")
+    until(lambda: gangs.hook.store.attempts.get(ticket.attempt_id).state == "running")
     try:
         tried = world("hosts", "remove", "local", "--force", "--dry-run")
         assert (tried.code, f"kills trial {ticket.trial_id}" in tried.err) == (0, True)
@@ -92,6 +92,6 @@ def test_removing_a_host_by_force_says_what_it_ends(world: World, gangs: Gangs) 
         assert "did not confirm" not in done.err
         assert [one.pid for one in psutil.process_iter(["cmdline"]) if "301" in (one.info["cmdline"] or [])] == []
     finally:
-        gangs.hook.store.request_kill(ticket.trial_id, "test")
+        gangs.hook.store.control.kill(ticket.trial_id, "test")
         thread.join(60)
     assert "local" not in [row["name"] for row in world.rows("hosts", "list")]

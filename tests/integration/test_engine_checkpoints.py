@@ -63,10 +63,10 @@ async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbro
     result = await carried(engine, ticket)
     assert [int(step) for step, _ in said(caplog, r"start (\d+) (\w+)")] == [0, 4]
     assert said(caplog, r"end 8 (\w+)") == unbroken != []
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 1)
     # Best is step 4 of the first attempt, latest is step 8 of the second; both have a whole copy here.
-    left = engine.hook.store.checkpoints(ticket.trial_id)
+    left = engine.hook.store.checkpoints.of_trial(ticket.trial_id)
     assert [(c.attempt, c.step) for c in left] == [(1, 4), (2, 8)]
     assert result["checkpoint"] == left[0].copy_url
     assert json.loads((Path(left[0].copy_url or "") / "metadata.json").read_text())["step"] == 4
@@ -92,11 +92,11 @@ async def test_a_trial_keeps_its_checkpoints_in_a_bucket_reached_by_an_airflow_c
         assert said(caplog, r"secrets (\w+) (\w+)") == [("False", "None")] * 2
         assert result["checkpoint"] == f"{root}/step-00000004"
         assert {key.split("/")[-2] for key in bucket.objects()} == {"step-00000004", "step-00000008"}
-        assert [c.path for c in engine.hook.store.checkpoints(ticket.trial_id)] == [
+        assert [c.path for c in engine.hook.store.checkpoints.of_trial(ticket.trial_id)] == [
             f"{root}/step-00000004", f"{root}/step-00000008",
         ]  # fmt: skip
         assert SECRET_KEY not in caplog.text
-        plans = json.dumps(engine.hook.store.attempt(ticket.attempt_id).plan)
+        plans = json.dumps(engine.hook.store.attempts.get(ticket.attempt_id).plan)
         assert SECRET_KEY not in plans
 
         # Another trial starts from its weights, by URL.
@@ -140,18 +140,18 @@ async def test_what_the_whole_experiment_does_not_keep_is_removed_on_the_host_an
     first = submitted(engine, config(4, checkpoint_storage=kept), run_id="same", task_id="a")
     result = await carried(engine, first)
     # Losses: 0.2 at step 2, 0.0 at step 4.
-    assert [c.step for c in engine.hook.store.checkpoints(first.trial_id)] == [4]
+    assert [c.step for c in engine.hook.store.checkpoints.of_trial(first.trial_id)] == [4]
     second = submitted(engine, config(6, checkpoint_storage=kept), run_id="same", task_id="b")
     later = await carried(engine, second)
     assert first.experiment_id == second.experiment_id
-    assert engine.hook.store.checkpoints(first.trial_id) == []
-    left = engine.hook.store.checkpoints(second.trial_id)
+    assert engine.hook.store.checkpoints.of_trial(first.trial_id) == []
+    left = engine.hook.store.checkpoints.of_trial(second.trial_id)
     assert [c.step for c in left] == [4]
     assert not Path(result["checkpoint"]).exists()
     assert Path(later["checkpoint"]).is_dir()
     on_host = [path.parent.name for path in (tmp_path / "state").rglob("metadata.json")]
     assert on_host == ["step-00000004"]
-    every = engine.hook.store.checkpoints(second.trial_id, removed=True)
+    every = engine.hook.store.checkpoints.of_trial(second.trial_id, removed=True)
     assert [c.step for c in every if c.removed_at is not None] == [2, 6]
 
 

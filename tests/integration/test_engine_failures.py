@@ -47,7 +47,7 @@ async def carry(engine: Engine, document: dict[str, Any]) -> tuple[Outcome, Tria
     ticket = engine.submit(document)
     outcome = await engine.carry(ticket)
     assert outcome is not None
-    return outcome, engine.hook.store.trial(ticket.trial_id)
+    return outcome, engine.hook.store.trials.get(ticket.trial_id)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -193,7 +193,7 @@ async def test_a_trial_goes_on_on_another_host_after_a_policy_excluded_the_first
     policies = [{**CHEESE, "action": "exclude_host"}]
     outcome, trial = await carry(engine, config("say we are out of ham", max_restarts=0, log_policies=policies))
     assert outcome.failure is not None
-    first, last = engine.hook.store.trial_attempts(trial.trial_id)
+    first, last = engine.hook.store.attempts.of_trial(trial.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0), "the failure was the host's: max_restarts is 0"
     assert set(first.placement) | set(last.placement) == {"local", "other"}
     assert first.failure is not None

@@ -75,10 +75,10 @@ async def test_two_trials_use_one_gang_and_another_request_waits_until_it_is_rel
         ticket = on_gang(engine, gang, "facts", task=task)
         outcome = await carry(engine, ticket)
         assert outcome.state == "completed"
-        view = engine.hook.store.attempt(ticket.attempt_id)
+        view = engine.hook.store.attempts.get(ticket.attempt_id)
         assert (view.token, view.placement) == (gang.token, gang.placement)
         assert len(held(engine)) == 2
-    assert "gang of dag/gang" in engine.hook.store.attempt(other.attempt_id).reason
+    assert "gang of dag/gang" in engine.hook.store.attempts.get(other.attempt_id).reason
     left = await end_held_gang(engine.hook, gang.allocation_id, "released", LOG, watcher="test")
     assert left.state == "released"
     assert (await asyncio.wait_for(waiting, 120)).state == "completed"
@@ -92,7 +92,7 @@ async def test_two_trials_at_once_take_turns(engine: Engine) -> None:
     assert [outcome.state for outcome in outcomes] == ["completed"] * 2
     spans = sorted(
         (view.started_at, view.ended_at)
-        for view in (engine.hook.store.attempt(ticket.attempt_id) for ticket in tickets)
+        for view in (engine.hook.store.attempts.get(ticket.attempt_id) for ticket in tickets)
         if view.started_at and view.ended_at
     )
     assert spans[0][1] <= spans[1][0], "never both at one time"
@@ -110,7 +110,7 @@ async def test_the_end_of_a_gang_in_use_ends_the_trial_and_names_why(engine: Eng
     ticket = on_gang(engine, gang, SLEEPS[0])
     carrying = asyncio.ensure_future(carry(engine, ticket))
     await until_running(engine, SLEEPS[0], carrying)
-    engine.hook.store.end_gangs_of_run("dag", "run", "its DAG run has ended (failed)")
+    engine.hook.store.gangs.end_of_run("dag", "run", "its DAG run has ended (failed)")
     outcome = await asyncio.wait_for(carrying, 120)
     assert outcome.state == "errored"
     assert outcome.failure is not None
@@ -151,7 +151,7 @@ async def test_a_host_that_is_lost_ends_the_gang_by_name_and_recovery_frees_it(
     assert outcome.failure is not None
     assert (outcome.failure.error, outcome.failure.kind) == ("HostUnreachableError", "infra")
     store = engine.hook.store
-    if store.gang(gang.allocation_id).is_usable:
+    if store.gangs.get(gang.allocation_id).is_usable:
         # Nothing was started there, so the same gang serves the retry.
         assert (await carry(engine, on_gang(engine, gang, "facts"))).state == "completed"
     else:
@@ -189,7 +189,7 @@ async def test_a_wait_that_times_out_leaves_the_queue(engine: Engine) -> None:
     with pytest.raises(GangTimeout, match="No gang of 1 slots"):
         await asyncio.wait_for(waiter.run(), 60)
     await waiter.withdraw("the task timed out")
-    assert [task.key.task_id for task in engine.hook.store.tasks()] == ["gang"]
+    assert [task.key.task_id for task in engine.hook.store.queue_view.tasks()] == ["gang"]
 
 
 async def test_a_configuration_of_another_size_is_an_error_by_name(engine: Engine) -> None:

@@ -77,16 +77,16 @@ async def test_a_trial_waits_for_the_only_host_that_could_serve_it_until_that_an
     cable.is_out, store = True, engine.hook.store
     ticket = engine.submit(config("library", 1))
     carrying = asyncio.ensure_future(engine.carry(ticket))
-    await until(lambda: store.get_host("local").state == "unreachable", carrying)
-    await until(lambda: store.attempt(ticket.attempt_id).state == "waiting", carrying)
+    await until(lambda: store.hosts.get("local").state == "unreachable", carrying)
+    await until(lambda: store.attempts.get(ticket.attempt_id).state == "waiting", carrying)
     assert held(engine) == []
     cable.is_out = False
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    trial = store.trial(ticket.trial_id)
+    trial = store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (1, 0), "nothing was started, and nothing is counted"
-    assert store.get_host("local").state == "ready", "a probe found it"
+    assert store.hosts.get("local").state == "ready", "a probe found it"
 
 
 @pytest.mark.usefixtures("impatience")
@@ -96,13 +96,13 @@ async def test_a_trial_whose_launch_was_cut_off_waits_until_its_host_has_confirm
     cut_while_it_prepares(monkeypatch, cable)
     store, ticket = engine.hook.store, engine.submit(config("library", 1))
     carrying = asyncio.ensure_future(engine.carry(ticket))
-    await until(lambda: store.trial(ticket.trial_id).attempts == 2, carrying)
+    await until(lambda: store.trials.get(ticket.trial_id).attempts == 2, carrying)
     assert len(held(engine)) == 2, "the host has confirmed nothing"
     cable.is_out = False
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    trial = store.trial(ticket.trial_id)
+    trial = store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0)
     assert held(engine) == []
 
@@ -115,7 +115,7 @@ async def test_a_trial_goes_elsewhere_when_others_can_serve_it(engine: Engine, c
         outcome = await asyncio.wait_for(Engine(engine.hook).carry(ticket), DEADLINE_S)
         assert outcome is not None
         assert outcome.state == "completed"
-    last = [store.trial_attempts(ticket.trial_id)[-1] for ticket in tickets]
+    last = [store.attempts.of_trial(ticket.trial_id)[-1] for ticket in tickets]
     assert [set(view.placement) for view in last] == [{"other"}, {"other"}]
 
 
@@ -126,7 +126,7 @@ async def test_a_held_lease_keeps_a_trial_from_going_elsewhere(
     """The old host may keep the run alive for the duration of the hold, even while it is silent."""
     cut_while_it_prepares(monkeypatch, cable)
     store = engine.hook.store
-    store.set_hold(store._now() + timedelta(hours=1), by="ann")
+    store.maintenance.set(store.db.now() + timedelta(hours=1), by="ann")
     ticket = engine.submit(config("library", 1))
     carrying = asyncio.ensure_future(engine.carry(ticket))
 
@@ -135,16 +135,16 @@ async def test_a_held_lease_keeps_a_trial_from_going_elsewhere(
 
     await until(lambda: looks() >= 2, carrying)
     second(engine, tmp_path / "other")
-    store.set_host_state("other", "ready")
+    store.hosts.set_state("other", "ready")
     # The polls are half a second apart: without the hold the wait would have ended long ago.
     await until(lambda: looks() >= 8, carrying)
-    assert store.trial(ticket.trial_id).attempts == 1
-    store.end_hold(by="ann")
-    store.leases_shortened()
+    assert store.trials.get(ticket.trial_id).attempts == 1
+    store.maintenance.end(by="ann")
+    store.maintenance.leases_shortened()
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert set(store.trial_attempts(ticket.trial_id)[-1].placement) == {"other"}
+    assert set(store.attempts.of_trial(ticket.trial_id)[-1].placement) == {"other"}
     assert len(held(engine)) == 2, "the silent host's slots are not free"
 
 
@@ -154,26 +154,26 @@ async def test_recovery_gives_a_silent_host_up_as_a_follower_does_but_not_while_
 ) -> None:
     _, view = await dead_follower(engine, config("library", 100_000))
     cable.is_out, store = True, engine.hook.store
-    store.set_hold(store._now() + timedelta(hours=1), by="ann")
+    store.maintenance.set(store.db.now() + timedelta(hours=1), by="ann")
     a_minute_passes(engine)
     look = _one_process(engine)
     for _ in range(3):
         await look()
         await asyncio.sleep(0.5)
-    assert store.attempt(view.attempt_id).ended_at is None, "the host may keep it alive"
-    store.end_hold(by="ann")
-    store.leases_shortened()
+    assert store.attempts.get(view.attempt_id).ended_at is None, "the host may keep it alive"
+    store.maintenance.end(by="ann")
+    store.maintenance.leases_shortened()
     await look()
-    ended = store.attempt(view.attempt_id)
+    ended = store.attempts.get(view.attempt_id)
     assert ended.failure is not None
     assert (ended.failure["error"], ended.failure["kind"]) == ("HostSilentError", "infra")
     assert ended.trial_state == "errored"
-    assert store.get_host("local").state == "lost"
+    assert store.hosts.get("local").state == "lost"
     assert len(held(engine)) == 2
     cable.is_out = False
     await look()
     assert held(engine) == []
-    assert store.get_host("local").state == "ready"
+    assert store.hosts.get("local").state == "ready"
 
 
 def _one_process(engine: Engine) -> Any:
@@ -186,30 +186,30 @@ def _one_process(engine: Engine) -> Any:
 @pytest.mark.parametrize("state", ["unreachable", "lost"])
 async def test_a_host_that_answers_a_probe_is_ready_again(engine: Engine, state: Any, cable: Cable) -> None:
     store = engine.hook.store
-    store.set_host_state("local", "unreachable", "no answer")
+    store.hosts.set_state("local", "unreachable", "no answer")
     if state == "lost":
-        store.set_host_state("local", "lost", "no answer")
+        store.hosts.set_state("local", "lost", "no answer")
     cable.is_out = True
     await recover(engine.hook)
-    assert store.get_host("local").state == state
+    assert store.hosts.get("local").state == state
     cable.is_out = False
     await asyncio.sleep(SHORT.total_seconds())
     await recover(engine.hook)
-    assert store.get_host("local").state == "ready"
-    assert store.get_host("local").facts["cpu_count"] > 0
+    assert store.hosts.get("local").state == "ready"
+    assert store.hosts.get("local").facts["cpu_count"] > 0
 
 
 async def test_a_host_that_a_person_took_out_is_not_brought_back(engine: Engine) -> None:
-    engine.hook.store.set_host_state("local", "disabled", "repair", by="ann")
+    engine.hook.store.hosts.set_state("local", "disabled", "repair", by="ann")
     await recover(engine.hook)
-    assert engine.hook.store.get_host("local").state == "disabled"
+    assert engine.hook.store.hosts.get("local").state == "disabled"
 
 
 # -- slots in use elsewhere ---------------------------------------------------------------------
 @pytest.fixture
 def stranger(engine: Engine, tmp_path: Path) -> Iterator[Any]:
     """Another account's lock on slot 0 of the host, or without root another program's of this account."""
-    engine.hook.link(engine.hook.store.get_host("local")).call("probe").result(30)
+    engine.hook.link(engine.hook.store.hosts.get("local")).call("probe").result(30)
     path = tmp_path / "lock" / "dtrain-cpu-0.lock"
     with (path if path.parent.is_dir() else tmp_path / "state" / "slots" / "0.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -222,24 +222,24 @@ async def test_a_trial_waits_for_a_slot_that_somebody_else_uses(
     caplog.set_level(logging.INFO)
     store, ticket = engine.hook.store, engine.submit(config("library", 1))
     carrying = asyncio.ensure_future(engine.carry(ticket))
-    await until(lambda: store.slots()[0].state == "busy_elsewhere", carrying)
-    assert f"process {os.getpid()} (" in store.slots()[0].note or os.geteuid() != 0
-    await until(lambda: store.attempt(ticket.attempt_id).state == "waiting", carrying)
+    await until(lambda: store.hosts.slots()[0].state == "busy_elsewhere", carrying)
+    assert f"process {os.getpid()} (" in store.hosts.slots()[0].note or os.geteuid() != 0
+    await until(lambda: store.attempts.get(ticket.attempt_id).state == "waiting", carrying)
     assert held(engine) == []
     fcntl.flock(stranger, fcntl.LOCK_UN)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert [slot.state for slot in store.slots()] == ["ready", "ready"]
-    assert store.trial(ticket.trial_id).restarts == 0
+    assert [slot.state for slot in store.hosts.slots()] == ["ready", "ready"]
+    assert store.trials.get(ticket.trial_id).restarts == 0
 
 
 @pytest.mark.parametrize("state", ["busy_elsewhere", "stuck"])
 async def test_a_slot_is_ready_again_once_nobody_has_its_lock(engine: Engine, stranger: Any, state: Any) -> None:
     store = engine.hook.store
-    store.mark_slot("local", 0, state)
+    store.hosts.mark_slot("local", 0, state)
     await recover(engine.hook)
-    assert store.slots()[0].state == state
+    assert store.hosts.slots()[0].state == state
     fcntl.flock(stranger, fcntl.LOCK_UN)
     await recover(engine.hook)
-    assert store.slots()[0].state == "ready"
+    assert store.hosts.slots()[0].state == "ready"

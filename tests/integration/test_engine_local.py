@@ -63,7 +63,7 @@ async def test_a_failing_trial_restarts_as_often_as_it_may(engine: Engine) -> No
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "errored"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (3, 2)
     assert held(engine) == []
 
@@ -89,7 +89,7 @@ async def test_a_kill_by_command_reaches_the_follower(engine: Engine) -> None:
     while len(processes("sleep 322")) < 4:
         assert not carrying.done(), carrying.result()
         await asyncio.sleep(0.05)
-    engine.hook.store.request_kill(ticket.trial_id, by="ann")
+    engine.hook.store.control.kill(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, 20)
     assert outcome is not None
     assert outcome.state == "killed"
@@ -108,7 +108,7 @@ async def test_another_process_takes_over_and_no_event_is_lost_or_repeated(
     assert outcome.state == "completed"
     numbers = [int(n) for n in re.findall(r"\[rank 0\] number (\d+)", caplog.text)]
     assert sorted(set(numbers)) == list(range(40))
-    kinds = [event.kind for event in engine.hook.store.events(ticket.attempt_id)]
+    kinds = [event.kind for event in engine.hook.store.events.of_attempt(ticket.attempt_id)]
     assert kinds.count("ended") == 1
     assert kinds.count("exit") == 2
 
@@ -146,12 +146,12 @@ async def test_submitting_the_same_task_again_is_the_same_trial(engine: Engine) 
 async def test_a_request_that_never_fits_is_refused_with_the_sizes_that_do(engine: Engine) -> None:
     with pytest.raises(UnplaceableError, match="999"):
         engine.submit(config("facts", slots=999))
-    assert engine.hook.store.tasks() == []
+    assert engine.hook.store.queue_view.tasks() == []
 
 
 async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     engine.hook.ensure_local()
-    slots = len(engine.hook.store.slots())
+    slots = len(engine.hook.store.hosts.slots())
     first = engine.submit(config("sleep 1", slots=slots))
     second = engine.submit(config("facts", slots=slots))
     log = TaskLog(logging.getLogger("engine"), 10**6)
@@ -160,10 +160,10 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     ]
     outcomes = await asyncio.wait_for(asyncio.gather(*(runner.run(Recovery(runner.rt.hook)) for runner in runners)), 60)
     assert [outcome.state for outcome in outcomes if outcome] == ["completed", "completed"]
-    views = [engine.hook.store.attempt(ticket.attempt_id) for ticket in (first, second)]
+    views = [engine.hook.store.attempts.get(ticket.attempt_id) for ticket in (first, second)]
     assert views[0].ended_at is not None
     assert views[1].granted_at is not None
-    exits = [rank.exited_at for rank in engine.hook.store.ranks(first.attempt_id)]
+    exits = [rank.exited_at for rank in engine.hook.store.events.ranks(first.attempt_id)]
     assert all(exited_at is not None and views[1].granted_at > exited_at for exited_at in exits)
 
 
@@ -180,7 +180,7 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
 async def test_bad_input_changes_nothing(engine: Engine, document: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         engine.submit(document)
-    assert engine.hook.store.tasks() == []
+    assert engine.hook.store.queue_view.tasks() == []
 
 
 async def test_the_interpreter_of_the_ranks_can_be_chosen(engine: Engine) -> None:
@@ -235,20 +235,20 @@ async def test_an_airflow_retry_begins_the_next_attempt_after_an_infra_failure(
 
 async def test_a_store_that_is_away_for_a_moment_ends_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     store, refusals = engine.hook.store, iter(range(3))
-    commit = store.commit_events
+    commit = store.events.commit
 
     def locked(*args: Any, **how: Any) -> Any:
         if next(refusals, None) is not None:
             raise StoreUnavailableError("The store refused a transaction: database is locked.")
         return commit(*args, **how)
 
-    monkeypatch.setattr(store, "commit_events", locked)
+    monkeypatch.setattr(store.events, "commit", locked)
     ticket = engine.submit(config("facts"))
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
     assert next(refusals, None) is None
-    assert [event.kind for event in store.events(ticket.attempt_id)].count("ended") == 1
+    assert [event.kind for event in store.events.of_attempt(ticket.attempt_id)].count("ended") == 1
 
 
 async def test_a_kill_also_ends_the_wait_for_a_host_that_does_not_answer(

@@ -118,7 +118,7 @@ async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_l
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
     assert starts(caplog)[1].startswith("3, seen")
-    hosts = [set(one.plan["plans"]) for one in engine.hook.store.trial_attempts(ticket.trial_id) if one.plan]
+    hosts = [set(one.plan["plans"]) for one in engine.hook.store.attempts.of_trial(ticket.trial_id) if one.plan]
     assert sorted(map(sorted, hosts)) == [["local"], ["other"]]
     assert re.search(r"Outputs that rank 0 wrote on host '\w+' since the last copy \(of attempt 1, 20", caplog.text)
 
@@ -204,7 +204,7 @@ async def test_what_a_killed_trial_wrote_can_be_downloaded(
     async with asyncio.timeout(50):
         while not list(tmp_path.glob("state/runs/*/work/plots/2.txt")):
             await asyncio.sleep(0.05)
-    engine.hook.store.request_kill(ticket.trial_id, "test")
+    engine.hook.store.control.kill(ticket.trial_id, "test")
     outcome = await carrying
     assert outcome is not None
     assert outcome.state == "killed"

@@ -58,11 +58,11 @@ class Engine:
         return outcome
 
     def gaps(self, ticket: Ticket) -> list[Any]:
-        attempt_id = self.hook.store.trial(ticket.trial_id).attempt_id
-        return [event.body for event in self.hook.store.events(attempt_id, kinds=("gap",))]
+        attempt_id = self.hook.store.trials.get(ticket.trial_id).attempt_id
+        return [event.body for event in self.hook.store.events.of_attempt(attempt_id, kinds=("gap",))]
 
     def held(self) -> list[Any]:
-        return [slot for slot in self.hook.store.slots() if slot.allocation_id is not None]
+        return [slot for slot in self.hook.store.hosts.slots() if slot.allocation_id is not None]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_a_poisoned_events_file_becomes_gaps_and_the_reports_between_them_
     ticket = engine.submit("corrupt")
     outcome = await engine.carry(ticket)
     assert outcome.state == "completed"
-    steps = [row.step for row in engine.hook.store.metrics(ticket.trial_id)]
+    steps = [row.step for row in engine.hook.store.metrics.of_trial(ticket.trial_id)]
     assert steps == list(range(18)), "every report behind a poisoned line"
     gaps = engine.gaps(ticket)
     assert {gap["code"] for gap in gaps} == {"corrupt", "invalid", "missing"}
@@ -96,7 +96,7 @@ async def test_an_events_file_without_an_end_of_line_ends_as_a_gap(engine: Engin
     ticket = engine.submit("unfinished")
     assert (await engine.carry(ticket)).state == "completed"
     assert [gap["bytes"] for gap in engine.gaps(ticket)] == [3 << 20]
-    assert len(engine.hook.store.metrics(ticket.trial_id)) == 1
+    assert len(engine.hook.store.metrics.of_trial(ticket.trial_id)) == 1
 
 
 @pytest.mark.parametrize("engine", [{"attempt_metric_rows_limit": 5000}], indirect=True)
@@ -105,16 +105,16 @@ async def test_a_rank_that_reports_100_000_times_is_bounded_and_ends_soon_after_
     outcome = await engine.carry(ticket)
     ended_at = time.time()
     assert outcome.state == "completed"
-    (rank,) = engine.hook.store.ranks(engine.hook.store.trial(ticket.trial_id).attempt_id)
+    (rank,) = engine.hook.store.events.ranks(engine.hook.store.trials.get(ticket.trial_id).attempt_id)
     assert rank.exited_at is not None
     lag_s = ended_at - rank.exited_at.timestamp()
     logging.getLogger("engine").info("the trial ended %.1f s after its rank", lag_s)
     assert lag_s < 120
-    rows = engine.hook.store.metrics(ticket.trial_id)
+    rows = engine.hook.store.metrics.of_trial(ticket.trial_id)
     assert [sum(row.group == group for row in rows) for group in ("training", "validation")] == [5000, 1]
     (gap,) = engine.gaps(ticket)
     assert (gap["code"], gap["lines"]) == ("attempt_metric_rows_limit", 95_000)
-    view = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
+    view = engine.hook.store.attempts.get(engine.hook.store.trials.get(ticket.trial_id).attempt_id)
     assert "attempt_metric_rows_limit (5,000 metric rows of one attempt) is reached" in view.reason
 
 
@@ -125,19 +125,19 @@ async def test_recovery_salvages_past_poison_and_an_innocent_trial_behind_it_run
     for ticket in poisoned:
         # Its follower dies once the ranks run.
         dying = asyncio.ensure_future(AttemptRunner(await engine.follow(ticket)).run(Recovery(engine.hook)))
-        await until(lambda ticket=ticket: bool(engine.hook.store.ranks(ticket.attempt_id)))
-        await until(lambda ticket=ticket: engine.hook.store.attempt(ticket.attempt_id).state == "running")
+        await until(lambda ticket=ticket: bool(engine.hook.store.events.ranks(ticket.attempt_id)))
+        await until(lambda ticket=ticket: engine.hook.store.attempts.get(ticket.attempt_id).state == "running")
         dying.cancel()
         await asyncio.gather(dying, return_exceptions=True)
     assert len(engine.held()) == 2
     innocent = engine.submit("nothing", slots=2)
     store = engine.hook.store
-    with store._engine.begin() as connection:
+    with store.db.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE attempts SET renewed_at = '2026-01-01 00:00:00.000000'")
     outcome = await engine.carry(innocent)
     assert outcome.state == "completed"
-    assert [store.trial(ticket.trial_id).state for ticket in poisoned] == ["completed", "completed"]
-    assert [len(store.metrics(ticket.trial_id)) for ticket in poisoned] == [18, 18]
+    assert [store.trials.get(ticket.trial_id).state for ticket in poisoned] == ["completed", "completed"]
+    assert [len(store.metrics.of_trial(ticket.trial_id)) for ticket in poisoned] == [18, 18]
 
 
 async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slots(
@@ -145,7 +145,7 @@ async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slo
 ) -> None:
     ticket = engine.submit("nothing 60")
     dying = asyncio.ensure_future(AttemptRunner(await engine.follow(ticket)).run(Recovery(engine.hook)))
-    await until(lambda: engine.hook.store.attempt(ticket.attempt_id).state == "running")
+    await until(lambda: engine.hook.store.attempts.get(ticket.attempt_id).state == "running")
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
 
@@ -154,8 +154,8 @@ async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slo
 
     monkeypatch.setattr(GangFollower, "run", breaks)
     look, store = Look(engine.hook), engine.hook.store
-    await look._salvage(store, store.attempt(ticket.attempt_id), {})
-    trial = store.trial(ticket.trial_id)
+    await look._salvage(store, store.attempts.get(ticket.attempt_id), {})
+    trial = store.trials.get(ticket.trial_id)
     assert (trial.state, (trial.failure or {})["error"]) == ("errored", "HostProtocolError")
     assert "RecursionError" in (trial.failure or {})["message"]
     assert engine.held() == []

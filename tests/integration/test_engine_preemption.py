@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
 def cost(engine: Engine, allocation_id: int) -> float | None:
-    with engine.hook.store._engine.begin() as conn:
+    with engine.hook.store.db.engine.begin() as conn:
         return conn.scalar(sa.select(allocations.c.cost_s).where(allocations.c.id == allocation_id))
 
 
@@ -40,9 +40,9 @@ async def test_a_preempted_gang_writes_a_checkpoint_and_goes_on_from_it(
     caplog.set_level(logging.INFO)
     outcome, ticket = await preempted_once(engine, config("library"))
     assert outcome.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0), "giving way is no failure"
-    first, second = engine.hook.store.trial_attempts(ticket.trial_id)
+    first, second = engine.hook.store.attempts.of_trial(ticket.trial_id)
     assert (first.state, first.failure, second.state) == ("preempted", None, "completed")
     assert first.allocation_id != second.allocation_id
     (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
@@ -59,7 +59,7 @@ async def test_a_preempted_gang_writes_a_checkpoint_and_goes_on_from_it(
 async def test_a_trial_that_finishes_although_it_was_asked_to_stop_is_completed(engine: Engine) -> None:
     outcome, ticket = await preempted_once(engine, config("to_the_end", 25))
     assert outcome.state == "completed"
-    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+    assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1
     assert held(engine) == []
 
 
@@ -69,7 +69,7 @@ async def test_a_program_without_the_library_gets_sigterm_and_goes_on_later(
     caplog.set_level(logging.INFO)
     outcome, ticket = await preempted_once(engine, config("plain"))
     assert outcome.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0)
     (stopped,) = numbers(caplog, "stopped at")
     assert numbers(caplog, "from") == [0, stopped]
@@ -81,7 +81,7 @@ async def test_ranks_without_the_library_leave_first_and_the_others_still_write_
     caplog.set_level(logging.INFO)
     outcome, ticket = await preempted_once(engine, config("mixed", 400))
     assert outcome.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0)
     (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
     assert started == [0, stopped], "rank 0 was not hurried by the end of rank 1"
@@ -98,7 +98,7 @@ async def test_ranks_that_do_not_listen_are_stopped_after_preemption_timeout(
     await running(engine, ticket, carrying)
     preempt(engine, ticket)
     await running(engine, ticket, carrying, number=2)
-    assert engine.hook.store.trial(ticket.trial_id).restarts == 0
+    assert engine.hook.store.trials.get(ticket.trial_id).restarts == 0
     await until(lambda: numbers(caplog, "from") == [0, 0], carrying)
     assert engine.runtime is not None
     engine.runtime.kill()
@@ -113,7 +113,7 @@ async def test_a_rank_that_fails_while_it_is_asked_to_stop_costs_no_restart(
 ) -> None:
     outcome, ticket = await preempted_once(engine, config("breaks"))
     assert outcome.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0)
     assert "While it was asked to stop: Rank" in caplog.text
 
@@ -125,16 +125,16 @@ async def test_a_paused_trial_holds_nothing_until_it_is_activated(
     store, ticket = engine.hook.store, engine.submit(config("library"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
-    store.request_pause(ticket.trial_id, by="ann")
-    await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
+    store.control.pause(ticket.trial_id, by="ann")
+    await until(lambda: store.trials.get(ticket.trial_id).state == "paused", carrying)
     assert held(engine) == []
     other = engine.submit(config("library", 1))
     beside = Engine(engine.hook)
     outcome = await asyncio.wait_for(beside.carry(other), DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed", "its slots are free for others"
-    assert store.trial(ticket.trial_id).state == "paused"
-    assert store.activate(ticket.trial_id, by="ann")
+    assert store.trials.get(ticket.trial_id).state == "paused"
+    assert store.control.activate(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
@@ -146,13 +146,13 @@ async def test_a_trial_can_be_killed_while_it_is_paused(engine: Engine) -> None:
     store, ticket = engine.hook.store, engine.submit(config("library", 100_000))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
-    store.request_pause(ticket.trial_id, by="ann")
-    await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
-    store.request_kill(ticket.trial_id, by="ann")
+    store.control.pause(ticket.trial_id, by="ann")
+    await until(lambda: store.trials.get(ticket.trial_id).state == "paused", carrying)
+    store.control.kill(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "killed"
-    assert store.trial(ticket.trial_id).state == "killed"
+    assert store.trials.get(ticket.trial_id).state == "killed"
 
 
 async def test_the_follower_that_takes_over_in_the_middle_of_a_stop_restarts_the_trial(
@@ -163,16 +163,16 @@ async def test_the_follower_that_takes_over_in_the_middle_of_a_stop_restarts_the
     carrying = asyncio.ensure_future(engine.carry(ticket))
     attempt_id = await running(engine, ticket, carrying)
     preempt(engine, ticket)
-    await until(lambda: engine.hook.store.attempt(attempt_id).state == "stopping", carrying)
+    await until(lambda: engine.hook.store.attempts.get(attempt_id).state == "stopping", carrying)
     carrying.cancel()
     await asyncio.gather(carrying, return_exceptions=True)
     preempt_is_over = {"preempted_at": None, "preempted_for": None}
-    with engine.hook.store._engine.begin() as conn:
+    with engine.hook.store.db.engine.begin() as conn:
         conn.execute(allocations.update().values(**preempt_is_over))
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert engine.hook.store.trial(ticket.trial_id).attempts == 2
+    assert engine.hook.store.trials.get(ticket.trial_id).attempts == 2
     assert numbers(caplog, "done at") == [20]
 
 
@@ -190,7 +190,7 @@ async def test_max_runtime_ends_the_run_with_an_error_of_its_own(
     assert outcome.failure is not None
     assert (outcome.failure.error, outcome.failure.kind) == ("MaxRuntimeError", "user")
     assert "max_runtime (4 s)" in outcome.failure.message
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (1, 0)
     assert ranks_of(engine) == []
     assert held(engine) == []
@@ -199,7 +199,7 @@ async def test_max_runtime_ends_the_run_with_an_error_of_its_own(
 async def test_a_more_urgent_trial_runs_first_and_the_other_one_goes_on(engine: Engine) -> None:
     """The whole sequence: the pass chooses the victim, the victim stops, the claimant runs, the victim resumes."""
     store = engine.hook.store
-    store.set_pool("local", preemption="priority", min_run_s=0.0)
+    store.pools.set("local", preemption="priority", min_run_s=0.0)
     low = engine.submit(config("library", 300, resources={"slots_per_trial": 2, "priority": 50}))
     carrying = asyncio.ensure_future(engine.carry(low))
     await running(engine, low, carrying)
@@ -211,5 +211,5 @@ async def test_a_more_urgent_trial_runs_first_and_the_other_one_goes_on(engine: 
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert store.trial(low.trial_id).attempts == 2
-    assert store.trial(high.trial_id).attempts == 1
+    assert store.trials.get(low.trial_id).attempts == 2
+    assert store.trials.get(high.trial_id).attempts == 1

@@ -53,7 +53,7 @@ async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_lo
     ticket, view = await dead_follower(engine, config("library", 15), run_id="salvaged")
     a_minute_passes(engine)
     assert await recover(engine.hook) == [], "it lives: only its host may end it"
-    assert engine.hook.store.attempt(view.attempt_id).watch == view.watch
+    assert engine.hook.store.attempts.get(view.attempt_id).watch == view.watch
     await eventually(lambda: ranks_of(engine) == [])
     a_minute_passes(engine)
     await eventually(lambda: len(held(engine)) == 2)
@@ -63,9 +63,9 @@ async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_lo
     named = [record for record in caplog.records if record.name.endswith("engine.upkeep.recovery")]
     assert {record.getMessage().partition(": ")[0] for record in named} == {f"Trial {ticket.trial_id}"}
     assert "left out" not in caplog.text
-    ended = engine.hook.store.attempt(view.attempt_id)
+    ended = engine.hook.store.attempts.get(view.attempt_id)
     assert (ended.state, ended.trial_state) == ("completed", "completed")
-    kinds = [event.kind for event in engine.hook.store.events(view.attempt_id)]
+    kinds = [event.kind for event in engine.hook.store.events.of_attempt(view.attempt_id)]
     assert (kinds.count("exit"), kinds.count("ended"), kinds.count("result")) == (2, 1, 1)
     again = engine.submit(config("library", 15), run_id="salvaged")
     outcome = await engine.carry(again)
@@ -73,7 +73,7 @@ async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_lo
     assert (outcome.state, again.trial_id) == ("completed", ticket.trial_id)
     assert outcome.result is not None
     assert outcome.result["trial_id"] == ticket.trial_id
-    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+    assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1
 
 
 @pytest.mark.parametrize("by_retry", [True, False])
@@ -84,17 +84,17 @@ async def test_a_failed_run_without_a_follower_ends_by_the_rules_and_keeps_its_r
     ticket, view = await dead_follower(engine, document, run_id="failed")
     await eventually(lambda: ranks_of(engine) == [])
     assert await recovered_after_a_minute(engine) == ["local"]
-    ended = engine.hook.store.attempt(view.attempt_id)
+    ended = engine.hook.store.attempts.get(view.attempt_id)
     assert (ended.state, ended.trial_state) == ("failed", "errored")
     assert ended.failure is not None
     assert (ended.failure["error"], ended.failure["kind"]) == ("RankFailedError", "user")
-    assert engine.hook.store.trial(ticket.trial_id).attempts == 1, "recovery begins nothing new"
+    assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1, "recovery begins nothing new"
     # An Airflow retry submits again; a trigger that moved only follows again.
     again = engine.submit(document, run_id="failed") if by_retry else ticket
     outcome = await engine.carry(again)
     assert outcome is not None
     assert outcome.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 1)
 
 
@@ -106,7 +106,7 @@ async def test_a_killed_supervisor_without_a_follower_is_a_failure_of_the_host(e
     os.kill(parent.pid, signal.SIGKILL)
     await eventually(lambda: ranks_of(engine) == [])
     assert await recovered_after_a_minute(engine) == ["local"]
-    ended = engine.hook.store.attempt(view.attempt_id)
+    ended = engine.hook.store.attempts.get(view.attempt_id)
     assert ended.trial_state == "errored"
     assert ended.failure is not None
     assert (ended.failure["error"], ended.failure["kind"]) == ("HostLostError", "infra")
@@ -115,13 +115,13 @@ async def test_a_killed_supervisor_without_a_follower_is_a_failure_of_the_host(e
 
 async def test_an_attempt_whose_follower_died_before_the_launch_waits_again(engine: Engine) -> None:
     store, ticket = engine.hook.store, engine.submit(config("library", 2))
-    watch = store.watch(ticket.attempt_id, watcher="dies")
-    store.schedule("local")
-    assert store.take_up(ticket.attempt_id, watch) is not None
+    watch = store.attempts.watch(ticket.attempt_id, watcher="dies")
+    store.queue.schedule("local")
+    assert store.queue.take_up(ticket.attempt_id, watch) is not None
     assert len(held(engine)) == 2
     assert await recovered_after_a_minute(engine) == ["local"]
     assert held(engine) == []
-    assert store.attempt(ticket.attempt_id).state == "waiting"
+    assert store.attempts.get(ticket.attempt_id).state == "waiting"
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
@@ -131,19 +131,19 @@ async def test_a_plan_that_a_silent_follower_wrote_at_the_last_moment_is_fenced(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, ticket = engine.hook.store, engine.submit(config("library", 2), run_id="late")
-    watch = store.watch(ticket.attempt_id, watcher="slow")
-    store.schedule("local")
-    assert store.take_up(ticket.attempt_id, watch) is not None
+    watch = store.attempts.watch(ticket.attempt_id, watcher="slow")
+    store.queue.schedule("local")
+    assert store.queue.take_up(ticket.attempt_id, watch) is not None
     a_minute_passes(engine)
     take = recovery.Look._take
 
     async def taken(*arguments: Any) -> Any:
-        store.set_plan(ticket.attempt_id, watch, {"plans": {"local": {}}})
+        store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {"local": {}}})
         return await take(*arguments)
 
     monkeypatch.setattr(recovery.Look, "_take", taken)
     assert await recover(engine.hook) == ["local"]
-    with store._engine.connect() as conn:
+    with store.db.engine.connect() as conn:
         proofs = conn.scalars(allocation_slots.select().with_only_columns(allocation_slots.c.proof)).all()
     assert set(proofs) == {"clear"}, "a host may have been told: it has to answer"
     outcome = await engine.carry(ticket)
@@ -158,20 +158,20 @@ async def test_a_waiting_trial_gets_the_slots_of_one_whose_follower_died(engine:
     outcome = await asyncio.wait_for(Engine(engine.hook).carry(other), DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert engine.hook.store.trial(ticket.trial_id).state == "completed"
+    assert engine.hook.store.trials.get(ticket.trial_id).state == "completed"
 
 
 async def test_a_follower_that_was_silent_takes_its_trial_back(engine: Engine) -> None:
     store, ticket = engine.hook.store, engine.submit(config("library", 30))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     attempt_id = await running(engine, ticket, carrying)
-    store.watch(attempt_id, watcher=recovery.RECOVERY)
+    store.attempts.watch(attempt_id, watcher=recovery.RECOVERY)
     await asyncio.sleep(1.0)
-    store.watch(attempt_id, watcher=recovery.RECOVERY_DONE)
+    store.attempts.watch(attempt_id, watcher=recovery.RECOVERY_DONE)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert store.attempt(attempt_id).watcher == "test"
+    assert store.attempts.get(attempt_id).watcher == "test"
 
 
 async def test_a_follower_that_another_one_replaced_stops_silently(engine: Engine) -> None:
@@ -189,12 +189,12 @@ async def test_a_command_kills_a_trial_that_nobody_follows(engine: Engine) -> No
     ticket, view = await dead_follower(engine, config("library", 100_000))
     assert not await asyncio.to_thread(kill_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
     a_minute_passes(engine)
-    engine.hook.store.request_kill(ticket.trial_id, by="ann")
+    engine.hook.store.control.kill(ticket.trial_id, by="ann")
     assert await asyncio.to_thread(kill_unfollowed, engine.hook, ticket.trial_id)
     assert ranks_of(engine) == []
-    assert engine.hook.store.trial(ticket.trial_id).state == "killed"
+    assert engine.hook.store.trials.get(ticket.trial_id).state == "killed"
     assert held(engine) == []
-    failure = engine.hook.store.attempt(view.attempt_id).failure
+    failure = engine.hook.store.attempts.get(view.attempt_id).failure
     assert failure is not None
     assert failure["message"] == "The trial was killed by ann."
 
@@ -203,11 +203,11 @@ async def test_a_command_pauses_a_trial_that_nobody_follows(engine: Engine, capl
     ticket, _ = await dead_follower(engine, config("library", 300))
     a_minute_passes(engine)
     store = engine.hook.store
-    store.request_pause(ticket.trial_id, by="ann")
+    store.control.pause(ticket.trial_id, by="ann")
     assert await asyncio.to_thread(pause_unfollowed, engine.hook, ticket.trial_id)
-    assert store.trial(ticket.trial_id).state == "paused"
+    assert store.trials.get(ticket.trial_id).state == "paused"
     assert held(engine) == []
-    store.activate(ticket.trial_id, by="ann")
+    store.control.activate(ticket.trial_id, by="ann")
     caplog.set_level(logging.INFO)
     outcome = await engine.carry(ticket)
     assert outcome is not None
@@ -225,7 +225,7 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
     back_up(tmp_path / "dtrain.db", tmp_path / "restored.db")
     forgotten = engine.submit(config("library", 100_000), run_id="forgotten")
     following = asyncio.ensure_future(engine.carry(forgotten))
-    lost = engine.hook.store.attempt(await running(engine, forgotten, following))
+    lost = engine.hook.store.attempts.get(await running(engine, forgotten, following))
     options = dataclasses.replace(engine.hook.settings, sql_alchemy_conn=f"sqlite:///{tmp_path}/restored.db")
     after = Engine(DtrainHook(options))
     assert after.hook.store.store_id == engine.hook.store.store_id
@@ -234,7 +234,7 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
     carrying = asyncio.ensure_future(after.carry(ticket))
     await until(lambda: "the trial waits for another" in caplog.text, carrying)
     store = after.hook.store
-    await until(lambda: store.attempt(store.trial(ticket.trial_id).attempt_id).state == "waiting", carrying)
+    await until(lambda: store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).state == "waiting", carrying)
     assert f"Run {lost.run} of another launch" in caplog.text, "its name was given out again"
     assert len(ranks_of(engine)) == 2, "the earlier follower still renews it"
     following.cancel()
@@ -243,9 +243,9 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    trial = after.hook.store.trial(ticket.trial_id)
+    trial = after.hook.store.trials.get(ticket.trial_id)
     assert trial.restarts == 0
-    last = after.hook.store.trial_attempts(ticket.trial_id)[-1]
+    last = after.hook.store.attempts.of_trial(ticket.trial_id)[-1]
     assert last.run != lost.run
     assert last.token is not None
     assert lost.token is not None
@@ -270,7 +270,7 @@ async def test_a_run_that_a_restored_store_has_forgotten_is_fenced_and_its_slots
     outcome = await asyncio.wait_for(after.carry(ticket), DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert after.hook.store.trial(ticket.trial_id).restarts == 0
+    assert after.hook.store.trials.get(ticket.trial_id).restarts == 0
     assert ranks_of(engine) == []
 
 
@@ -280,16 +280,16 @@ async def test_a_file_that_lost_its_end_begins_a_new_epoch_and_repeats_nothing(
     caplog.set_level(logging.INFO)
     store = engine.hook.store
     ticket, view = await dead_follower(engine, config("library", 30))
-    before = store.events(view.attempt_id)
+    before = store.events.of_attempt(view.attempt_id)
     events = tmp_path / "state" / "runs" / str(view.run) / "events.supervisor"
     first, *_ = events.read_bytes().splitlines(keepends=True)
-    assert store.offsets(view.attempt_id)["local", "supervisor.events"] > len(first)
+    assert store.events.offsets(view.attempt_id)["local", "supervisor.events"] > len(first)
     os.truncate(events, len(first))
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    stored = store.events(view.attempt_id)
-    assert store.epochs(view.attempt_id)["local", "supervisor.events"] == 1
+    stored = store.events.of_attempt(view.attempt_id)
+    assert store.events.epochs(view.attempt_id)["local", "supervisor.events"] == 1
     (gap,) = [event for event in stored if event.kind == "gap"]
     assert gap.body["epoch"] == 1
     own = [(event.stream, event.seq, event.kind) for event in stored if event.kind != "gap"]
@@ -314,17 +314,17 @@ async def test_a_run_that_ended_itself_is_started_again_and_not_counted(
     ticket = engine.submit(config("library", 120, max_restarts=0))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)
-    await until(lambda: engine.hook.store.trial(ticket.trial_id).attempts == 2, carrying)
+    await until(lambda: engine.hook.store.trials.get(ticket.trial_id).attempts == 2, carrying)
     engine.hook.settings = dataclasses.replace(engine.hook.settings, orphan_timeout_s=900.0)
     silent = False
     store = engine.hook.store
-    first = store.trial_attempts(ticket.trial_id)[0]
+    first = store.attempts.of_trial(ticket.trial_id)[0]
     assert first.failure is not None
     assert (first.failure["error"], first.failure["kind"]) == ("RunEndedError", "platform")
     assert "its lease had not been renewed" in first.failure["message"]
-    store.request_kill(ticket.trial_id, by="ann")
+    store.control.kill(ticket.trial_id, by="ann")
     await asyncio.wait_for(carrying, DEADLINE_S)
-    assert store.trial(ticket.trial_id).restarts == 0
+    assert store.trials.get(ticket.trial_id).restarts == 0
 
 
 async def test_a_removal_that_takes_long_does_not_hold_up_the_end(

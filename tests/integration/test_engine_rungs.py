@@ -36,17 +36,17 @@ async def after(engine: Engine, rival: float, **more: Any) -> Search:
 
 
 def steps(search: Search, ticket: Ticket) -> list[int]:
-    return sorted({one.step for one in search.hook.store.checkpoints(ticket.trial_id)})
+    return sorted({one.step for one in search.hook.store.checkpoints.of_trial(ticket.trial_id)})
 
 
 def run_folder(search: Search, ticket: Ticket) -> Path:
     store = search.hook.store
-    run = store.attempt(store.trial(ticket.trial_id).attempt_id).run
+    run = store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).run
     return search.hook.settings.checkpoint_dir.parent / "state" / "runs" / str(run)
 
 
 def each_rung_once(search: Search) -> None:
-    entries = search.hook.store.rung_entries(search.search_id)
+    entries = search.hook.store.searches.rung_entries(search.search_id)
     assert set(Counter((entry.trial_id, entry.rung) for entry in entries).values()) == {1}
 
 
@@ -57,7 +57,7 @@ async def test_a_rank_that_dies_around_a_stop_is_not_started_again_once_the_stop
     search = await after(engine, 0.9, variables={"FAULT": point})
     outcome, ticket = await search.run(1, 0.5)
     assert (outcome.state, outcome.failure) == ("stopped", None)
-    trial = search.hook.store.trial(ticket.trial_id)
+    trial = search.hook.store.trials.get(ticket.trial_id)
     # A question that never left the process is asked again by the next attempt. Any other one has its answer.
     again = int(point == "before the question")
     assert (trial.state, trial.attempts, trial.restarts) == ("stopped", 1 + again, again)
@@ -77,13 +77,13 @@ async def test_a_rank_that_dies_around_a_decision_to_go_on_goes_on_and_is_told_t
     search = await after(engine, 0.1, variables={"FAULT": point})
     outcome, ticket = await search.run(1, 0.5)
     assert (outcome.state, outcome.failure) == ("completed", None)
-    trial = search.hook.store.trial(ticket.trial_id)
+    trial = search.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 1)
     assert search.told(ticket) == [(0, "continue"), (1, "continue"), (2, "complete")]
     assert outcome.result["rung"] == 2
     first = 2 if point == "after the checkpoint" else 1
     assert re.findall(r"\[rank 0\] from (\d+) with 0.5", caplog.text) == ["0", str(first)]
-    first_asked = next(entry for entry in search.hook.store.decisions(ticket.trial_id) if entry.rung == 0)
+    first_asked = next(entry for entry in search.hook.store.searches.decisions(ticket.trial_id) if entry.rung == 0)
     assert first_asked.attempt == (2 if point == "before the question" else 1), "the first question counts"
     each_rung_once(search)
 
@@ -99,7 +99,7 @@ async def test_a_follower_that_dies_around_the_answer_is_replaced_by_one_that_gi
     assert search.told(ticket) == [(0, decision)], "it died after the commit"
     outcome = await search.carry(ticket)
     assert (outcome.state, outcome.failure) == ("stopped" if decision == "stop" else "completed", None)
-    assert search.hook.store.trial(ticket.trial_id).attempts == 1, "the ranks never noticed"
+    assert search.hook.store.trials.get(ticket.trial_id).attempts == 1, "the ranks never noticed"
     assert steps(search, ticket)[-1] == (2 if decision == "stop" else 8)
     each_rung_once(search)
 
@@ -117,7 +117,7 @@ async def test_ranks_without_a_control_side_train_on_and_their_questions_are_ans
     a_minute_passes(engine)
     outcome = await search.carry(ticket)
     assert (outcome.state, outcome.result["rung"]) == ("stopped", 0)
-    assert store.trial(ticket.trial_id).attempts == 1
+    assert store.trials.get(ticket.trial_id).attempts == 1
     assert search.told(ticket) == [(0, "stop")], "what a stopped trial asks later counts nothing"
 
 
@@ -149,7 +149,7 @@ async def test_all_ranks_of_a_gang_leave_at_the_same_step_or_none_of_them_goes_o
     assert (outcome.state, outcome.failure) == ("stopped", None)
     assert search.told(ticket) == [(0, "stop")]
     store = engine.hook.store
-    assert store.trial(ticket.trial_id).attempts == 1
+    assert store.trials.get(ticket.trial_id).attempts == 1
     run = run_folder(search, ticket)
     said = [re.findall(r"told (\d) (\w+)|left at (\d) (\w+)", (run / f"rank{k}" / "log").read_text()) for k in (0, 1)]
     ends = [] if fault else [("2", "stop", "", ""), ("", "", "2", "True")]

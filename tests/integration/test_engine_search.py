@@ -42,7 +42,10 @@ async def beyond_rung_0(search: Search, ticket: Ticket) -> asyncio.Future[Any]:
 
     def has_gone_on() -> bool:
         assert not carrying.done(), carrying.result()
-        return bool(search.told(ticket)) and max((c.step for c in store.checkpoints(ticket.trial_id)), default=0) > 2
+        return (
+            bool(search.told(ticket))
+            and max((c.step for c in store.checkpoints.of_trial(ticket.trial_id)), default=0) > 2
+        )
 
     await asyncio.wait_for(eventually(has_gone_on), DEADLINE_S)
     return carrying
@@ -57,25 +60,27 @@ async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
     search, store = Search(engine, endless()), engine.hook.store
     ticket = search.submit(0, 0.5)
     carrying = await beyond_rung_0(search, ticket)
-    before = store.rung_entries(search.search_id)
+    before = store.searches.rung_entries(search.search_id)
     if way == "preempted":
         preempt(engine, ticket)
     else:
-        store.request_pause(ticket.trial_id, by="ann")
-        await until(lambda: store.trial(ticket.trial_id).state == "paused", carrying)
-        assert store.rung_entries(search.search_id) == before
-        store.activate(ticket.trial_id, by="ann")
+        store.control.pause(ticket.trial_id, by="ann")
+        await until(lambda: store.trials.get(ticket.trial_id).state == "paused", carrying)
+        assert store.searches.rung_entries(search.search_id) == before
+        store.control.activate(ticket.trial_id, by="ann")
     await until(lambda: len(re.findall(r"\[rank 0\] from \d+ with", caplog.text)) == 2, carrying)
-    await until(lambda: store.attempt(store.trial(ticket.trial_id).attempt_id).state == "running", carrying)
-    questions = lambda: [e for e in store.events(store.trial(ticket.trial_id).attempt_id) if e.kind == "rung"]  # noqa: E731
+    await until(lambda: store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).state == "running", carrying)
+    questions = lambda: [
+        e for e in store.events.of_attempt(store.trials.get(ticket.trial_id).attempt_id) if e.kind == "rung"
+    ]  # noqa: E731
     await until(questions, carrying)
     assert [event.body["rung"] for event in questions()] == [0], "it asks again, and the answer is the stored one"
-    assert store.rung_entries(search.search_id) == before
-    assert store.trial(ticket.trial_id).restarts == 0
-    store.request_kill(ticket.trial_id, by="ann")
+    assert store.searches.rung_entries(search.search_id) == before
+    assert store.trials.get(ticket.trial_id).restarts == 0
+    store.control.kill(ticket.trial_id, by="ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome.state == "killed"
-    entries = [entry for entry in store.rung_entries(search.search_id) if not entry.is_error]
+    entries = [entry for entry in store.searches.rung_entries(search.search_id) if not entry.is_error]
     assert entries == before
 
 
@@ -85,10 +90,10 @@ async def test_a_trial_that_is_stopped_while_it_is_preempted_ends_there(engine: 
     await search.run(0, 0.9)
     ticket = search.submit(1, 0.5)
     carrying = asyncio.ensure_future(search.carry(ticket))
-    await until(lambda: store.attempt(ticket.attempt_id).state == "running", carrying)
+    await until(lambda: store.attempts.get(ticket.attempt_id).state == "running", carrying)
     preempt(engine, ticket)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
-    trial = store.trial(ticket.trial_id)
+    trial = store.trials.get(ticket.trial_id)
     assert outcome.state == "stopped"
     assert search.told(ticket) == [(0, "stop")]
     assert trial.attempts <= 2, "it may have left before its first rung"
@@ -118,7 +123,7 @@ async def test_refused_hyperparameters_are_drawn_again_in_the_same_trial_and_cos
     search = Search(engine, random_config(max_restarts=0, variables={"REFUSES": repr(least)}))
     outcome, ticket = await search.run(1)
     assert (outcome.state, outcome.failure) == ("completed", None)
-    trial, accepted = search.hook.store.trial(ticket.trial_id), draws.index(least)
+    trial, accepted = search.hook.store.trials.get(ticket.trial_id), draws.index(least)
     assert (trial.draw, trial.attempts, trial.restarts) == (accepted, accepted + 1, 0)
     assert trial.hparams == {"quality": least}
     assert re.findall(r"\[rank 0\] from 0 with ([\d.]+)", caplog.text) == [str(draw) for draw in draws[: accepted + 1]]
@@ -134,7 +139,7 @@ async def test_a_sample_that_was_refused_before_is_passed_over(engine: Engine) -
         document = random_config(max_restarts=0, variables={"REFUSES": least})
         document = {**document, "hyperparameters": space, "searcher": {**RANDOM, "max_trials": 40}}
         outcome, ticket = await Search(engine, document, run_id=run_id).run(number)
-        trial = engine.hook.store.trial(ticket.trial_id)
+        trial = engine.hook.store.trials.get(ticket.trial_id)
         found.append((outcome.state, trial.draw, trial.attempts, trial.hparams["quality"]))
     assert found == [("completed", 2, 2, 0.9), ("errored", 2, 2, 0.9)]
 
@@ -148,11 +153,11 @@ async def test_what_refused_hyperparameters_reached_is_no_result_of_the_trial(en
     document = search_config(searcher={"smaller_is_better": True}, max_restarts=0, variables=variables)
     search = Search(engine, document)
     outcome, ticket = await search.run(number)
-    trial = search.hook.store.trial(ticket.trial_id)
-    reported = [row.metrics["quality"] for row in search.hook.store.metrics(ticket.trial_id, "validation")]
+    trial = search.hook.store.trials.get(ticket.trial_id)
+    reported = [row.metrics["quality"] for row in search.hook.store.metrics.of_trial(ticket.trial_id, "validation")]
     assert (outcome.state, refused in reported) == ("completed", True)
     assert (trial.hparams["quality"], trial.best_metric, outcome.result["metric"]) == (accepted,) * 3
-    entries = search.hook.store.rung_entries(search.search_id)
+    entries = search.hook.store.searches.rung_entries(search.search_id)
     assert [(entry.rung, entry.metric, entry.attempt) for entry in entries] == [(n, accepted, 2) for n in range(3)]
 
 
@@ -163,7 +168,7 @@ async def test_a_trial_whose_every_sample_is_refused_fails_by_name(
     search = Search(engine, random_config(variables={"REFUSES": "2"}))
     outcome, ticket = await search.run(0)
     assert (outcome.state, outcome.failure.error) == ("errored", "InvalidHPError")
-    trial = search.hook.store.trial(ticket.trial_id)
+    trial = search.hook.store.trials.get(ticket.trial_id)
     assert (trial.draw, trial.attempts, trial.restarts) == (2, 3, 0)
 
 
@@ -172,7 +177,7 @@ async def test_a_point_of_a_grid_that_is_refused_fails(engine: Engine) -> None:
     grid["hyperparameters"] = {"quality": {"type": "double", "minval": 0.0, "maxval": 1.0, "count": 2}}
     outcome, ticket = await Search(engine, grid).run(0)
     assert (outcome.state, outcome.failure.error) == ("errored", "InvalidHPError")
-    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+    assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1
 
 
 async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(engine: Engine) -> None:
@@ -182,15 +187,15 @@ async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(en
     search = Search(engine, random_config(100_000, variables={"REFUSES": repr(draws[number][1])}))
     store, ticket = engine.hook.store, search.submit(number)
     carrying = asyncio.ensure_future(search.carry(ticket))
-    await until(lambda: store.trial(ticket.trial_id).draw > 0, carrying)
-    refused = [one for one in store.trial_attempts(ticket.trial_id) if one.failure]
-    await until(lambda: len(store.checkpoints(ticket.trial_id)) > 2, carrying)
-    assert any(c.attempt == refused[0].number for c in store.checkpoints(ticket.trial_id)), "it had saved one"
-    view = store.attempt(store.trial(ticket.trial_id).attempt_id)
+    await until(lambda: store.trials.get(ticket.trial_id).draw > 0, carrying)
+    refused = [one for one in store.attempts.of_trial(ticket.trial_id) if one.failure]
+    await until(lambda: len(store.checkpoints.of_trial(ticket.trial_id)) > 2, carrying)
+    assert any(c.attempt == refused[0].number for c in store.checkpoints.of_trial(ticket.trial_id)), "it had saved one"
+    view = store.attempts.get(store.trials.get(ticket.trial_id).attempt_id)
     assert load_job(store, view, engine.hook.settings).checkpoint_source is None
     same = load_job(store, dataclasses.replace(view, draw=0), engine.hook.settings)
     assert same.checkpoint_source is not None, "with the same hyperparameters it would go on from there"
-    store.request_kill(ticket.trial_id, by="ann")
+    store.control.kill(ticket.trial_id, by="ann")
     await asyncio.wait_for(carrying, DEADLINE_S)
 
 
@@ -199,10 +204,10 @@ async def test_a_slot_of_optuna_draws_when_it_starts_from_what_has_ended_by_then
     search = Search(engine, {**random_config(), "searcher": {**RANDOM, "name": "optuna"}})
     assert [spec["hparams"] for spec in search.specs] == [None] * 4
     ticket = search.submit(0)
-    assert not engine.hook.store.trial(ticket.trial_id).is_drawn
+    assert not engine.hook.store.trials.get(ticket.trial_id).is_drawn
     outcome = await search.carry(ticket)
     assert outcome.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert trial.is_drawn
     assert 0.0 <= trial.hparams["quality"] <= 1.0
     assert outcome.result["metric"] == trial.hparams["quality"]
@@ -216,13 +221,13 @@ async def test_a_trial_that_a_person_stops_writes_a_checkpoint_and_ends_as_stopp
     search, store = Search(engine, endless()), engine.hook.store
     ticket = search.submit(0, 0.5)
     carrying = await beyond_rung_0(search, ticket)
-    store.request_stop("ann", trial_id=ticket.trial_id)
+    store.control.stop(ticket.trial_id, "ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert (outcome.state, outcome.failure) == ("stopped", None)
     assert (outcome.result["rung"], outcome.result["metric"]) == (0, 0.5)
     (stopped,) = re.findall(r"\[rank 0\] stopped at (\d+)", caplog.text)
-    assert max(c.step for c in store.checkpoints(ticket.trial_id)) == int(stopped)
-    assert store.trial(ticket.trial_id).attempts == 1
+    assert max(c.step for c in store.checkpoints.of_trial(ticket.trial_id)) == int(stopped)
+    assert store.trials.get(ticket.trial_id).attempts == 1
     assert held(engine) == []
 
 
@@ -231,13 +236,13 @@ async def test_a_waiting_trial_that_a_person_stops_ends_at_once(engine: Engine) 
     first, second = search.submit(0, 0.5), search.submit(1, 0.6)
     carrying = await beyond_rung_0(search, first)
     waiting = asyncio.ensure_future(search.carry(second))
-    await until(lambda: store.attempt(second.attempt_id).reason, waiting)
-    store.request_stop("ann", trial_id=second.trial_id)
+    await until(lambda: store.attempts.get(second.attempt_id).reason, waiting)
+    store.control.stop(second.trial_id, "ann")
     outcome = await asyncio.wait_for(waiting, DEADLINE_S)
     assert (outcome.state, outcome.failure) == ("stopped", None)
-    assert store.attempt(second.attempt_id).started_at is None
+    assert store.attempts.get(second.attempt_id).started_at is None
     assert not carrying.done()
-    store.request_stop("ann", trial_id=first.trial_id)
+    store.control.stop(first.trial_id, "ann")
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome.state == "stopped"
     assert held(engine) == []
@@ -251,9 +256,9 @@ async def test_a_command_stops_a_trial_that_nobody_follows(engine: Engine) -> No
     await asyncio.gather(carrying, return_exceptions=True)
     assert not await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
     a_minute_passes(engine)
-    store.request_stop("ann", trial_id=ticket.trial_id)
+    store.control.stop(ticket.trial_id, "ann")
     assert await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id)
-    assert store.trial(ticket.trial_id).state == "stopped"
+    assert store.trials.get(ticket.trial_id).state == "stopped"
     assert held(engine) == []
 
 

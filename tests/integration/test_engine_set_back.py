@@ -36,7 +36,7 @@ def quick_checks(monkeypatch):
 
 def run_of(engine: Engine, ticket) -> str | None:
     store = engine.hook.store
-    return store.attempt(store.trial(ticket.trial_id).attempt_id).run
+    return store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).run
 
 
 @pytest.mark.parametrize("kept", ["submission", "watch"])
@@ -95,7 +95,7 @@ async def test_a_waiter_for_a_gang_goes_on_under_a_new_watch_when_the_store_has_
     gang = ask_for_gang(engine.hook, GangSubmission(key=key, pool="local", slots=2))
     before = copy_of(engine.hook.store)
     waiter = GangWaiter(engine.hook, gang.allocation_id, TaskLog(logging.getLogger("gang"), 10**6), watcher="test")
-    waiter.watch = engine.hook.store.watch_gang(gang.allocation_id, watcher="test")
+    waiter.watch = engine.hook.store.gangs.watch(gang.allocation_id, watcher="test")
     set_back(engine.hook.store, before)
     assert (await asyncio.wait_for(waiter.run(), DEADLINE_S)).state == "running"
     assert "has lost the last commits of gang" in caplog.text
@@ -105,10 +105,10 @@ async def test_a_trigger_takes_a_waiting_trial_whose_request_was_silent_for_a_mi
     monkeypatch.setattr(triggers, "LOOK_AGAIN_S", 0.01)
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path}/store.db", clock=clock)
-    store.add_host(host("h1", 1))
+    store.hosts.add(host("h1", 1))
     key = TrialKey(dag_id="d", run_id="r", task_id="t")
-    wanted = {"key": key, "experiment_name": "e", "config_id": store.put_config({}, origins={}).config_id}
-    ticket = store.submit_trial(TrialSubmission(**wanted, pool="gpus", slots=1))
+    wanted = {"key": key, "experiment_name": "e", "config_id": store.configs.put({}, origins={}).config_id}
+    ticket = store.trials.submit(TrialSubmission(**wanted, pool="gpus", slots=1))
     trigger = triggers.TrialTrigger(trial_id=ticket.trial_id)
     trigger._runtime = SimpleNamespace(store=store)
     clock.advance(59.0)

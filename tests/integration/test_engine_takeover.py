@@ -40,7 +40,7 @@ class Replaced:
 
     def is_untouched(self) -> bool:
         """Return whether its ranks and its only attempt run as before."""
-        attempts = self.engine.hook.store.trial_attempts(self.ticket.trial_id)
+        attempts = self.engine.hook.store.attempts.of_trial(self.ticket.trial_id)
         return pids(self.engine) == self.pids and [one.state for one in attempts] == ["running"]
 
 

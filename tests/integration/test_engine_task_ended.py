@@ -27,7 +27,7 @@ async def killed(engine: Engine, *, by: str | None = None) -> tuple[Ticket, Outc
     if by is None:
         engine.runtime.kill()
     else:
-        engine.hook.store.request_kill(ticket.trial_id, by=by)
+        engine.hook.store.control.kill(ticket.trial_id, by=by)
     outcome = await asyncio.wait_for(carrying, DEADLINE_S)
     assert outcome is not None
     assert outcome.state == "killed"
@@ -45,7 +45,7 @@ async def test_a_task_that_airflow_lost_and_runs_again_goes_on_with_its_trial(en
     outcome_again = await engine.carry(again)
     assert outcome_again is not None
     assert outcome_again.state == "completed"
-    trial = engine.hook.store.trial(ticket.trial_id)
+    trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0), "no restart counts as a failure of the user's code"
     assert held(engine) == []
 
@@ -58,7 +58,7 @@ async def test_a_trial_that_a_person_killed_stays_ended_when_its_task_runs_again
     assert outcome.state == "killed"
     assert outcome.failure is not None
     assert outcome.failure.error == TrialKilledError.__name__
-    assert engine.hook.store.trial(ticket.trial_id).attempts == 1
+    assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1
 
 
 @pytest.mark.parametrize("by", [None, "ann"])
@@ -69,7 +69,7 @@ async def test_a_time_out_that_killed_a_trial_is_final(engine: Engine, by: str |
     carrying = asyncio.ensure_future(engine.carry(ticket, hand_over_after_s=0.1))
     assert await asyncio.wait_for(carrying, DEADLINE_S) is None
     if by is not None:
-        engine.hook.store.request_kill(ticket.trial_id, by=by)
+        engine.hook.store.control.kill(ticket.trial_id, by=by)
     assert engine.runtime is not None
     await engine.runtime.retake(ticket.attempt_id)
     await AttemptRunner(engine.runtime).kill(ExecutionTimeoutError("too late"))

@@ -53,7 +53,7 @@ async def test_a_rank_that_names_folders_elsewhere_has_nothing_removed_there(
     assert not mine.exists()
     assert caplog.text.count("is refused") == 6
     store = engine.hook.store
-    assert [one.path for one in store.checkpoints(ticket.trial_id)] == [str(own / "step-2")]
+    assert [one.path for one in store.checkpoints.of_trial(ticket.trial_id)] == [str(own / "step-2")]
     monkeypatch.setattr(trials, "_store", lambda: store)
     trials.describe(Namespace(trial_id=ticket.trial_id, output="json", verbose=False))
     shown = json.loads(capsys.readouterr().out)["refused_checkpoints"]
@@ -73,7 +73,7 @@ async def test_a_copy_is_limited_by_what_comes_and_not_by_what_was_reported(
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    found = engine.hook.store.checkpoints(ticket.trial_id)
+    found = engine.hook.store.checkpoints.of_trial(ticket.trial_id)
     copies = {one.step: (one.size_bytes, Path(one.copy_url)) for one in found if one.copy_url is not None}
     # The latest takes the room of older ones: a restart needs it.
     assert 4 in copies
@@ -94,6 +94,6 @@ async def test_metadata_that_no_parser_takes_costs_the_copy_and_nothing_else(
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    copied = {one.step for one in engine.hook.store.checkpoints(ticket.trial_id) if one.copy_url is not None}
+    copied = {one.step for one in engine.hook.store.checkpoints.of_trial(ticket.trial_id) if one.copy_url is not None}
     assert copied == {2}
     assert "Checkpoint of step 1 was not copied" in caplog.text

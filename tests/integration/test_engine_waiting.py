@@ -19,16 +19,16 @@ from tests.support.engines import Engine, config
 def holding(engine: Engine) -> Ticket:
     """Return a trial that holds every slot, without a process."""
     store, ticket = engine.hook.store, engine.submit(config("facts"))
-    watch = store.watch(ticket.attempt_id, watcher="test")
-    store.schedule("local")
-    assert store.take_up(ticket.attempt_id, watch) is not None
-    store.set_running(ticket.attempt_id, watch)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.queue.schedule("local")
+    assert store.queue.take_up(ticket.attempt_id, watch) is not None
+    store.attempts.set_running(ticket.attempt_id, watch)
     return ticket
 
 
 async def reason_of(engine: Engine, ticket: Ticket) -> str:
     """Return why a trial waits, once it does."""
-    while not (reason := engine.hook.store.attempt(ticket.attempt_id).reason):
+    while not (reason := engine.hook.store.attempts.get(ticket.attempt_id).reason):
         await asyncio.sleep(0.05)
     return reason
 
@@ -47,7 +47,7 @@ async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wish
     try:
         async with asyncio.timeout(120):
             assert "Position 1. 2 of 2 slots missing, held by dag.train (trial 1)." in await reason_of(engine, waiting)
-            engine.hook.store.request_kill(waiting.trial_id, "ann")
+            engine.hook.store.control.kill(waiting.trial_id, "ann")
             outcome = await running
     finally:
         running.cancel()
@@ -59,7 +59,7 @@ async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     holding(engine)
     waiting = engine.submit(config("facts"))
-    engine.hook.store.request_pause(waiting.trial_id, "ann")
+    engine.hook.store.control.pause(waiting.trial_id, "ann")
     log = TaskLog(logging.getLogger("engine"), 10**6)
     runner = AttemptRunner(await take_over(engine.hook, waiting.trial_id, log, watcher="test"))
     running = asyncio.ensure_future(runner.run(Recovery(runner.rt.hook)))
@@ -67,7 +67,7 @@ async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFix
         async with asyncio.timeout(120):
             while "paused by ann" not in caplog.text:
                 await asyncio.sleep(0.05)
-            engine.hook.store.request_kill(waiting.trial_id, "ann")
+            engine.hook.store.control.kill(waiting.trial_id, "ann")
             await running
     finally:
         running.cancel()

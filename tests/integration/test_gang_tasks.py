@@ -50,7 +50,7 @@ def sensor(task_id: str = "gang", **options: Any) -> GangSensor:
 
 
 def taken(hook: DtrainHook) -> int:
-    return sum(slot.allocation_id is not None for slot in hook.store.slots())
+    return sum(slot.allocation_id is not None for slot in hook.store.hosts.slots())
 
 
 def test_tasks_share_a_gang_until_it_is_released(hook: DtrainHook) -> None:
@@ -75,7 +75,7 @@ def test_a_sensor_takes_what_a_configuration_asks_for(hook: DtrainHook) -> None:
     wanted = {"resources": {"slots_per_trial": 1, "priority": 7, "pool": "local"}}
     gang = sensor(config=wanted | {"entrypoint": "python x.py"}, slots=None, hold_for="60").execute(context("gang"))
     assert gang is not None
-    view = hook.store.gang(gang["allocation_id"])
+    view = hook.store.gangs.get(gang["allocation_id"])
     assert (view.slots, view.priority, view.hold_for_s, view.pool) == (1, 7, 60.0, "local")
 
 
@@ -86,7 +86,7 @@ def test_a_retry_returns_the_same_gang_and_a_clear_another_one(hook: DtrainHook)
     assert first is not None
     assert second is not None
     assert second["allocation_id"] != first["allocation_id"]
-    assert hook.store.gang(first["allocation_id"]).state == "released"
+    assert hook.store.gangs.get(first["allocation_id"]).state == "released"
 
 
 def test_a_gang_that_is_not_free_is_waited_for_in_the_triggerer(hook: DtrainHook) -> None:
@@ -95,7 +95,7 @@ def test_a_gang_that_is_not_free_is_waited_for_in_the_triggerer(hook: DtrainHook
         sensor("other", deferrable=True).execute(context("other"))
     path, kwargs = deferred.value.trigger.serialize()
     assert path.endswith(".GangTrigger")
-    assert hook.store.gang(kwargs["allocation_id"]).state == "waiting"
+    assert hook.store.gangs.get(kwargs["allocation_id"]).state == "waiting"
 
 
 @pytest.mark.parametrize(("soft_fail", "error"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
@@ -103,7 +103,7 @@ def test_a_sensor_that_times_out_leaves_the_queue(hook: DtrainHook, soft_fail: b
     assert sensor().execute(context("gang")) is not None
     with pytest.raises(error, match="No gang of 2 slots"):
         sensor("other", timeout=0.5, soft_fail=soft_fail).execute(context("other"))
-    assert [entry.key.task_id for entry in hook.store.tasks()] == ["gang"]
+    assert [entry.key.task_id for entry in hook.store.queue_view.tasks()] == ["gang"]
 
 
 def test_a_gang_that_never_fits_fails_at_once(hook: DtrainHook) -> None:
@@ -193,7 +193,7 @@ def test_a_function_may_import_files_of_the_model_dir(hook: DtrainHook, tmp_path
 def test_a_result_that_is_no_json_fails_the_task(hook: DtrainHook) -> None:
     with pytest.raises(AirflowFailException, match=r"ResultError: .*result\['loss'\] is nan"):
         function_task(returns_nan).execute(context("nan"))
-    assert hook.store.trial(1).attempts == 1, "it is not started again"
+    assert hook.store.trials.get(1).attempts == 1, "it is not started again"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_what_cannot_run_fails_before_anything_starts(
 ) -> None:
     with pytest.raises(AirflowFailException, match=words):
         function_task(function, *args, **options).execute(context("bad"))
-    assert hook.store.list_trials() == []
+    assert hook.store.trials.list() == []
 
 
 def test_a_name_from_outside_is_an_error_when_the_dag_is_read() -> None:

@@ -30,12 +30,12 @@ async def test_a_script_finds_its_snapshot_on_another_host_after_its_own_has_cra
     ticket = engine.submit(document)
     carrying = asyncio.ensure_future(engine.carry(ticket, most_s=240))
     await until_copied(engine, ticket, "work/plots/2.txt")
-    [used] = engine.hook.store.attempt(ticket.attempt_id).placement
+    [used] = engine.hook.store.attempts.get(ticket.attempt_id).placement
     next(host for host in hosts if host.name == used).crash()
     outcome = await carrying
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
     assert starts(caplog)[1] == "3, seen ['1:0', '1:1', '1:2']"
-    after = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
+    after = engine.hook.store.attempts.get(engine.hook.store.trials.get(ticket.trial_id).attempt_id)
     assert set(after.plan["plans"] if after.plan else ()) not in ({used}, set())
     assert f"Outputs that rank 0 wrote on host '{used}' since the last copy (of attempt 1" in caplog.text

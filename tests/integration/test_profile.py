@@ -25,7 +25,7 @@ async def test_timings_and_system_metrics_reach_the_command(
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    view = engine.hook.store.attempt(ticket.attempt_id)
+    view = engine.hook.store.attempts.get(ticket.attempt_id)
 
     timings = trials_profile._timings(engine.hook.store, view)
     assert [(row["rank"], row["timing"]) for row in timings] == [
@@ -80,5 +80,5 @@ async def test_without_profiling_the_supervisor_samples_nothing(
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert trials_profile._system(engine.hook, engine.hook.store.attempt(ticket.attempt_id)) == []
+    assert trials_profile._system(engine.hook, engine.hook.store.attempts.get(ticket.attempt_id)) == []
     assert "cannot be read" in capsys.readouterr().err

@@ -145,10 +145,10 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
     state, run_id = world.run("job_searches", {"config": grid(0.3)})
     assert state == "success", _logs(world, run_id)
     experiment_id = world.airflow.xcom("job_searches", run_id, "first.best")["experiment_id"]
-    old = {one.number: one for one in world.store.list_trials(experiment_id=experiment_id, limit=None)}
+    old = {one.number: one for one in world.store.trials.list(experiment_id=experiment_id, limit=None)}
     world.clear("job_searches", run_id, ["first.trial", 1])
     assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
-    trials = world.store.list_trials(experiment_id=experiment_id, limit=None)
+    trials = world.store.trials.list(experiment_id=experiment_id, limit=None)
     (new,) = [one for one in trials if one.trial_id not in {found.trial_id for found in old.values()}]
     assert (new.number, new.hparams, new.seed) == (1, old[1].hparams, old[1].seed)
     assert world.airflow.xcom("job_searches", run_id, "first.best")["trials"] == {"completed": 3}
@@ -156,11 +156,11 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
     assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
     best = world.airflow.xcom("job_searches", run_id, "first.best")
     assert best["experiment_id"] == experiment_id
-    assert world.store.search(best["search_id"]).generation == 2
-    assert len(world.store.history(best["search_id"])) == 3
+    assert world.store.searches.get(best["search_id"]).generation == 2
+    assert len(world.store.searches.history(best["search_id"])) == 3
     listed = world.cli("trials", "list", "--experiment", str(experiment_id), "-o", "json").json
     replaced = {one["trial"]: one["replaced"] for one in listed}
-    assert [replaced.pop(one.trial_id) for one in world.store.history(best["search_id"])] == [None] * 3
+    assert [replaced.pop(one.trial_id) for one in world.store.searches.history(best["search_id"])] == [None] * 3
     assert set(replaced.values()) == {"its experiment was planned anew"}
 
 
@@ -171,7 +171,7 @@ def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
         "job_searches", run_id, "first.plan"
     )
     assert "has not succeeded" in world.airflow.log("job_searches", run_id, "first.best")
-    assert [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id] == []
+    assert [one for one in world.store.trials.list(limit=None) if one.key.run_id == run_id] == []
 
 
 def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) ->
     followed = world.cli("experiments", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
     assert (followed.json["name"], followed.json["best"], followed.json["state"]) == ("by-hand", 0.3, "completed")
     assert "3 completed; best score 0.3" in followed.err
-    (view,) = world.store.list_experiments(dag_id="dtrain_experiment")
+    (view,) = world.store.experiments.list(dag_id="dtrain_experiment")
     assert "hyperparameters:" in world.cli("e", "config", str(view.experiment_id)).out
     listed = world.cli("trials", "list", "--experiment", str(view.experiment_id), "--state", "completed")
     assert all(name in listed.out for name in ("0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"))
@@ -212,18 +212,18 @@ def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(world: World) 
     assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "failed", "one was killed"
     assert _states(world, first) == {"stopped": 3}
     best = world.airflow.xcom("job_searches", run_id, "first.best")
-    reached = [one.metric for one in world.store.history(best["search_id"]) if one.metric is not None]
+    reached = [one.metric for one in world.store.searches.history(best["search_id"]) if one.metric is not None]
     assert best["metric"] == max(reached)
     states = {one["state"] for one in world.tasks("job_searches", run_id, "first.trial")}
     assert states == {"success"}
-    assert world.store.experiment(second).state == "killed"
+    assert world.store.experiments.get(second).state == "killed"
 
 
 @pytest.mark.torch
 def test_the_grid_example_trains_each_trial_on_two_hosts(world: World) -> None:
     state, run_id = world.run("dtrain_grid_search", {"slots_per_trial": 4, "pool": "gpus", "epochs": 1})
     assert state == "success", _logs(world, run_id)
-    trials = [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id]
+    trials = [one for one in world.store.trials.list(limit=None) if one.key.run_id == run_id]
     assert [len(one.result["hosts"]) for one in trials if one.result] == [2] * 4
     assert len(world.airflow.xcom("dtrain_grid_search", run_id, "table")) == 4
     assert names(world.tasks("dtrain_grid_search", run_id, "trial"))[3] == "3 | dropout=0.4 lr=0.01"
@@ -243,7 +243,7 @@ def test_the_asha_example_stops_bad_trials_and_starts_the_next_dag(world: World)
     assert {one["state"] for one in tasks} == {"success"}, "a stopped trial is a success"
     pattern = r"\d+ \| dropout=\S+ global_batch_size=\d+ lr=\S+"
     assert all(re.fullmatch(pattern, name) for name in names(tasks)), names(tasks)
-    entries = world.store.rung_entries(best["search_id"])
+    entries = world.store.searches.rung_entries(best["search_id"])
     assert max(Counter((one.trial_id, one.rung) for one in entries).values()) == 1
     ran = world.until(lambda: world.runs("dtrain_new_best"), "the next DAG", 180)
     assert world.airflow.wait("dtrain_new_best", ran[0]["dag_run_id"]) == "success"
@@ -252,7 +252,7 @@ def test_the_asha_example_stops_bad_trials_and_starts_the_next_dag(world: World)
 
 def _named_while_it_waits(world: World, run_id: str) -> dict[str, Any] | None:
     """Return a task that has its name while its trial waits for the only place."""
-    waits = {one.key.map_index for one in world.store.list_trials(run_id=run_id, state="queued", limit=None)}
+    waits = {one.key.map_index for one in world.store.trials.list(run_id=run_id, state="queued", limit=None)}
     for one in world.tasks("job_searches", run_id, "first.trial"):
         if one["state"] == "deferred" and one["map_index"] in waits and "|" in one["rendered_map_index"]:
             return one
@@ -261,21 +261,21 @@ def _named_while_it_waits(world: World, run_id: str) -> dict[str, Any] | None:
 
 def _running(world: World, run_id: str) -> tuple[int, int] | None:
     """Return both experiments of a DAG run once one trial of each runs and two are queued."""
-    views = {one.name: one for one in world.store.list_experiments(dag_id="job_searches", run_id=run_id)}
+    views = {one.name: one for one in world.store.experiments.list(dag_id="job_searches", run_id=run_id)}
     there = len(views) == 2 and all(one.trials == {"running": 1, "queued": 2} for one in views.values())
     return (views["first"].experiment_id, views["second"].experiment_id) if there else None
 
 
 def _states(world: World, experiment_id: int) -> dict[str, int]:
-    return dict(world.store.experiment(experiment_id).trials)
+    return dict(world.store.experiments.get(experiment_id).trials)
 
 
 def _most_at_once(store: Store, experiment_id: int) -> int:
     """Return the largest number of concurrent trials of an experiment."""
     spans = []
-    for trial in store.list_trials(experiment_id=experiment_id, limit=None):
-        granted_at = store.attempt(trial.attempt_id).granted_at
-        for rank in store.ranks(trial.attempt_id):
+    for trial in store.trials.list(experiment_id=experiment_id, limit=None):
+        granted_at = store.attempts.get(trial.attempt_id).granted_at
+        for rank in store.events.ranks(trial.attempt_id):
             assert granted_at is not None
             assert rank.exited_at is not None
             spans.append((granted_at, rank.exited_at))
@@ -284,5 +284,5 @@ def _most_at_once(store: Store, experiment_id: int) -> int:
 
 def _logs(world: World, run_id: str) -> str:
     """Return number, state and failure of the trials of a DAG run, as JSON."""
-    views = [one for one in world.store.list_trials(limit=None) if one.key.run_id == run_id]
+    views = [one for one in world.store.trials.list(limit=None) if one.key.run_id == run_id]
     return json.dumps([(one.number, one.state, one.failure) for one in views], default=str, indent=1)

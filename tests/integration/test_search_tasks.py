@@ -109,7 +109,7 @@ def test_a_grid_runs_and_its_best_trial_is_announced(hook: DtrainHook) -> None:
     assert run.events.sent == [("dtrain-best-searched", "x-dtrain://searched/best", best)]
     assert run.best_task is not None
     assert run.best_task.outlets == [best_alias("searched")], "Airflow takes no events of other aliases"
-    assert hook.store.experiment(best["experiment_id"]).state == "completed"
+    assert hook.store.experiments.get(best["experiment_id"]).state == "completed"
 
 
 def test_only_what_beats_every_earlier_run_is_announced(hook: DtrainHook) -> None:
@@ -161,7 +161,7 @@ def test_a_search_of_failed_trials_fails_with_the_first_cause(hook: DtrainHook) 
         run.best(plan)
     assert "lr 0.2" not in str(why.value)
     assert run.events.sent == []
-    assert hook.store.experiment(hook.store.search(plan[0]["search_id"]).experiment_id).state == "errored"
+    assert hook.store.experiments.get(hook.store.searches.get(plan[0]["search_id"]).experiment_id).state == "errored"
 
 
 def test_a_best_task_without_a_plan_says_so(hook: DtrainHook) -> None:
@@ -204,12 +204,12 @@ def test_a_cleared_trial_runs_again_with_its_sample_and_seed(hook: DtrainHook) -
     plan = run.plan(config(RANDOM))
     first = [run.trial(spec) for spec in plan]
     again = run.trial(plan[1], max_tries=1)
-    old, new = (hook.store.trial(one["trial_id"]) for one in (first[1], again))
+    old, new = (hook.store.trials.get(one["trial_id"]) for one in (first[1], again))
     assert new.trial_id != old.trial_id
     assert (new.number, new.hparams, new.seed, new.search_id) == (old.number, old.hparams, old.seed, old.search_id)
     best = run.best(plan)
     assert best["trials"] == {"completed": 4}, "the older one is history"
-    assert len(hook.store.list_trials(limit=None)) == 5
+    assert len(hook.store.trials.list(limit=None)) == 5
 
 
 def test_a_cleared_plan_is_the_next_generation_with_the_same_seed(hook: DtrainHook) -> None:
@@ -217,13 +217,13 @@ def test_a_cleared_plan_is_the_next_generation_with_the_same_seed(hook: DtrainHo
     first = run.plan(config(RANDOM))
     run.trial(first[0])
     second = run.plan(config(RANDOM), max_tries=1)
-    before, after = (hook.store.search(plan[0]["search_id"]) for plan in (first, second))
+    before, after = (hook.store.searches.get(plan[0]["search_id"]) for plan in (first, second))
     assert (before.generation, after.generation) == (1, 2)
     assert before.experiment_id == after.experiment_id
     assert [spec["hparams"] for spec in first] == [spec["hparams"] for spec in second]
-    documents = [hook.store.get_config(one.config_id).document for one in (before, after)]
+    documents = [hook.store.configs.get(one.config_id).document for one in (before, after)]
     assert [document["reproducibility"]["experiment_seed"] for document in documents] == [before.seed] * 2
-    assert hook.store.history(after.search_id) == []
+    assert hook.store.searches.history(after.search_id) == []
     other = Run("other").plan(config(RANDOM))
     assert [spec["hparams"] for spec in other] != [spec["hparams"] for spec in first], "each run draws a seed"
 
@@ -248,7 +248,7 @@ def test_two_experiments_of_one_dag_run_need_two_names(hook: DtrainHook) -> None
     with pytest.raises(AirflowFailException, match="both plan an experiment 'searched'.*Set `name`"):
         run.plan(config(), task_id="second")
     plan = run.plan(config(), task_id="second", name="another")
-    assert hook.store.search(plan[0]["search_id"]).experiment == "another"
+    assert hook.store.searches.get(plan[0]["search_id"]).experiment == "another"
 
 
 def test_the_plan_takes_what_a_render_task_has_stored(hook: DtrainHook) -> None:
@@ -256,7 +256,7 @@ def test_the_plan_takes_what_a_render_task_has_stored(hook: DtrainHook) -> None:
     task = RenderConfigOperator(task_id="config", config=config(RANDOM))
     stored = task.execute(run.context("config"))
     plan = run.plan(stored)
-    assert hook.store.search(plan[0]["search_id"]).config_id == stored["config_id"]
+    assert hook.store.searches.get(plan[0]["search_id"]).config_id == stored["config_id"]
 
 
 def test_a_single_task_refuses_a_search_that_nobody_has_planned(hook: DtrainHook) -> None:
@@ -271,7 +271,7 @@ def test_a_single_trial_gets_the_sample_of_number_0(hook: DtrainHook) -> None:
     result = task.execute(Run().context("train"))
     assert result is not None
     planned = Run("other").plan({**document, "searcher": {**RANDOM, "metric": "score"}})
-    assert hook.store.trial(result["trial_id"]).hparams == planned[0]["hparams"]
+    assert hook.store.trials.get(result["trial_id"]).hparams == planned[0]["hparams"]
 
 
 @pytest.mark.parametrize(
@@ -291,20 +291,20 @@ def test_a_search_that_cannot_begin_fails_in_its_plan(hook: DtrainHook, change: 
     with pytest.raises(AirflowFailException) as why:
         Run().plan({**config(), **change})
     assert words in str(why.value)
-    assert hook.store.list_experiments() == [], "nothing has begun"
+    assert hook.store.experiments.list() == [], "nothing has begun"
 
 
 def test_a_killed_experiment_has_no_best_trial_although_some_completed(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 2}))
     run.trial(plan[0])
-    (view,) = hook.store.list_experiments()
-    hook.store.request_kill_experiment(view.experiment_id, "ann")
+    (view,) = hook.store.experiments.list()
+    hook.store.experiments.kill(view.experiment_id, "ann")
     with pytest.raises(AirflowFailException, match="killed by ann"):
         run.trial(plan[1])
     with pytest.raises(AirflowFailException, match=r"killed by ann\. Trials of 'searched': 1 completed, 1 killed"):
         run.best(plan)
-    assert hook.store.experiment(view.experiment_id).state == "killed"
+    assert hook.store.experiments.get(view.experiment_id).state == "killed"
 
 
 def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: DtrainHook) -> None:
@@ -316,7 +316,7 @@ def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: Dt
     assert task.map_index_name == "1 | not drawn yet"
     result = task.execute(run.context("trial", 1))
     assert result is not None
-    drawn = hook.store.trial(result["trial_id"])
+    drawn = hook.store.trials.get(result["trial_id"])
     assert drawn.is_drawn
     assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g}"
 
@@ -327,7 +327,7 @@ def test_a_cleared_trial_of_optuna_runs_again_with_what_it_drew(hook: DtrainHook
     plan = run.plan(config({**RANDOM, "name": "optuna"}))
     first = [run.trial(spec) for spec in plan]
     again = run.trial(plan[1], max_tries=1)
-    old, new = (hook.store.trial(one["trial_id"]) for one in (first[1], again))
+    old, new = (hook.store.trials.get(one["trial_id"]) for one in (first[1], again))
     assert new.trial_id != old.trial_id
     assert (new.number, new.hparams, new.seed, new.draw) == (old.number, old.hparams, old.seed, old.draw)
 

@@ -93,7 +93,7 @@ def test_what_a_stopped_parent_had_not_written_is_repeated_when_it_is_killed(
     # The runner goes on without its parent, and so do the ranks.
     scene.until(lambda: all(scene.stored(one) > before + 200 for one in trials), "more lines")
     if is_over:
-        scene.until(lambda: all(store.trial(one).ended_at for one in trials), "the end of the trials")
+        scene.until(lambda: all(store.trials.get(one).ended_at for one in trials), "the end of the trials")
     first.signal(signal.SIGKILL)
     scene.start(trials)
     scene.fired(trials)
@@ -121,18 +121,18 @@ def test_what_recovery_ends_in_place_of_a_killed_triggerer_is_read_by_the_next_o
     scene.writing(trials, dice)
     first.signal(signal.SIGKILL)
     state, store = scene.state, scene.hook.store
-    runs = [str(store.attempt(store.trial(one).attempt_id).run) for one in trials]
+    runs = [str(store.attempts.get(store.trials.get(one).attempt_id).run) for one in trials]
     scene.until(
         lambda: all(task_logs.host_logs(state)[run].count(b"\n") == LINES for run in runs), "the end of the ranks"
     )
     later = Store.open(scene.hook.settings.sql_alchemy_conn, clock=lambda: datetime.now(UTC) + timedelta(seconds=90))
     hook = DtrainHook(scene.hook.settings)
-    known = {one: store.trial(one) for one in trials}
+    known = {one: store.trials.get(one) for one in trials}
     assert {view.state for view in known.values()} == {"running"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(hook), "store", property(lambda _: later))
         scene.until(
-            lambda: (asyncio.run(recover(hook)), all(store.trial(one).ended_at for one in trials))[1], "recovery"
+            lambda: (asyncio.run(recover(hook)), all(store.trials.get(one).ended_at for one in trials))[1], "recovery"
         )
     later.close()
     counts = {one: scene.count(one) for one in trials}

@@ -56,10 +56,10 @@ class Tasks:
     def ended(self) -> None:
         """Return when every trial is completed, and every supervisor of the latest try has ended."""
         store = self.scene.hook.store
-        self.scene.until(lambda: all(store.trial(one).ended_at for one in self.trials), "the end of the trials")
+        self.scene.until(lambda: all(store.trials.get(one).ended_at for one in self.trials), "the end of the trials")
         self.scene.until(lambda: not any(Path(f"/proc/{one.pid}").exists() for one in self.workers), "the tasks' end")
-        assert {store.trial(one).state for one in self.trials} == {"completed"}
-        assert [store.trial(one).attempts for one in self.trials] == [1] * TRIALS
+        assert {store.trials.get(one).state for one in self.trials} == {"completed"}
+        assert [store.trials.get(one).attempts for one in self.trials] == [1] * TRIALS
 
     def lost(self) -> list[str]:
         return self.scene.lost(self.trials)

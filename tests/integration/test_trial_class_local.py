@@ -84,4 +84,4 @@ async def test_a_trial_class_that_refuses_its_hyperparameters_is_not_restarted(e
     assert "lr above 1 diverges" in str(outcome.failure.exception())
     assert type(outcome.failure.exception()).__name__ == "InvalidHPError"
     assert engine.runtime is not None
-    assert engine.hook.store.attempt(engine.runtime.attempt_id).number == 1
+    assert engine.hook.store.attempts.get(engine.runtime.attempt_id).number == 1

@@ -73,7 +73,7 @@ class SearchMachine(RuleBasedStateMachine):
         new_sqlite(Path(self.folder, "s.db"))
         self.store = Store.open(f"sqlite:///{self.folder}/s.db")
         self.crashing = False
-        sa.event.listen(self.store._engine, "commit", self._maybe_crash)
+        sa.event.listen(self.store.db.engine, "commit", self._maybe_crash)
         self.newest: dict[int, Ticket] = {}
         self.tickets: list[Ticket] = []
         self.cleared: set[int] = set()
@@ -91,7 +91,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @initialize(smaller=st.booleans())
     def plan(self, smaller: bool) -> None:
-        self.store.add_host(host("a", 1))
+        self.store.hosts.add(host("a", 1))
         self.search = Search(self.store)
         self.models = {bracket: Model(rungs, smaller) for bracket, rungs in BRACKETS.items()}
         rungs = {bracket: model.lengths for bracket, model in self.models.items()}
@@ -140,7 +140,7 @@ class SearchMachine(RuleBasedStateMachine):
     @rule(which=ANY, metric=METRICS)
     def ask_without_right(self, which: int, metric: float | None) -> None:
         ticket = self.tickets[which % len(self.tickets)]
-        self.store.watch(ticket.attempt_id, watcher="another")
+        self.store.attempts.watch(ticket.attempt_id, watcher="another")
         before = self.search.entries()
         try:
             self.search.ask(ticket, 3, metric)
@@ -154,7 +154,7 @@ class SearchMachine(RuleBasedStateMachine):
     def end(self, which: int, state: str) -> None:
         number = which % len(self.newest)
         ticket = self.newest[number]
-        if self.store.attempt(ticket.attempt_id).ended_at is not None:
+        if self.store.attempts.get(ticket.attempt_id).ended_at is not None:
             return
         if state == "errored":
             self.errored.add(number)
@@ -169,8 +169,8 @@ class SearchMachine(RuleBasedStateMachine):
         number = sorted(self.errored)[which % len(self.errored)]
         self.errored.remove(number)
         ticket = self.newest[number]
-        watch = self.store.watch(ticket.attempt_id, watcher="the retry")
-        again = self.store.next_attempt(ticket.attempt_id, watch, failure=FAILURE, counted=True)
+        watch = self.store.attempts.watch(ticket.attempt_id, watcher="the retry")
+        again = self.store.attempts.next(ticket.attempt_id, watch, failure=FAILURE, counted=True)
         self.tickets.remove(ticket)
         self.search.follow(again.attempt_id)
         self.newest[number] = again
@@ -184,7 +184,7 @@ class SearchMachine(RuleBasedStateMachine):
     def draw_again(self, which: int, is_late: bool) -> None:
         number = which % len(self.newest)
         old = self.newest[number]
-        if self.store.attempt(old.attempt_id).ended_at is not None:
+        if self.store.attempts.get(old.attempt_id).ended_at is not None:
             return
         again = self.search.draw_again(old)
         self.tickets.remove(old)
@@ -205,7 +205,7 @@ class SearchMachine(RuleBasedStateMachine):
     def clear(self, which: int, is_late: bool) -> None:
         number = which % len(self.newest)
         old = self.newest[number]
-        key = self.store.trial(old.trial_id).key
+        key = self.store.trials.get(old.trial_id).key
         self._submit(number, key.max_tries + 1)
         self.cleared.add(old.trial_id)
         model = self.models[self.bracket_of[old.trial_id]]

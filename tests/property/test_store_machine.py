@@ -42,7 +42,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.store = Store.open(f"sqlite:///{self.folder}/s.db", clock=lambda: self.now)
         self.crashing = False
-        sa.event.listen(self.store._engine, "commit", self._maybe_crash)
+        sa.event.listen(self.store.db.engine, "commit", self._maybe_crash)
         #: Attempt -> every issued watch; the last one is current.
         self.watches: dict[int, list[int]] = {}
         self.trials = itertools.count()
@@ -76,12 +76,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert before is None or self.dump() == before
 
     def dump(self) -> list[object]:
-        with self.store._engine.connect() as connection:
+        with self.store.db.engine.connect() as connection:
             return [connection.execute(sa.select(table)).all() for table in allocation_slots.metadata.sorted_tables]
 
     def pick(self, which: int, stale: bool, states: set[str]) -> tuple[int, int] | None:
         """Return an attempt whose allocation is in one of the states, and one of its watches."""
-        with self.store._engine.connect() as connection:
+        with self.store.db.engine.connect() as connection:
             query = sa.select(attempts.c.id).join(allocations, allocations.c.id == attempts.c.allocation_id)
             found = list(connection.scalars(query.where(allocations.c.state.in_(states)).order_by(attempts.c.id)))
         if not found:
@@ -92,21 +92,21 @@ class StoreMachine(RuleBasedStateMachine):
 
     def learn(self, ticket: object) -> None:
         if ticket is not None and ticket.attempt_id not in self.watches:
-            self.watches[ticket.attempt_id] = [self.store.watch(ticket.attempt_id, watcher="m")]
+            self.watches[ticket.attempt_id] = [self.store.attempts.watch(ticket.attempt_id, watcher="m")]
 
     @initialize(sizes=st.lists(st.sampled_from([0, 1, 2, 3, 4, 8]), min_size=5, max_size=5))
     def a_busy_pool(self, sizes: list[int]) -> None:
         for name, size in SIZES.items():
             slots = tuple(SlotRecord(index=i) for i in range(size))
-            self.store.add_host(HostRecord(name=name, pool="p", slot_type="cpu", slots=slots))
-        self.config = self.store.put_config({}, origins={}).config_id
-        self.store.set_pool("p", preemption="slices", min_run_s=5.0, fresh_s=40.0, young_s=90.0, max_wait_s=300.0)
+            self.store.hosts.add(HostRecord(name=name, pool="p", slot_type="cpu", slots=slots))
+        self.config = self.store.configs.put({}, origins={}).config_id
+        self.store.pools.set("p", preemption="slices", min_run_s=5.0, fresh_s=40.0, young_s=90.0, max_wait_s=300.0)
         for size in sizes:
             self.submit_now(size, 42, False)
-        self.store.schedule("p")
+        self.store.queue.schedule("p")
         for attempt, watches in list(self.watches.items()):
             self.take_up_now(attempt, watches[-1], False)
-            self.watches[attempt].append(self.store.watch(attempt, watcher="m"))
+            self.watches[attempt].append(self.store.attempts.watch(attempt, watcher="m"))
 
     @rule(
         slots=st.sampled_from([0, 1, 1, 2, 2, 3, 4, 8]),
@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
     def take_over(self, which: int) -> None:
         if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
             attempt, before = picked
-            self.watches[attempt].append(self.store.watch(attempt, watcher="m"))
+            self.watches[attempt].append(self.store.attempts.watch(attempt, watcher="m"))
             assert self.watches[attempt][-1] > before
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES)
@@ -163,7 +163,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.start_processes(attempt)
 
     def start_processes(self, attempt: int) -> None:
-        view = self.store.attempt(attempt)
+        view = self.store.attempts.get(attempt)
         assert view.token is not None
         for host, slots in view.placement.items():
             for slot in slots:
@@ -174,14 +174,14 @@ class StoreMachine(RuleBasedStateMachine):
     def progress(self, which: int, stale: bool, crashes: bool, method: str) -> None:
         state = "starting" if method == "set_running" else "running"
         picked = self.pick(which, stale, {state})
-        if picked is not None and self.store.attempt(picked[0]).state == state:
+        if picked is not None and self.store.attempts.get(picked[0]).state == state:
             self.change(picked, method, *(() if method == "set_running" else ("why",)), crashes=crashes)
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, partly=st.booleans())
     def fence_and_release(self, which: int, stale: bool, crashes: bool, partly: bool) -> None:
         if (picked := self.pick(which, stale, HOLDS - {"granted"})) is None:
             return
-        view = self.store.attempt(picked[0])
+        view = self.store.attempts.get(picked[0])
         for host in view.held_hosts[: 1 if partly else None]:
             # As on a host: every process of the attempt's run ends before the host answers ``clear``.
             ended = [place for place, (run, _) in self.processes.items() if run == picked[0] and place[0] == host]
@@ -192,18 +192,18 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, host=st.sampled_from([None, *SIZES]))
     def put_back(self, which: int, stale: bool, crashes: bool, host: str | None) -> None:
         picked = self.pick(which, stale, {"starting", "released"})
-        if picked is not None and self.store.attempt(picked[0]).state == "starting":
+        if picked is not None and self.store.attempts.get(picked[0]).state == "starting":
             self.change(picked, "put_back", "why", host, crashes=crashes)
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, host=st.sampled_from([None, *SIZES]))
     def restart(self, which: int, stale: bool, crashes: bool, host: str | None) -> None:
         picked = self.pick(which, stale, {"starting", "running", "stopping", "released"})
-        if picked is None or self.store.attempt(picked[0]).state not in {"starting", "running", "stopping"}:
+        if picked is None or self.store.attempts.get(picked[0]).state not in {"starting", "running", "stopping"}:
             return
         if host is None:
             ticket = self.change(picked, "next_attempt", crashes=crashes, failure=FAILURE, counted=True)
             self.learn(ticket)
-            if ticket is not None and self.store.attempt(ticket.attempt_id).state == "starting":
+            if ticket is not None and self.store.attempts.get(ticket.attempt_id).state == "starting":
                 mine = {place: holder for place, holder in self.processes.items() if holder[0] == picked[0]}
                 self.processes |= {place: (ticket.attempt_id, token) for place, (_, token) in mine.items()}
         else:
@@ -218,9 +218,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(which=ANY, crashes=SOMETIMES)
     def a_checkpoint_is_told(self, which: int, crashes: bool) -> None:
         picked = self.pick(which, False, {"running"})
-        if picked is not None and self.store.attempt(picked[0]).state == "running":
+        if picked is not None and self.store.attempts.get(picked[0]).state == "running":
             event = {"seq": 1, "at": 0.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}
-            host, old = next(iter(self.store.attempt(picked[0]).placement)), self.told.get(picked[0], 0)
+            host, old = next(iter(self.store.attempts.get(picked[0]).placement)), self.told.get(picked[0], 0)
             self.change(picked, "commit_events", host, "rank0.events", old, old + 10, [event], crashes=crashes)
             if not crashes:
                 self.told[picked[0]] = old + 10
@@ -231,26 +231,26 @@ class StoreMachine(RuleBasedStateMachine):
         for _ in range(3):
             self.wait_and_take_up(which)
         for attempt, watches in list(self.watches.items()):
-            if self.store.attempt(attempt).state == "starting":
+            if self.store.attempts.get(attempt).state == "starting":
                 self.change((attempt, watches[-1]), "set_running")
             self.a_checkpoint_is_told(attempt, False)
         self.now += timedelta(seconds=10)
         self.submit_now(slots, 1, False)
         self.schedule(False)
-        wanted = [attempt for attempt in self.watches if self.store.wishes(attempt).preempted_for is not None]
+        wanted = [attempt for attempt in self.watches if self.store.control.wishes(attempt).preempted_for is not None]
         SEEN["preempted"] += len(wanted)
 
     @rule(which=ANY, crashes=SOMETIMES, paused=st.booleans())
     def pause_or_activate(self, which: int, crashes: bool, paused: bool) -> None:
         if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
-            trial = self.store.attempt(picked[0]).trial_id
+            trial = self.store.attempts.get(picked[0]).trial_id
             self.call("request_pause" if paused else "activate", trial, "m", crashes=crashes)
             self.note("pause" if paused else "activate")
 
     @rule(which=ANY, crashes=SOMETIMES, priority=st.sampled_from([1, 42, 99]))
     def change_priority(self, which: int, crashes: bool, priority: int) -> None:
         if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
-            self.call("set_priority", self.store.attempt(picked[0]).trial_id, priority, "m", crashes=crashes)
+            self.call("set_priority", self.store.attempts.get(picked[0]).trial_id, priority, "m", crashes=crashes)
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, wished=st.booleans(), partly=st.booleans())
     def give_way(self, which: int, stale: bool, crashes: bool, wished: bool, partly: bool) -> None:
@@ -258,7 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
         picked = self.pick(which, stale, {"starting", "running", "stopping"})
         if picked is None:
             return
-        view, wishes = self.store.attempt(picked[0]), self.store.wishes(picked[0])
+        view, wishes = self.store.attempts.get(picked[0]), self.store.control.wishes(picked[0])
         if wished and wishes.pause_by is None and wishes.preempted_for is None:
             return
         if picked[1] == self.watches[picked[0]][-1]:
@@ -273,19 +273,19 @@ class StoreMachine(RuleBasedStateMachine):
     # -- recovery and hosts --------------------------------------------------------------------
     @rule(which=ANY, by=st.sampled_from(["a", "b"]), for_s=st.sampled_from([5.0, 40.0]), ends=st.booleans())
     def claim(self, which: int, by: str, for_s: float, ends: bool) -> None:
-        views = self.store.recoverable()
+        views = self.store.recovery.recoverable()
         if not views:
             return
         allocation = views[which % len(views)].allocation_id
         holder, until = self.claims.get(allocation, ("", self.now))
-        got = self.store.claim_recovery(allocation, by, for_s)
+        got = self.store.recovery.claim(allocation, by, for_s)
         assert got is (holder in ("", by) or until <= self.now), "one recoverer at a time, and no claim lasts forever"
         self.note(f"claim {got}")
         if got:
             self.claims[allocation] = by, self.now + timedelta(seconds=for_s)
-            assert not self.store.claim_recovery(allocation, "c", 1.0)
+            assert not self.store.recovery.claim(allocation, "c", 1.0)
         if got and ends:
-            self.store.end_recovery(allocation, by)
+            self.store.recovery.end(allocation, by)
             del self.claims[allocation]
 
     @rule(host=st.sampled_from(list(SIZES)), force=st.booleans(), crashes=SOMETIMES)
@@ -297,12 +297,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert force, "a host in use was removed without force"
             del self.processes[place]
         slots = tuple(SlotRecord(index=i) for i in range(SIZES[host]))
-        self.store.add_host(HostRecord(name=host, pool="p", slot_type="cpu", slots=slots))
+        self.store.hosts.add(HostRecord(name=host, pool="p", slot_type="cpu", slots=slots))
         self.note("host removed")
 
     @invariant()
     def every_trial_that_has_not_ended_has_one_attempt_that_goes_on(self) -> None:
-        with self.store._engine.connect() as connection:
+        with self.store.db.engine.connect() as connection:
             mine = (attempts.c.trial_id, attempts.c.id, attempts.c.number, attempts.c.ended_at)
             query = sa.select(*mine, trials.c.state)
             rows = list(connection.execute(query.join(trials, trials.c.id == attempts.c.trial_id)))
@@ -332,15 +332,15 @@ class StoreMachine(RuleBasedStateMachine):
         host=st.sampled_from(list(SIZES)), state=st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
     )
     def host_changes(self, host: str, state: str) -> None:
-        self.store.set_host_state(host, state)
+        self.store.hosts.set_state(host, state)
 
     @rule(host=st.sampled_from(list(SIZES)), enabled=st.sampled_from([True, True, False]))
     def slot_is_switched(self, host: str, enabled: bool) -> None:
-        self.store.set_slot_enabled(host, 0, enabled)
+        self.store.hosts.set_slot_enabled(host, 0, enabled)
 
     @invariant()
     def every_held_slot_has_one_holder(self) -> None:
-        with self.store._engine.connect() as connection:
+        with self.store.db.engine.connect() as connection:
             rows = connection.execute(sa.select(allocation_slots)).all()
             owners = {row.id: row for row in connection.execute(sa.select(allocations))}
         held = [row for row in rows if row.released_at is None]
@@ -354,7 +354,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def tokens_only_grow_and_belong_to_one_grant(self) -> None:
-        with self.store._engine.connect() as connection:
+        with self.store.db.engine.connect() as connection:
             rows = connection.execute(sa.select(allocation_slots).order_by(allocation_slots.c.id)).all()
         tokens = [row.token for row in rows]
         assert tokens == sorted(tokens)

@@ -36,8 +36,8 @@ async def running(engine: Engine, ticket: Ticket, carrying: asyncio.Future[Any],
     async def wait() -> int:
         while True:
             assert not carrying.done(), carrying.result()
-            view = engine.hook.store.attempt(engine.hook.store.trial(ticket.trial_id).attempt_id)
-            kinds = {event.kind for event in engine.hook.store.events(view.attempt_id)}
+            view = engine.hook.store.attempts.get(engine.hook.store.trials.get(ticket.trial_id).attempt_id)
+            kinds = {event.kind for event in engine.hook.store.events.of_attempt(view.attempt_id)}
             if view.number == number and view.state == "running" and "checkpoint" in kinds:
                 return view.attempt_id
             await asyncio.sleep(0.05)
@@ -57,9 +57,9 @@ async def until(condition: Any, carrying: asyncio.Future[Any]) -> None:
 def preempt(engine: Engine, ticket: Ticket) -> None:
     """Preempt a trial's gang, as a scheduling pass does."""
     store = engine.hook.store
-    allocation_id = store.attempt(store.trial(ticket.trial_id).attempt_id).allocation_id
-    values = {"preempted_at": store._now(), "preempted_for": None}
-    with store._engine.begin() as conn:
+    allocation_id = store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).allocation_id
+    values = {"preempted_at": store.db.now(), "preempted_for": None}
+    with store.db.engine.begin() as conn:
         conn.execute(allocations.update().where(allocations.c.id == allocation_id).values(**values))
 
 
@@ -85,14 +85,14 @@ async def dead_follower(engine: Engine, document: dict[str, Any], **how: Any) ->
     attempt_id = await running(engine, ticket, carrying)
     carrying.cancel()
     await asyncio.gather(carrying, return_exceptions=True)
-    return ticket, engine.hook.store.attempt(attempt_id)
+    return ticket, engine.hook.store.attempts.get(attempt_id)
 
 
 def a_minute_passes(engine: Engine) -> None:
     """Set all renewals back by more than the duration of a lease."""
     store = engine.hook.store
-    before = store._now() - timedelta(seconds=90)
-    with store._engine.begin() as conn:
+    before = store.db.now() - timedelta(seconds=90)
+    with store.db.engine.begin() as conn:
         conn.execute(attempts.update().values(renewed_at=before))
         conn.execute(allocations.update().values(renewed_at=before))
 

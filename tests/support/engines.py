@@ -74,7 +74,7 @@ def register(hook: DtrainHook, state_dir: Path) -> None:
         "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello, slots="cpu:2",
         remote_dir=".dtrain", state_dir=str(state_dir), lock_dir=lock_dir, python=sys.executable,
     )  # fmt: skip
-    hook.store.add_host(record)
+    hook.store.hosts.add(record)
 
 
 def processes(word: str) -> list[psutil.Process]:
@@ -86,12 +86,12 @@ def processes(word: str) -> list[psutil.Process]:
 
 
 def held(engine: Engine) -> list[Any]:
-    return [slot for slot in engine.hook.store.slots() if slot.allocation_id is not None]
+    return [slot for slot in engine.hook.store.hosts.slots() if slot.allocation_id is not None]
 
 
 def second(engine: Engine, state_dir: Path) -> None:
     """Register this machine a second time, with separate slots and locks."""
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folders = {"state_dir": str(state_dir), "lock_dir": new_lock_dir(state_dir)}
-    record = engine.hook.store.get_host("local")
-    engine.hook.store.add_host(dataclasses.replace(record, name="other", pid_ns=None, **folders))
+    record = engine.hook.store.hosts.get("local")
+    engine.hook.store.hosts.add(dataclasses.replace(record, name="other", pid_ns=None, **folders))

@@ -40,4 +40,4 @@ def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.M
             state_dir=None,
             python=sys.executable,
         )
-        hook.store.add_host(record)
+        hook.store.hosts.add(record)

@@ -34,5 +34,5 @@ def register(stage: Registered) -> None:
             host.name, pool="gpus", conn_id=host.name.replace("-", "_"), facts=link.call("probe").result(120),
             hello=link.hello, slots="cpu:2", remote_dir=".dtrain", python=sys.executable,
         )  # fmt: skip
-        stage.hook.store.add_host(record)
+        stage.hook.store.hosts.add(record)
     stage.hook.links.close_all()

@@ -23,7 +23,7 @@ class Search:
 
     def __init__(self, store: Store, *, name: str = "e", run: str = "r", pool: str = "gpus") -> None:
         self.store, self.name, self.run, self.pool = store, name, run, pool
-        self.config = store.put_config({"entrypoint": "python train.py"}, origins={}).config_id
+        self.config = store.configs.put({"entrypoint": "python train.py"}, origins={}).config_id
         self.view: SearchView | None = None
         self.watches: dict[int, int] = {}
         self.offsets: dict[tuple[int, str], int] = {}
@@ -34,7 +34,7 @@ class Search:
         key = TrialKey(dag_id="d", run_id=self.run, task_id=task, max_tries=max_tries)
         values = {"method": "async_halving", "metric": "loss", "rungs": RUNGS, "max_trials": 4, **fields}
         submission = SearchSubmission(key=key, experiment_name=self.name, config_id=self.config, **values)
-        self.view = self.store.create_search(submission)
+        self.view = self.store.searches.create(submission)
         return self.view
 
     def submit(self, number: int, *, max_tries: int = 0, **fields: Any) -> Ticket:
@@ -45,7 +45,7 @@ class Search:
         submission = TrialSubmission(
             key=key, experiment_name=self.name, config_id=self.config, pool=self.pool, **values
         )
-        return self.store.submit_trial(submission)
+        return self.store.trials.submit(submission)
 
     def start(self, number: int, **fields: Any) -> Ticket:
         """Submit a trial and bring it to ``running``."""
@@ -56,23 +56,23 @@ class Search:
     def follow(self, attempt_id: int) -> None:
         """Take an attempt over, and bring it to ``running`` if it waits."""
         store = self.store
-        self.watches[attempt_id] = watch = store.watch(attempt_id, watcher="test")
-        if store.attempt(attempt_id).state == "waiting":
-            store.schedule(self.pool)
-            assert store.take_up(attempt_id, watch)
-        if store.attempt(attempt_id).state == "starting":
-            plans = {name: {"ranks": [{"rank": 0}]} for name in store.attempt(attempt_id).placement}
-            store.set_plan(attempt_id, watch, {"plans": plans})
-            store.set_running(attempt_id, watch)
+        self.watches[attempt_id] = watch = store.attempts.watch(attempt_id, watcher="test")
+        if store.attempts.get(attempt_id).state == "waiting":
+            store.queue.schedule(self.pool)
+            assert store.queue.take_up(attempt_id, watch)
+        if store.attempts.get(attempt_id).state == "starting":
+            plans = {name: {"ranks": [{"rank": 0}]} for name in store.attempts.get(attempt_id).placement}
+            store.attempts.set_plan(attempt_id, watch, {"plans": plans})
+            store.attempts.set_running(attempt_id, watch)
 
     def draw_again(self, ticket: Ticket) -> Ticket:
         """Reject a trial's hyperparameters, draw new ones, and return the ticket of its next attempt."""
         failure = {"error": "InvalidHPError", "kind": "user", "message": "lr is too low"}
-        draw = self.store.trial(ticket.trial_id).draw + 1
+        draw = self.store.trials.get(ticket.trial_id).draw + 1
         watch = self.watches[ticket.attempt_id]
-        again = self.store.next_attempt(ticket.attempt_id, watch, failure=failure, counted=False)
+        again = self.store.attempts.next(ticket.attempt_id, watch, failure=failure, counted=False)
         self.follow(again.attempt_id)
-        self.store.set_hparams(again.attempt_id, self.watches[again.attempt_id], {"lr": draw}, draw)
+        self.store.searches.set_hparams(again.attempt_id, self.watches[again.attempt_id], {"lr": draw}, draw)
         return again
 
     def ask(self, ticket: Ticket, rung: int, metric: Any, *, units: int | None = None, **more: Any) -> str | None:
@@ -87,11 +87,11 @@ class Search:
     def commit(self, ticket: Ticket, *events: dict[str, Any], stream: str = "rank0.events") -> None:
         """Commit events of a run."""
         store, attempt = self.store, ticket.attempt_id
-        view = store.attempt(attempt)
+        view = store.attempts.get(attempt)
         name = next(iter(view.placement))
-        old = store.offsets(attempt).get((name, stream), 0)
+        old = store.events.offsets(attempt).get((name, stream), 0)
         batch = [{"seq": next(self.steps), "at": 1.0, **event} for event in events]
-        store.commit_events(attempt, self.watches[attempt], name, stream, old, old + 10 * len(batch), batch)
+        store.events.commit(attempt, self.watches[attempt], name, stream, old, old + 10 * len(batch), batch)
 
     def validate(self, ticket: Ticket, **metrics: Any) -> None:
         """Commit a validation of rank 0."""
@@ -99,24 +99,24 @@ class Search:
 
     def told(self, ticket: Ticket) -> list[str | None]:
         """Return a trial's decisions, lowest rung first."""
-        return [entry.decision for entry in self.store.decisions(ticket.trial_id)]
+        return [entry.decision for entry in self.store.searches.decisions(ticket.trial_id)]
 
     def entries(self) -> list[RungEntry]:
         """Return all entries of the search."""
         assert self.view is not None
-        return self.store.rung_entries(self.view.search_id)
+        return self.store.searches.rung_entries(self.view.search_id)
 
     def end(self, ticket: Ticket, state: str = "completed", **fields: Any) -> None:
         """End a trial. Its hosts confirm that no process is left."""
         store, attempt = self.store, ticket.attempt_id
-        store.end_attempt(attempt, self.watches[attempt], state=state, **fields)
-        for name in store.attempt(attempt).held_hosts:
-            store.release(attempt, self.watches[attempt], name, proof="clear")
+        store.attempts.end(attempt, self.watches[attempt], state=state, **fields)
+        for name in store.attempts.get(attempt).held_hosts:
+            store.queue.release(attempt, self.watches[attempt], name, proof="clear")
 
     def order_of_entries(self) -> list[tuple[int, str | None]]:
         """Return number and decision of each entry, in the order of their commits."""
         assert self.view is not None
-        with self.store._engine.connect() as connection:
+        with self.store.db.engine.connect() as connection:
             query = sa.select(trials.c.number, rung_entries.c.decision).join(
                 trials, trials.c.id == rung_entries.c.trial_id
             )

@@ -75,7 +75,7 @@ class Search:
 
     def told(self, ticket: Ticket) -> list[tuple[int, str]]:
         """Return (rung, decision) of each entry of a trial."""
-        return [(entry.rung, str(entry.decision)) for entry in self.hook.store.decisions(ticket.trial_id)]
+        return [(entry.rung, str(entry.decision)) for entry in self.hook.store.searches.decisions(ticket.trial_id)]
 
 
 async def dies_at(hook: DtrainHook, ticket: Ticket, point: str) -> None:

@@ -42,13 +42,13 @@ Rows = dict[str, list[dict[str, Any]]]
 
 def copy_of(store: Store) -> Rows:
     """Return all rows of a store, as a replica has them that receives no further commits."""
-    with store._engine.connect() as connection:
+    with store.db.engine.connect() as connection:
         return {table.name: [dict(row._mapping) for row in connection.execute(table.select())] for table in TABLES}
 
 
 def set_back(store: Store, rows: Rows) -> None:
     """Replace the rows of a store by an earlier copy, as after a failover."""
-    with store._engine.begin() as connection:
+    with store.db.engine.begin() as connection:
         for table in reversed(TABLES):
             connection.execute(table.delete())
         for table in TABLES:

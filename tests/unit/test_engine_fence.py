@@ -28,7 +28,7 @@ SURVIVOR = {"pid": 4711, "state": "R", "command": "python train.py"}
 def store(tmp_path: Path) -> Iterator[Store]:
     opened = Store.open(new_sqlite(tmp_path / "s.db"))
     slots = tuple(SlotRecord(index=i, device=f"GPU-{i}", device_name="A100", memory_bytes=1) for i in range(2))
-    opened.add_host(HostRecord(name="gpu-01", pool="gpus", slot_type="cuda", slots=slots, lock_dir="/run/locks"))
+    opened.hosts.add(HostRecord(name="gpu-01", pool="gpus", slot_type="cuda", slots=slots, lock_dir="/run/locks"))
     yield opened
     opened.close()
 
@@ -53,7 +53,7 @@ def runtime(store: Store, **answers: Any) -> Any:
 
 
 def shown(store: Store) -> tuple[str, str]:
-    slot = store.slots()[1]
+    slot = store.hosts.slots()[1]
     return slot.state, slot.note
 
 
@@ -63,7 +63,7 @@ async def test_a_slot_with_a_survivor_is_stuck_with_its_pid_and_command_until_th
     assert await fence(runtime(store, fence={"clear": False, "survivors": [SURVIVOR], "busy_slots": []}), VIEW) == []
     assert shown(store) == ("stuck", "process 4711 (python train.py)")
     assert "process 4711 (python train.py)" in caplog.text
-    assert _row(store.slots()[1])["note"] == "process 4711 (python train.py)"
+    assert _row(store.hosts.slots()[1])["note"] == "process 4711 (python train.py)"
     await free_slots(runtime(store, status={"slots": {"1": {"held_by": "t1.1.7"}}}), "gpu-01")
     assert shown(store)[0] == "stuck"
     rt = runtime(store, status={"slots": {"1": {"held_by": None}}})
@@ -86,7 +86,7 @@ async def test_a_host_marks_only_the_slots_of_the_run_and_each_of_them_once(
     slots: list[Any] = [0, 77, 9999999999999999999, -1, "1", True, None, [1], *[1] * 1000]
     foreign = [{"slot": slot, "pid": number, "name": "x", "user": "y"} for number, slot in enumerate(slots)]
     assert await fence(runtime(store, fence={"clear": True, "foreign": foreign}), VIEW) == ["gpu-01"]
-    assert [slot.state for slot in store.slots()] == ["ready", "busy_elsewhere"]
+    assert [slot.state for slot in store.hosts.slots()] == ["ready", "busy_elsewhere"]
     assert caplog.text.count("is in use by") == 1
     assert "process 8 (x) of user y" in caplog.text, "the first one of the slot"
 
@@ -132,4 +132,4 @@ def test_hosts_whose_locks_protect_one_account_only_are_named_with_the_command_f
 
 
 def test_the_folder_for_locks_is_kept_with_the_host(store: Store) -> None:
-    assert store.get_host("gpu-01").lock_dir == "/run/locks"
+    assert store.hosts.get("gpu-01").lock_dir == "/run/locks"

@@ -32,20 +32,20 @@ from testbed.stores import host
 def hook(tmp_path, monkeypatch: pytest.MonkeyPatch) -> DtrainHook:
     monkeypatch.setenv("AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN", f"sqlite:///{tmp_path}/dtrain.db")
     hook = DtrainHook()
-    hook.store.add_host(host("gpu-01", slots=2))
+    hook.store.hosts.add(host("gpu-01", slots=2))
     return hook
 
 
 def submit(hook: DtrainHook, name: str = "digits", run_id: str = "run") -> Ticket:
-    config = hook.store.put_config({"entrypoint": "python train.py"}, origins={})
+    config = hook.store.configs.put({"entrypoint": "python train.py"}, origins={})
     key = TrialKey(dag_id="other", run_id=run_id, task_id="train")
     values: dict[str, Any] = {"experiment_name": name, "pool": "gpus", "slots": 1, "config_id": config.config_id}
-    return hook.store.submit_trial(TrialSubmission(key=key, **values))
+    return hook.store.trials.submit(TrialSubmission(key=key, **values))
 
 
 def end(hook: DtrainHook, ticket: Ticket, state: Any, **more: Any) -> None:
-    watch = hook.store.watch(ticket.attempt_id, watcher="test")
-    hook.store.end_attempt(ticket.attempt_id, watch, state=state, **more)
+    watch = hook.store.attempts.watch(ticket.attempt_id, watcher="test")
+    hook.store.attempts.end(ticket.attempt_id, watch, state=state, **more)
 
 
 def sensor(**options: Any) -> ExperimentSensor:

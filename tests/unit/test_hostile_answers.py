@@ -94,13 +94,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def test_a_token_that_no_backup_explains_is_reported_and_not_taken(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.raise_token(500)
+    store.queue.raise_token(500)
     rt = runtime(
         {"a": {"status": {"stores": {store.store_id: 2**63 - 1}, "runs": {}}}}, store_id=store.store_id,
-        raise_token=store.raise_token, unknown_runs=store.unknown_runs,
+        raise_token=store.queue.raise_token, unknown_runs=store.hosts.unknown_runs,
     )  # fmt: skip
     assert await look_at_host(rt, "a") == []
-    assert store.raise_token(0) == 500
+    assert store.queue.raise_token(0) == 500
     assert f"Host 'a' recorded token {2**63 - 1} of this store" in caplog.text
     assert "remove store.json" in caplog.text
 
@@ -122,7 +122,7 @@ async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
 
     monkeypatch.setattr(Restarts, "_look_at", nothing)
     monkeypatch.setattr(Restarts, "_until_gone", nothing)
-    rt = runtime({}, move_on=move_on, raise_token=store.raise_token, trial_attempts=lambda trial_id: [])
+    rt = runtime({}, move_on=move_on, raise_token=store.queue.raise_token, trial_attempts=lambda trial_id: [])
     refused = HostRefusedError("a", "Its grant is over.", code="stale_token", details={"recorded": recorded})
     await Restarts(rt).attempt_failed(gang("a"), refused)
     assert moved == [excluded]
@@ -254,7 +254,7 @@ def test_a_requested_part_of_a_file_is_accepted(offset: int, answer: dict[str, A
 
 async def test_a_host_that_reports_on_another_path_is_refused_by_name() -> None:
     hosts = Hosts({"h": {"preflight": PREFLIGHT}})
-    link = hosts.link(hosts.store.get_host("h"))
+    link = hosts.link(hosts.store.hosts.get("h"))
     with pytest.raises(HostProtocolError, match="Host 'h' broke the protocol: 'preflight' did not report on /s"):
         await launch._check_shared({"h": link}, "/s", "nonce")
 

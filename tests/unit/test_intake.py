@@ -169,13 +169,13 @@ async def test_events_that_a_rebooted_host_sends_again_are_no_gaps() -> None:
 
 async def test_an_event_whose_commit_failed_is_stored_when_it_comes_again() -> None:
     it, memory = intake()
-    commit, ended = memory.commit_events, told(1, "ended", reason="completed")
+    commit, ended = memory.events.commit, told(1, "ended", reason="completed")
 
     def refuse(*_: Any, **__: Any) -> list[Any]:
         raise HostProtocolError("h", "the store did not answer")
 
-    memory.commit_events = refuse  # type: ignore[method-assign]
+    memory.events.commit = refuse  # type: ignore[method-assign]
     with pytest.raises(HostProtocolError):
         await it.commit(of_supervisor(ended), 0, 0.0)
-    memory.commit_events = commit  # type: ignore[method-assign]
+    memory.events.commit = commit  # type: ignore[method-assign]
     assert await commit_all(it, memory, ended) == ["ended"]

@@ -98,7 +98,7 @@ async def test_a_stop_or_a_timeout_ends_the_wait_and_leaves_the_outcome_to_the_r
     waiting = asyncio.ensure_future(until_copied(rt, copies.run()))
     await asyncio.wait_for(copies.begun.wait(), SOON_S)
     # The first check has read the requests by now.
-    await rt.db(rt.store.wishes, 1)
+    await rt.db(rt.store.control.wishes, 1)
     match end:
         case "stop":
             while rt.wishes is not rt.store.asked:  # type: ignore[attr-defined]
@@ -120,7 +120,7 @@ async def test_a_stop_from_before_waits_for_the_checkpoint_that_it_caused(rt: Ru
 
     async def copy() -> None:
         for _ in range(5):
-            await rt.db(rt.store.wishes, 1)
+            await rt.db(rt.store.control.wishes, 1)
             await asyncio.sleep(2 * last.CHECK_S)
         copied.append(1)
 

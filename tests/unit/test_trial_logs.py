@@ -30,7 +30,7 @@ async def test_the_rest_of_an_ended_attempt_is_read_from_its_host(world: World) 
     world.reader.go_on()
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
     world.logs_of["run-1"] = b"one\ntwo\nthree"
-    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    await TrialLogs(world).finish(world.store.attempts.get(1))  # type: ignore[arg-type]
     assert lines_of(world)[1:] == ["[rank 0] two", "[rank 0] three"]
     assert (world.store.closed, world.store.positions[-1]) == ([1], 13)
 
@@ -39,7 +39,7 @@ async def test_of_a_long_rest_the_end_is_shown_and_the_bytes_before_it_are_named
     world.reader.go_on()
     world.store.open = [OpenLog(attempt_id=2, host="a", position=100)]
     world.logs_of["run-2"] = b"0123456789\n" * 100_000
-    await TrialLogs(world).finish(world.store.attempt(2))  # type: ignore[arg-type]
+    await TrialLogs(world).finish(world.store.attempts.get(2))  # type: ignore[arg-type]
     lines, start = lines_of(world), 1_100_000 - REST_BYTES
     assert f"attempt 2: bytes 100 to {start} ({start - 100}) left out" in lines[0]
     assert f"trials logs 7 --attempt 2 --from 100 --to {start} ---" in lines[0]
@@ -52,7 +52,7 @@ async def test_what_log_limit_has_freed_of_a_rest_is_named(world: World) -> None
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
     world.logs_of["run-1"] = b"one\ntwo\n" + bytes(100) + b"last\n"
     world.freed["run-1"] = (8, 108)
-    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    await TrialLogs(world).finish(world.store.attempts.get(1))  # type: ignore[arg-type]
     lines = lines_of(world)
     assert (lines[1], lines[3:]) == ("[rank 0] two", ["[rank 0] last"])
     assert "bytes 8 to 108 (100) left out: beyond log_limit" in lines[2]
@@ -63,7 +63,7 @@ async def test_a_host_that_does_not_answer_leaves_a_mark_from_the_last_known_byt
     world.reader.go_on()
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
     world.logs_of["run-1"] = HostUnreachableError("a", "Host 'a' does not answer.")
-    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    await TrialLogs(world).finish(world.store.attempts.get(1))  # type: ignore[arg-type]
     assert lines_of(world) == [
         "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: Host 'a' does not answer. "
         "Read: airflow dtrain trials logs 7 --attempt 1 --from 4 ---"
@@ -80,7 +80,7 @@ async def test_a_log_whose_host_sends_nonsense_ends_with_a_mark(world: World, an
         return {"offset": offset, "data": b"x" * length * 2, **(answer if length else {"size": 99})}
 
     world.call = call  # type: ignore[method-assign]
-    await TrialLogs(world).finish(world.store.attempt(1))  # type: ignore[arg-type]
+    await TrialLogs(world).finish(world.store.attempts.get(1))  # type: ignore[arg-type]
     assert "everything from byte 4 on left out: Host 'a' broke the protocol" in lines_of(world)[0]
     assert (world.store.closed, world.store.positions[-1]) == ([1], 4)
 
@@ -91,7 +91,7 @@ async def test_what_airflow_has_not_written_stays_open_for_the_next_follower(wor
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
     world.logs_of["run-1"] = b"one\ntwo\n"
     logs = TrialLogs(world)  # type: ignore[arg-type]
-    await logs.finish(world.store.attempt(1))
+    await logs.finish(world.store.attempts.get(1))
     assert (world.store.closed, world.store.positions) == ([], [])
     (mark,) = logs.unconfirmed
     assert mark.startswith(
@@ -104,7 +104,7 @@ async def test_what_airflow_has_confirmed_of_a_log_is_not_in_the_mark_for_the_re
     monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.DELIVER_MOST_S", 0.1)
     monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.CONFIRM_MOST_S", 0.1)
     world.reader.go_on()
-    logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
+    logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)
     log.take(0, b"one\n")
     await until(lambda: log.written == 4)
@@ -119,7 +119,7 @@ async def test_what_airflow_has_confirmed_of_a_log_is_not_in_the_mark_for_the_re
 
 async def test_a_log_that_airflow_has_confirmed_needs_no_mark(world: World) -> None:
     world.reader.go_on()
-    logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
+    logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)
     log.take(0, b"one\n")
     log.is_complete = True
@@ -130,7 +130,7 @@ async def test_a_log_that_airflow_has_confirmed_needs_no_mark(world: World) -> N
 
 async def test_the_log_of_a_trial_that_was_killed_while_it_was_followed_is_delivered(world: World) -> None:
     world.reader.go_on()
-    logs, view = TrialLogs(world), world.store.attempt(1)  # type: ignore[arg-type]
+    logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
     logs.follow(view, "a", 0).take(0, b"one\n")
     world.logs_of["run-1"] = b"one\nlast words\n"
     await logs.finish(view)
@@ -140,7 +140,7 @@ async def test_the_log_of_a_trial_that_was_killed_while_it_was_followed_is_deliv
 
 async def test_the_end_of_a_trial_waits_for_its_log_for_seconds_only(world: World, monkeypatch) -> None:
     monkeypatch.setattr(trial_logs, "FINISH_MOST_S", 0.2)
-    logs, view = TrialLogs(world), world.store.attempt(2)  # type: ignore[arg-type]
+    logs, view = TrialLogs(world), world.store.attempts.get(2)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)
     log.take(0, b"one\n")
     world.store.open = [OpenLog(attempt_id=1, host="a", position=7)]
@@ -166,8 +166,8 @@ async def test_recovery_takes_no_log_and_commits_none(world: World) -> None:
     logs = TrialLogs(world)  # type: ignore[arg-type]
     assert not logs.wanted
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
-    logs.look_back(world.store.attempt(1))
-    await logs.finish(world.store.attempt(1))
+    logs.look_back(world.store.attempts.get(1))
+    await logs.finish(world.store.attempts.get(1))
     assert (world.store.closed, world.store.positions, world.reader.records) == ([], [], [])
 
 
@@ -175,7 +175,7 @@ async def test_what_airflow_has_emptied_is_shown_again_and_committed_again(world
     world.reader.go_on()
     logs = TrialLogs(world)  # type: ignore[arg-type]
     logs.emptied([Shown(1, LogPlace(7, 1), 0, 500)])
-    view = world.store.attempt(1)
+    view = world.store.attempts.get(1)
     assert logs.begin_of(view, 800) == 0
     log = logs.follow(view, "a", 800)
     await log.commit(at_once=True)
@@ -186,7 +186,7 @@ async def test_of_a_long_file_that_airflow_has_emptied_the_beginning_is_named(wo
     world.reader.go_on()
     logs, end = TrialLogs(world), 3 * REPLAY_BYTES  # type: ignore[arg-type]
     logs.emptied([Shown(1, LogPlace(7, 1), 10, end)])
-    log = logs.follow(world.store.attempt(1), "a", end)
+    log = logs.follow(world.store.attempts.get(1), "a", end)
     assert log.received == end - REPLAY_BYTES
     assert await log.close()
     assert f"bytes 10 to {end - REPLAY_BYTES} " in lines_of(world)[0]
@@ -195,8 +195,8 @@ async def test_of_a_long_file_that_airflow_has_emptied_the_beginning_is_named(wo
 async def test_an_emptied_part_of_an_earlier_attempt_is_named(world: World) -> None:
     logs = TrialLogs(world)  # type: ignore[arg-type]
     logs.emptied([Shown(1, LogPlace(7, 1), 0, 500)])
-    logs.look_back(world.store.attempt(2))
-    await logs.finish(world.store.attempt(2))
+    logs.look_back(world.store.attempts.get(2))
+    await logs.finish(world.store.attempts.get(2))
     world.reader.go_on()
     world.logs_of.clear()
     assert trial_logs._EMPTIED in (await _first(world))

@@ -34,7 +34,7 @@ async def decided(rt: Runtime, view: AttemptView) -> Decision | None:
     """Return the decision that ended an attempt's trial, or None while it continues or without a search."""
     if view.search_id is None:
         return None
-    return final(await rt.db(rt.store.decisions, view.trial_id))
+    return final(await rt.db(rt.store.searches.decisions, view.trial_id))
 
 
 class Deciding:
@@ -103,7 +103,7 @@ class Deciding:
         """Send the decisions that the host has not confirmed, and return whether it has confirmed all."""
         assert self.host is not None
         view = self.view
-        entries = await self.rt.db(self.rt.store.decisions, view.trial_id)
+        entries = await self.rt.db(self.rt.store.searches.decisions, view.trial_id)
         self._say(entries)
         told = {entry.rung: entry.decision for entry in entries}
         if not told.keys() - self._acked:

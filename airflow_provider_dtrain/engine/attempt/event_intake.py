@@ -45,7 +45,7 @@ class AttemptQuota:
         """Return the quota, which counts what earlier followers stored."""
         async with self._lock:
             if self._quota is None:
-                usage = await self._rt.db(self._rt.store.usage, self._rt.attempt_id)
+                usage = await self._rt.db(self._rt.store.events.usage, self._rt.attempt_id)
                 self._quota = Quota(limits_of(self._rt.settings), usage)
             return self._quota
 
@@ -106,7 +106,7 @@ class Intake:
         words = f"restarted more than {RESTARTS_MOST} times"
         mark = gap(frame.offset, 0, "restarted", f"the file was {words} and is not read again", lines=0)
         place = (self._rt.attempt_id, self._rt.watch, self._host, str(frame.stream), frame.offset, frame.offset)
-        await self._rt.db(self._rt.store.commit_events, *place, [mark], epoch=epoch)
+        await self._rt.db(self._rt.store.events.commit, *place, [mark], epoch=epoch)
         raise HostProtocolError(self._host, f"The file {frame.stream} of host '{self._host}' was {words}.")
 
     def advance(self, frame: Frame) -> None:
@@ -142,7 +142,7 @@ class Intake:
         self._warn(stream, frame.offset, reading.problems)
         place = (self._rt.attempt_id, self._rt.watch, self._host, stream, frame.offset, frame.end)
         found = await self._rt.db(
-            self._rt.store.commit_events, *place, reading.batch, epoch=epoch, clock_offset_s=clock_offset_s
+            self._rt.store.events.commit, *place, reading.batch, epoch=epoch, clock_offset_s=clock_offset_s
         )
         self._places[stream] = (frame.end, frame.epoch)
         for event in reading.batch:

@@ -47,7 +47,7 @@ async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> 
 
 async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:
     """Return why the training code rejected its hyperparameters, or None."""
-    told = await rt.db(rt.store.events, view.attempt_id, kinds=("invalid_hp",))
+    told = await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=("invalid_hp",))
     if told:
         return str(told[0].body.get("reason") or "no reason was given")
     found = first_failure(end.exits)
@@ -64,11 +64,11 @@ async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError 
     if not wanted:
         return None
     first = await rt.db(first_attempt, rt.store, view)
-    found = await rt.db(rt.store.metrics, view.trial_id, "validation", rank=None)
+    found = await rt.db(rt.store.metrics.of_trial, view.trial_id, "validation", rank=None)
     rows = [row for row in found if row.attempt >= first]
     if any(wanted in row.metrics for row in rows):
         return None
-    message = missing_metric(wanted, rows, await rt.db(rt.store.metrics, view.trial_id, "training", rank=None))
+    message = missing_metric(wanted, rows, await rt.db(rt.store.metrics.of_trial, view.trial_id, "training", rank=None))
     if job.config.searcher.name == "single":
         rt.log.warning("%s", message)
         return None

@@ -67,9 +67,9 @@ class GangFollower:
         :raises Killed: the trial was killed; the ranks still run
         :raises HandedOver: another process follows from here; everything received is committed
         """
-        for host, stream, kind in await self.rt.db(self.rt.store.kinds_of, self.rt.attempt_id, RANK_KINDS):
+        for host, stream, kind in await self.rt.db(self.rt.store.events.kinds_of, self.rt.attempt_id, RANK_KINDS):
             self.end.note(host, with_rank(stream, {"kind": kind}), 0.0)
-        for event in await self.rt.db(self.rt.store.events, self.rt.attempt_id, kinds=END_KINDS):
+        for event in await self.rt.db(self.rt.store.events.of_attempt, self.rt.attempt_id, kinds=END_KINDS):
             if event.stream != SUPERVISOR:
                 continue
             offset_s = float(event.body.get("clock_offset_s") or 0.0)

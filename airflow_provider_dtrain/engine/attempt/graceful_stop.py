@@ -91,7 +91,7 @@ class GiveWay:
 
     async def _begin(self, words: str) -> None:
         # Write to the store first: a process that takes over must not mistake the end for the end of training.
-        await self.rt.db(self.rt.store.set_stopping, self.rt.attempt_id, self.rt.watch, words)
+        await self.rt.db(self.rt.store.attempts.set_stopping, self.rt.attempt_id, self.rt.watch, words)
         self.words, self.asked_at, self.gang.end.asked = words, time.monotonic(), True
         self.rt.log.warning(
             "The gang must release its slots: %s. Its ranks have %.0f s to write a checkpoint and end.",

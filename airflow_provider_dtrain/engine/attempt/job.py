@@ -227,13 +227,13 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
     from airflow_provider_dtrain.hooks.secrets import as_variables
     from airflow_provider_dtrain.hosts.payload import library
 
-    stored = store.get_config(view.config_id)
+    stored = store.configs.get(view.config_id)
     config = ExperimentConfig.model_validate(dict(stored.document))
     packed = library()
     archives = {"libraries": Archive(digest=packed.digest, content=lambda: packed.content)}
     if view.payload is not None:
         digest = view.payload
-        archives["payloads"] = Archive(digest=digest, content=lambda: store.get_payload(digest))
+        archives["payloads"] = Archive(digest=digest, content=lambda: store.payloads.get(digest))
     needed = _needed(store, tuple(config.command), view.payload) if view.payload else ()
     own = _restart_from(store, view)
     return Job(
@@ -256,13 +256,13 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
 @lru_cache(maxsize=64)
 def _needed(store: Store, command: tuple[str, ...], digest: str) -> tuple[str, ...]:
     # The trials of a search share command and code.
-    return needed_modules(command, store.get_payload(digest))
+    return needed_modules(command, store.payloads.get(digest))
 
 
 def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:
     if view.search_id is None:
         return ()
-    return tuple(store.search(view.search_id).rungs.get(view.bracket, ()))
+    return tuple(store.searches.get(view.search_id).rungs.get(view.bracket, ()))
 
 
 def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> SourceCheckpoint | None:
@@ -287,13 +287,13 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
 
 
 def _devices(store: Store, host: str) -> dict[int, str | None]:
-    return {slot.index: slot.device for slot in store.get_host(host).slots}
+    return {slot.index: slot.device for slot in store.hosts.get(host).slots}
 
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:
     """Return the latest checkpoint of earlier attempts that the next chief can read."""
     # Checkpoints of rejected hyperparameters do not fit the present ones.
     first = first_attempt(store, view)
-    found = [c for c in store.checkpoints(view.trial_id) if first <= c.attempt < view.number]
+    found = [c for c in store.checkpoints.of_trial(view.trial_id) if first <= c.attempt < view.number]
     usable = [c for c in found if (c.copy_url and Path(c.copy_url).is_dir()) or not is_in_run_folder(c)]
     return max(usable, key=lambda c: (c.attempt, c.step, c.checkpoint_id), default=None)

@@ -57,7 +57,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     if record is None:
         network = await _preflight(view, job, links)
         record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
-        await rt.db(rt.store.set_plan, rt.attempt_id, rt.watch, record)
+        await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
     job = replace(job, carried=await carried_to(rt, view))
     if any(one is not None for one in (job.checkpoint_source, job.weights_source, job.carried)):
@@ -69,7 +69,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         return await answer(link, "go", run=view.run, master_addr=master["address"], master_port=port)
 
     await on_all(links, go)
-    await rt.db(rt.store.set_running, rt.attempt_id, rt.watch)
+    await rt.db(rt.store.attempts.set_running, rt.attempt_id, rt.watch)
     where = f"{master['address']}:{port}"
     rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
 

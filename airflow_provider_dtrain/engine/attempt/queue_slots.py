@@ -37,15 +37,15 @@ class QueueSlots:
         """Renew the request, run a scheduling pass, and take a grant up."""
         rt = self.rt
         try:
-            await rt.db(rt.store.renew_request, rt.attempt_id, rt.watch)
+            await rt.db(rt.store.queue.renew, rt.attempt_id, rt.watch)
         except UnplaceableError as error:
             return Never(reason=str(error))
         view = await rt.view()
         if not view.paused:
-            await rt.db(rt.store.schedule, view.pool)
+            await rt.db(rt.store.queue.schedule, view.pool)
             view = await rt.view()
         is_granted = view.allocation_state == AllocationState.GRANTED
-        if is_granted and await rt.db(rt.store.take_up, rt.attempt_id, rt.watch) is not None:
+        if is_granted and await rt.db(rt.store.queue.take_up, rt.attempt_id, rt.watch) is not None:
             return Granted(slots=view.placement)
         if view.allocation_state == AllocationState.STARTING:
             return Granted(slots=view.placement)
@@ -59,7 +59,7 @@ class QueueSlots:
 
     async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
         """Release the slots on hosts, which the next pass may grant again."""
-        await self.rt.db(self.rt.store.release, self.rt.attempt_id, self.rt.watch, hosts, proof=proof)
+        await self.rt.db(self.rt.store.queue.release, self.rt.attempt_id, self.rt.watch, hosts, proof=proof)
 
     async def uncleared(self) -> frozenset[str]:
         """Return the hosts whose slots the store has not released."""

@@ -74,7 +74,7 @@ async def _taken_up(rt: Runtime, granted: Mapping[str, tuple[int, ...]]) -> None
 async def _wait_to_use(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
     """Wait until this attempt may use its held gang."""
     said = ""
-    while await rt.db(rt.store.use_gang, rt.attempt_id, rt.watch) is None:
+    while await rt.db(rt.store.gangs.use, rt.attempt_id, rt.watch) is None:
         view = await rt.view()
         if view.reason != said:
             rt.log.info("Waiting: %s", view.reason)

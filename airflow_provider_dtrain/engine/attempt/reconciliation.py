@@ -26,7 +26,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
         await accept_token(rt, host, seen)
     runs = {name: run for name, run in (told.get("runs") or {}).items() if isinstance(run, Mapping)}
     live = {name: run.get("launch") for name, run in runs.items() if run.get("state") not in ("ended", "gone")}
-    unknown = await rt.db(rt.store.unknown_runs, host, live)
+    unknown = await rt.db(rt.store.hosts.unknown_runs, host, live)
     for name in unknown:
         ago = runs[name].get("unrenewed_s")
         if isinstance(ago, int | float) and ago <= LEASE_TTL_S:
@@ -43,7 +43,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
 
 async def accept_token(rt: Runtime, host: str, token: int) -> bool:
     """Raise the store's token counter to a token that a host has seen, and return False when it is implausible."""
-    counter = await rt.db(rt.store.raise_token, token)
+    counter = await rt.db(rt.store.queue.raise_token, token)
     if counter < token:
         rt.log.warning(
             "Host '%s' recorded token %d of this store, too far above the store's own counter %d. The counter stays. "
@@ -58,7 +58,7 @@ async def accept_token(rt: Runtime, host: str, token: int) -> bool:
 
 async def free_slots(rt: Runtime, host: str) -> None:
     """Mark slots as ready again that were stuck or in use elsewhere, once no process holds them."""
-    record = await rt.db(rt.store.get_host, host)
+    record = await rt.db(rt.store.hosts.get, host)
     doubtful = [slot for slot in record.slots if slot.state != "ready"]
     if not doubtful:
         return
@@ -67,4 +67,4 @@ async def free_slots(rt: Runtime, host: str) -> None:
     for index in (slot.index for slot in doubtful):
         lock = locks.get(str(index))
         if lock is None or (isinstance(lock, Mapping) and lock.get("held_by") is None):
-            await rt.db(rt.store.mark_slot, host, index, "ready")
+            await rt.db(rt.store.hosts.mark_slot, host, index, "ready")

@@ -120,7 +120,7 @@ class Restarts:
     async def _collected(self, failed: Failed) -> Failed:
         """Return the failed attempt with data from the store."""
         view = failed.view
-        attempts = await self.rt.db(self.rt.store.trial_attempts, view.trial_id)
+        attempts = await self.rt.db(self.rt.store.attempts.of_trial, view.trial_id)
         draw = None
         if isinstance(failed.error, InvalidHPError):
             draw = await self.rt.db(redrawn, self.rt.store, view, MOST_DRAWS)
@@ -213,7 +213,7 @@ class Restarts:
             await self._until_gone(failed.view)
         # In this order: a process that takes over in between sees them rejected again, and samples the same ones.
         await self._next_attempt(failed.error, counted=False)
-        await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
+        await self.rt.db(self.rt.store.searches.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
         self.rt.log.warning("New hyperparameters, sample %d of at most %d: %s", number, MOST_DRAWS, hparams)
 
     async def _move_on(self, failed: Failed, action: MoveOn) -> Outcome | None:
@@ -222,7 +222,7 @@ class Restarts:
         assert isinstance(error, HostError)
         await self._until_gone(failed.view, gone=_silent(failed))
         ticket = await self.rt.db(
-            self.rt.store.move_on, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error),
+            self.rt.store.attempts.move_on, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error),
             exclude_host=error.host if action.excludes else None, also=tuple(failed.also), away=action.is_away,
         )  # fmt: skip
         if ticket is None:
@@ -250,7 +250,7 @@ class Restarts:
             self.rt.log.warning("While it was asked to stop: %s", shortened(str(error), {}))
         await self._until_gone(view)
         ticket = await self.rt.db(
-            self.rt.store.yield_gang,
+            self.rt.store.attempts.yield_gang,
             self.rt.attempt_id,
             self.rt.watch,
             reason=give_way.words,
@@ -268,7 +268,7 @@ class Restarts:
         """Reconcile tokens and slots with a host, and return its runs that the store has forgotten."""
         try:
             if isinstance(error, SlotBusyError) and isinstance(slot := error.details.get("slot"), int):
-                await self.rt.db(self.rt.store.mark_slot, error.host, slot, "busy_elsewhere", str(error))
+                await self.rt.db(self.rt.store.hosts.mark_slot, error.host, slot, "busy_elsewhere", str(error))
             return await look_at_host(self.rt, error.host)
         except DtrainError as problem:
             self.rt.log.warning("Host '%s' could not be checked: %s", error.host, problem)
@@ -317,7 +317,7 @@ class Restarts:
     async def _next_attempt(self, error: DtrainError | None, *, counted: bool) -> None:
         assert error is not None
         ticket = await self.rt.db(
-            self.rt.store.next_attempt, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error), counted=counted
+            self.rt.store.attempts.next, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error), counted=counted
         )
         await self.rt.follow_attempt(ticket.attempt_id)
 

@@ -110,7 +110,7 @@ class AttemptRunner:
         except HandedOver:
             await self.rt.logs.hand_over()
             with contextlib.suppress(StaleWatchError):
-                await self.rt.db(self.rt.store.hand_over, self.rt.attempt_id, self.rt.watch)
+                await self.rt.db(self.rt.store.attempts.hand_over, self.rt.attempt_id, self.rt.watch)
             return None
         finally:
             self.rt.logs.abandon()
@@ -129,7 +129,7 @@ class AttemptRunner:
 
     async def _restart_ended(self, view: AttemptView) -> None:
         ticket = await self.rt.db(
-            self.rt.store.next_attempt, view.attempt_id, self.rt.watch, failure=view.failure or {}, counted=True
+            self.rt.store.attempts.next, view.attempt_id, self.rt.watch, failure=view.failure or {}, counted=True
         )
         self.rt.log.warning("Restart %d of %d", view.restarts + 1, view.max_restarts)
         await self.rt.follow_attempt(ticket.attempt_id)
@@ -148,11 +148,11 @@ class AttemptRunner:
             "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
         )
         with contextlib.suppress(NotFoundError):
-            latest = (await self.rt.db(self.rt.store.trial, known.trial_id)).attempt_id
-            view = await self.rt.db(self.rt.store.attempt, latest)
+            latest = (await self.rt.db(self.rt.store.trials.get, known.trial_id)).attempt_id
+            view = await self.rt.db(self.rt.store.attempts.get, latest)
         if lost is not None and (view is None or (view.run, view.created_at) != (lost.run, lost.created_at)):
             # The store may issue its token again, and with it the name of the run.
-            await self.rt.db(self.rt.store.raise_token, lost.token or 0)
+            await self.rt.db(self.rt.store.queue.raise_token, lost.token or 0)
             await teardown.fence_forgotten(self.rt, lost)
         if view is None or view.key != known.key:
             raise StoreError(
@@ -179,8 +179,8 @@ class AttemptRunner:
             if mine.ended_at is not None or watcher == RECOVERY_DONE or time.monotonic() > give_up_at:
                 break
             await asyncio.sleep(RETAKE_LOOK_S)
-        latest = (await self.rt.db(self.rt.store.trial, mine.trial_id)).attempt_id
-        if latest != mine.attempt_id and (await self.rt.db(self.rt.store.attempt, latest)).watcher is not None:
+        latest = (await self.rt.db(self.rt.store.trials.get, mine.trial_id)).attempt_id
+        if latest != mine.attempt_id and (await self.rt.db(self.rt.store.attempts.get, latest)).watcher is not None:
             return False
         self.rt.log.info("Taking the trial back: recovery took it over while this process was silent")
         await self.rt.retake(latest)
@@ -241,7 +241,7 @@ class AttemptRunner:
         view = await self.rt.view()
         if view.ended_at is not None:
             return ended(view)
-        by = (await self.rt.db(self.rt.store.trial, view.trial_id)).kill_requested_by
+        by = (await self.rt.db(self.rt.store.trials.get, view.trial_id)).kill_requested_by
         if because is None and by is not None:
             because = TrialKilledError(f"The trial was killed by {by}.")
         by_airflow = "The trial was killed by Airflow: the task was marked, cleared or ended there."
@@ -273,7 +273,9 @@ class AttemptRunner:
         if view.is_drawn:
             return view
         hparams = await self.rt.db(drawn, self.rt.store, view, view.draw)
-        await self.rt.db(self.rt.store.set_hparams, self.rt.attempt_id, self.rt.watch, hparams or {}, view.draw)
+        await self.rt.db(
+            self.rt.store.searches.set_hparams, self.rt.attempt_id, self.rt.watch, hparams or {}, view.draw
+        )
         self.rt.log.info("Hyperparameters: %s", hparams)
         return await self.rt.view()
 
@@ -377,7 +379,7 @@ class AttemptRunner:
         if since is None or stop_took_s is None:
             return
         seconds = stop_took_s + time.monotonic() - since
-        noting = self.rt.db(self.rt.store.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
+        noting = self.rt.db(self.rt.store.attempts.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
         self._noting = asyncio.ensure_future(noting)
 
     def _on_event(self, copier: CheckpointCopier, host: str, event: dict[str, Any]) -> None:
@@ -398,9 +400,9 @@ class AttemptRunner:
 async def end_older(rt: Runtime) -> None:
     """End every live attempt that an earlier clear left behind, and wait for the hosts to confirm."""
     view = await rt.view()
-    for older in await rt.db(rt.store.older_attempts, view.key):
+    for older in await rt.db(rt.store.attempts.older, view.key):
         rt.log.info("Ending %s of a cleared task first", older.label)
-        watch = await rt.db(rt.store.watch, older.attempt_id, watcher=rt.watcher)
+        watch = await rt.db(rt.store.attempts.watch, older.attempt_id, watcher=rt.watcher)
         previous = Runtime(rt.hook, rt.store, older.attempt_id, watch, rt.log, watcher=rt.watcher)
         await AttemptRunner(previous).kill()
 

@@ -27,10 +27,10 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
     """
     from airflow_provider_dtrain.core.search.space import sample
 
-    search = store.search(view.search_id) if view.search_id is not None else None
+    search = store.searches.get(view.search_id) if view.search_id is not None else None
     if search is None or search.method not in _DRAWN:
         return None
-    document = store.get_config(search.config_id).document
+    document = store.configs.get(search.config_id).document
     space = document.get("hyperparameters") or {}
     if search.method != "optuna":
         return sample(space, experiment_seed=search.seed, trial=view.trial_number, draw=draw)
@@ -57,7 +57,7 @@ def redrawn(store: Store, view: AttemptView, most: int = MOST_DRAWS) -> tuple[in
     :raises ConfigError: the stored space is not valid for this version
     """
     refused = {_text(view.hparams)}
-    search = store.search(view.search_id) if view.search_id is not None else None
+    search = store.searches.get(view.search_id) if view.search_id is not None else None
     # The first sample of optuna depends on the other trials at that time.
     for number in range(1 if search is not None and search.method == "optuna" else 0, most + 1):
         hparams = drawn(store, view, number)
@@ -78,6 +78,6 @@ def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation
     return [
         # A trial that waits for another gang counts as one that runs.
         (row.hparams, row.metric, "running" if row.state == "queued" else row.state)
-        for row in store.history(search.search_id)
+        for row in store.searches.history(search.search_id)
         if row.is_drawn and row.trial_id != trial_id
     ]

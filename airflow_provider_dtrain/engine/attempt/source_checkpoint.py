@@ -62,7 +62,7 @@ def resolve(
     where = named.rstrip("/")
     if not is_url and (Path(where) / METADATA).is_file():
         return SourceCheckpoint(where=where, is_sent=True)
-    known = store.find_checkpoint(where)
+    known = store.checkpoints.find(where)
     if known is not None:
         return _of_view(known)
     if is_url:
@@ -79,14 +79,14 @@ def resolve(
 
 def _of_trial(store: Store, trial_id: int, which: str) -> SourceCheckpoint:
     try:
-        trial = store.trial(trial_id)
+        trial = store.trials.get(trial_id)
     except NotFoundError as error:
         raise _refuse(str(error)) from None
     if trial.state not in TRIAL_ENDED:
         raise _refuse(f"trial {trial_id} is still {trial.state}; its checkpoints change until it has ended")
-    found = store.checkpoints(trial_id)
+    found = store.checkpoints.of_trial(trial_id)
     if which == "best" and found:
-        searcher = store.get_config(trial.config_id).document.get("searcher") or {}
+        searcher = store.configs.get(trial.config_id).document.get("searcher") or {}
         metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
         return _of_view(best_checkpoint(found, metric, smaller))
     if which == "latest" and found:

@@ -150,9 +150,9 @@ class HostFollower:
         self.is_linked = True
         self.is_restarted = bool(self.boot_id) and link.hello.boot_id != self.boot_id
         store, attempt_id = self.rt.store, self.rt.attempt_id
-        stored = await self.rt.db(store.offsets, attempt_id)
+        stored = await self.rt.db(store.events.offsets, attempt_id)
         self.epochs = {
-            stream: epoch for (host, stream), epoch in (await self.rt.db(store.epochs, attempt_id)).items()
+            stream: epoch for (host, stream), epoch in (await self.rt.db(store.events.epochs, attempt_id)).items()
             if host == self.host
         }  # fmt: skip
         offsets = {stream: offset for (host, stream), offset in stored.items() if host == self.host}
@@ -272,7 +272,7 @@ class HostFollower:
             self._rank_log().begin_anew(is_known=self.is_restarted)
             return
         place = (self.rt.attempt_id, self.rt.watch, self.host, stream, frame.offset)
-        await self.rt.db(self.rt.store.begin_epoch, *place, epoch, frame.reason)
+        await self.rt.db(self.rt.store.events.begin_epoch, *place, epoch, frame.reason)
 
     def _rank_log(self) -> RankLog:
         if self.log is None:

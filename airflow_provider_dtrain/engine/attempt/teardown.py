@@ -103,7 +103,7 @@ async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> 
     """Mark the slots of surviving processes as stuck. Recovery marks them as ready once the processes are gone."""
     for slot in view.placement.get(host, ()):
         with contextlib.suppress(NotFoundError):
-            await rt.db(rt.store.mark_slot, host, slot, "stuck", words)
+            await rt.db(rt.store.hosts.mark_slot, host, slot, "stuck", words)
 
 
 async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: object) -> None:
@@ -118,7 +118,7 @@ async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: obje
             words = plain(words, SHOWN_CHARS)
             rt.log.warning("Slot %d of host '%s' is in use by %s", slot, host, words)
             with contextlib.suppress(NotFoundError):
-                await rt.db(rt.store.mark_slot, host, slot, "busy_elsewhere", words)
+                await rt.db(rt.store.hosts.mark_slot, host, slot, "busy_elsewhere", words)
 
 
 def survivors_words(found: Mapping[str, Any]) -> str:

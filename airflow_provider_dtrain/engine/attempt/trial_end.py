@@ -35,7 +35,7 @@ async def finish(
     gone = unkept.ids if unkept is not None else frozenset()
     result = await rt.db(trial_result, rt.store, view, state, without=gone)
     failure = failure_dict(error) if error is not None else None
-    await rt.db(rt.store.end_attempt, rt.attempt_id, rt.watch, state=state, failure=failure, result=result)
+    await rt.db(rt.store.attempts.end, rt.attempt_id, rt.watch, state=state, failure=failure, result=result)
     if unkept is not None:
         await remove_in_time(rt, unkept)
     if state == "killed":

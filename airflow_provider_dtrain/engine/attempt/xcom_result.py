@@ -21,15 +21,17 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
     :param state: how the trial ended
     :param without: ids of checkpoints that are about to be removed
     """
-    searcher = store.get_config(view.config_id).document.get("searcher") or {}
+    searcher = store.configs.get(view.config_id).document.get("searcher") or {}
     metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
     # Ignore attempts whose hyperparameters were rejected.
     first = first_attempt(store, view)
-    reports = [row for row in store.metrics(view.trial_id) if row.attempt >= first]
+    reports = [row for row in store.metrics.of_trial(view.trial_id) if row.attempt >= first]
     validations = current_branch([row for row in reports if row.group == "validation"])
     best = _best(validations, metric, smaller)
     checkpoints = [
-        one for one in store.checkpoints(view.trial_id) if one.attempt >= first and one.checkpoint_id not in without
+        one
+        for one in store.checkpoints.of_trial(view.trial_id)
+        if one.attempt >= first and one.checkpoint_id not in without
     ]
     result = {
         "experiment_id": view.experiment_id,
@@ -73,6 +75,6 @@ def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) ->
 
 def _hosts(store: Store, view: AttemptView) -> list[dict[str, Any]]:
     hosts: dict[str, list[dict[str, Any]]] = {}
-    for rank in store.ranks(view.attempt_id):
+    for rank in store.events.ranks(view.attempt_id):
         hosts.setdefault(rank.host, []).append({"rank": rank.rank, "slot": rank.slot, "exit_code": rank.exit_code})
     return [{"host": host, "ranks": ranks} for host, ranks in hosts.items()]

@@ -59,17 +59,17 @@ async def find_unkept(rt: Runtime, view: AttemptView, state: str, error: DtrainE
     from airflow_provider_dtrain.core.config import ExperimentConfig
 
     is_done = state in DONE or (error is not None and error.kind == "user")
-    stored = await rt.db(rt.store.get_config, view.config_id)
+    stored = await rt.db(rt.store.configs.get, view.config_id)
     config = ExperimentConfig.model_validate(dict(stored.document))
     if config.checkpoint_policy != "best" or not is_done:
         return None
-    checkpoints = await rt.db(rt.store.experiment_checkpoints, view.experiment_id)
+    checkpoints = await rt.db(rt.store.checkpoints.of_experiment, view.experiment_id)
     metric = config.searcher.metric
     gone = {one.checkpoint_id for one in unkept([as_saved(c, metric) for c in checkpoints], numbers_of(config))}
     if not gone:
         return None
     # Only now: a search may have thousands of trials, and this runs at the end of each.
-    trials = await rt.db(lambda: rt.store.list_trials(experiment_id=view.experiment_id, limit=None))
+    trials = await rt.db(lambda: rt.store.trials.list(experiment_id=view.experiment_id, limit=None))
     done = {one.trial_id for one in trials if one.state in DONE} | {view.trial_id}
     unwanted = [c for c in checkpoints if c.checkpoint_id in gone and c.trial_id in done]
     return Unkept(view.experiment_id, config, stored.secrets, unwanted) if unwanted else None
@@ -198,5 +198,5 @@ def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[Ch
 
 
 async def _forget(rt: Runtime, one: CheckpointView, experiment_id: int) -> None:
-    await rt.db(rt.store.mark_removed, [one.checkpoint_id])
+    await rt.db(rt.store.checkpoints.mark_removed, [one.checkpoint_id])
     await in_thread(remove_copy, rt.settings.checkpoint_dir, one, experiment_id)

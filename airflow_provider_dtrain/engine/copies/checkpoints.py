@@ -95,7 +95,7 @@ class CheckpointCopier:
 
     async def copy_kept(self) -> None:
         """Copy every kept checkpoint that has no copy yet, and remove the copies of all the rest."""
-        checkpoints = await self.rt.db(self.rt.store.checkpoints, self.view.trial_id)
+        checkpoints = await self.rt.db(self.rt.store.checkpoints.of_trial, self.view.trial_id)
         kept = self.kept(checkpoints)
         if not self._swept:
             folder = trial_folder(self.rt.settings.checkpoint_dir, self.view.experiment_id, self.view.trial_id)
@@ -116,7 +116,7 @@ class CheckpointCopier:
         return self.policy == "all" and bool(copied) and _age(copied[-1]) < _age(checkpoint)
 
     async def _drop_copy(self, checkpoint: CheckpointView) -> None:
-        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, None)
+        await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, None)
         await in_thread(remove_copy, self.rt.settings.checkpoint_dir, checkpoint, self.view.experiment_id)
 
     def kept(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
@@ -152,7 +152,7 @@ class CheckpointCopier:
         except (HostError, OSError, tarfile.TarError, DamagedCopyError, UntrustedPathError) as error:
             self.rt.log.warning("Checkpoint of step %d was not copied: %s", checkpoint.step, error)
             return True
-        await self.rt.db(self.rt.store.add_checkpoint_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
+        await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
         self._said_too_large.discard(checkpoint.checkpoint_id)
         return True
 

@@ -183,7 +183,7 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
     :raises: control requests, as :meth:`Runtime.check` does, while the copy is awaited
     """
     first = await rt.db(first_attempt, rt.store, view)
-    attempts = await rt.db(rt.store.trial_attempts, view.trial_id)
+    attempts = await rt.db(rt.store.attempts.of_trial, view.trial_id)
     earlier = [one for one in attempts if first <= one.number < view.number and one.run is not None and one.plan]
     if not earlier:
         return None
@@ -215,7 +215,7 @@ async def uses_library(rt: Runtime, view: AttemptView) -> bool:
 
 
 async def _has(rt: Runtime, view: AttemptView, *kinds: str) -> bool:
-    found = await rt.db(rt.store.events, view.attempt_id, kinds=kinds)
+    found = await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=kinds)
     return bool(found)
 
 

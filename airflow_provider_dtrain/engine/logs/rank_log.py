@@ -138,7 +138,7 @@ class RankLog:
         if not closed and not (is_new and (at_once or now - self._committed_at >= COMMIT_EVERY_S)):
             return
         self._is_tail_new, self._committed_at, tail = False, now, bytes(self._tail[-TAIL_BYTES:])
-        commit = self.rt.store.commit_log
+        commit = self.rt.store.events.commit_log
         await self.rt.db(commit, self.attempt_id, self.watch, self.host, 0, written, tail or None, closed=closed)
         self.committed = written
 

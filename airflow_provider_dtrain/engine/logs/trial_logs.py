@@ -141,7 +141,7 @@ class TrialLogs:
         for host in hosts:
             with contextlib.suppress(HostError):
                 piece = await self._read(view, host, -TAIL_BYTES, TAIL_BYTES)
-                commit = self.rt.store.commit_log
+                commit = self.rt.store.events.commit_log
                 await self.rt.db(commit, view.attempt_id, self.rt.watch, host, 0, None, piece.data)
                 return
 
@@ -166,9 +166,9 @@ class TrialLogs:
     async def _rests(self, trial_id: int) -> None:
         """Deliver or mark the missing lines of attempts that have ended."""
         rests = []
-        for one in await self.rt.db(self.rt.store.open_logs, trial_id):
+        for one in await self.rt.db(self.rt.store.events.open_logs, trial_id):
             if one.attempt_id not in self._work and one.attempt_id not in self._logs:
-                view = await self.rt.db(self.rt.store.attempt, one.attempt_id)
+                view = await self.rt.db(self.rt.store.attempts.get, one.attempt_id)
                 rests.append((view, self.open(view, one.host, one.position, watch=view.watch)))
         for view, log in rests:
             await self._rest(view, log)

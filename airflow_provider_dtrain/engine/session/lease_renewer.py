@@ -90,9 +90,9 @@ class Renewer:
         current: set[str] = set()
         held_s: dict[Store, float] = {}
         for store in {follower.store for follower in wanted.values()}:
-            held_s[store] = store.hold_left_s()
+            held_s[store] = store.maintenance.left_s()
             mine = {run: follower for run, follower in wanted.items() if follower.store is store}
-            renewed = store.renew({follower.attempt_id: follower.watch for follower in mine.values()})
+            renewed = store.attempts.renew({follower.attempt_id: follower.watch for follower in mine.values()})
             current |= {run for run, follower in mine.items() if follower.attempt_id in renewed}
         for link, frame in beats:
             self._tell(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))}, held_s)

@@ -108,7 +108,7 @@ class Runtime:
 
     async def is_held(self) -> bool:
         """Return whether a hold may keep a run alive on an unreachable host, however long it was silent."""
-        return await self.db(self.store.leases_left_s, self.settings.kill_grace_s + HOLD_MARGIN_S) > 0
+        return await self.db(self.store.maintenance.leases_left_s, self.settings.kill_grace_s + HOLD_MARGIN_S) > 0
 
     async def follow_attempt(self, attempt_id: int) -> None:
         """Continue with another attempt of the trial, under a watch of its own."""
@@ -117,7 +117,7 @@ class Runtime:
 
     async def retake(self, attempt_id: int) -> None:
         """Take over an attempt of the trial from any earlier follower."""
-        self.watch = await self.db(self.store.watch, attempt_id, watcher=self.watcher)
+        self.watch = await self.db(self.store.attempts.watch, attempt_id, watcher=self.watcher)
         self.attempt_id, self.taken_up_at, self.proved_at = attempt_id, None, time.monotonic()
         self.followed = None
         self.wishes, self._wishes_read_at = Wishes(), time.monotonic() - WISH_CHECK_S
@@ -128,18 +128,18 @@ class Runtime:
         :raises StaleWatchError: another process follows the attempt
         :raises StoreSetBackError: the store has lost the watch, the attempt or the grant of its run
         """
-        await self.db(self.store.check_watch, self.attempt_id, self.watch, followed=self.followed)
+        await self.db(self.store.attempts.check_watch, self.attempt_id, self.watch, followed=self.followed)
         self.proved_at = time.monotonic()
 
     async def view(self) -> AttemptView:
         """Return the attempt as the store has it now."""
-        return await self.db(self.store.attempt, self.attempt_id)
+        return await self.db(self.store.attempts.get, self.attempt_id)
 
     # -- hosts ---------------------------------------------------------------------------------
     async def record(self, host: str) -> HostRecord:
         """Return a host's registration, read once per follower."""
         if host not in self._records:
-            self._records[host] = await self.db(self.store.get_host, host)
+            self._records[host] = await self.db(self.store.hosts.get, host)
         return self._records[host]
 
     async def link(self, host: str, *, to_launch: bool = False) -> HostLink:
@@ -177,13 +177,13 @@ class Runtime:
         A state that a user set stays.
         """
         try:
-            known = await self.db(self.store.get_host, host)
+            known = await self.db(self.store.hosts.get, host)
             old = ("unreachable", "lost") if state == "ready" else ("ready", "unreachable")
             if known.state not in old or known.state == state:
                 return False
             if state == "lost" and known.state == "ready":
-                await self.db(self.store.set_host_state, host, "unreachable", reason)
-            await self.db(self.store.set_host_state, host, state, reason)
+                await self.db(self.store.hosts.set_state, host, "unreachable", reason)
+            await self.db(self.store.hosts.set_state, host, state, reason)
         except DtrainError as error:
             self.log.debug("Host '%s' could not be marked as %s: %s", host, state, error)
             return False
@@ -197,7 +197,7 @@ class Runtime:
         async def renew() -> None:
             while True:
                 with contextlib.suppress(DtrainError):
-                    await in_thread(self.store.renew, {self.attempt_id: self.watch})
+                    await in_thread(self.store.attempts.renew, {self.attempt_id: self.watch})
                 await asyncio.sleep(ATTEMPT_RENEW_S)
 
         task = asyncio.ensure_future(renew())
@@ -247,7 +247,7 @@ class Runtime:
         is_due = at_once or time.monotonic() - self._wishes_read_at >= WISH_CHECK_S
         if is_due and not self._killed.is_set():
             self._wishes_read_at = time.monotonic()
-            self.wishes = await self.db(self.store.wishes, self.attempt_id)
+            self.wishes = await self.db(self.store.control.wishes, self.attempt_id)
             if self.wishes.kill_by is not None:
                 self._killed.set()
         if self._killed.is_set():
@@ -303,8 +303,8 @@ async def take_over(hook: DtrainHook, trial_id: int, log: TaskLog, *, watcher: s
 
     def take() -> tuple[Store, int, int]:
         store = hook.store
-        attempt_id = store.trial(trial_id).attempt_id
-        return store, attempt_id, store.watch(attempt_id, watcher=watcher)
+        attempt_id = store.trials.get(trial_id).attempt_id
+        return store, attempt_id, store.attempts.watch(attempt_id, watcher=watcher)
 
     store, attempt_id, watch = await in_thread(take)
     return Runtime(hook, store, attempt_id, watch, log, watcher=watcher)

@@ -30,7 +30,7 @@ async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = REQUEST_
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(woken.set)
 
-    changes = rt.store.changes()
+    changes = rt.store.wakeup.changes()
     waiter = Waiter(view.pool, view.allocation_id, wake, rt.settings.pass_interval_s)
     if rt.deadline is not None:
         timeout_s = max(0.0, min(timeout_s, rt.deadline - time.time()))

@@ -48,9 +48,9 @@ def plan_search(
 
     stored, wanted = _rendered(hook, key, config, template, folder, name)
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
-    search = hook.store.create_search(_submission(key, stored, wanted, name or wanted.name or key.dag_id))
+    search = hook.store.searches.create(_submission(key, stored, wanted, name or wanted.name or key.dag_id))
     # An earlier try of this task may have stored another configuration.
-    wanted = _checked(hook.store.get_config(search.config_id))
+    wanted = _checked(hook.store.configs.get(search.config_id))
     space = wanted.hyperparameters
     code = {} if payload is None else {"payload": payload}
     return [
@@ -82,7 +82,7 @@ def _rendered(
         return stored, checked
     document = dict(stored.document)
     document["reproducibility"] = {**document["reproducibility"], "experiment_seed": seed}
-    again = hook.store.put_config(
+    again = hook.store.configs.put(
         document,
         origins=stored.origins,
         template=stored.template,
@@ -110,9 +110,9 @@ def _seed(config: ExperimentConfig) -> int:
 
 def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
     """Return the seed of the generation that this task planned before it was cleared, or None."""
-    for one in store.list_experiments(dag_id=key.dag_id, run_id=key.run_id, name=name):
+    for one in store.experiments.list(dag_id=key.dag_id, run_id=key.run_id, name=name):
         if one.search_id is not None:
-            return store.search(one.search_id).seed
+            return store.searches.get(one.search_id).seed
     return None
 
 
@@ -154,8 +154,8 @@ def drawn_name(store: Store, trial_id: int) -> str | None:
     """Return the name of a trial that sampled its hyperparameters after it was planned, or None. Blocks."""
     from airflow_provider_dtrain.core.search.names import trial_name
 
-    trial = store.trial(trial_id)
-    document = store.get_config(trial.config_id).document
+    trial = store.trials.get(trial_id)
+    document = store.configs.get(trial.config_id).document
     draws_late = (document.get("searcher") or {}).get("name") == "optuna"
     if not trial.is_drawn or not (draws_late or trial.draw):
         return None
@@ -184,22 +184,22 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     :raises SearchFailedError: no trial completed or was stopped, or a user killed the experiment; names the cause
     :raises MetricMissingError: no trial reported a finite value of the searcher's metric
     """
-    search = store.search(search_id)
-    states = Counter(str(row.state) for row in store.history(search_id))
+    search = store.searches.get(search_id)
+    states = Counter(str(row.state) for row in store.searches.history(search_id))
     missing = search.max_trials - states.total()
     counts = dict(states)
     if missing > 0:
         counts["not started"] = missing
-    end = store.end_search(search_id)
+    end = store.searches.end(search_id)
     if end.state == "killed" or not any(states[state] for state in TRIAL_SUCCEEDED):
         raise SearchFailedError(_why(search, counts, end.failure, end.failed_trial_id))
     best = _best(store, search)
-    before = store.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
+    before = store.searches.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
     result = _result(store, search, best, counts)
     metric, announced = result["metric"], None
     is_new_best = _beats(metric, before, search.smaller_is_better)
     if is_new_best:
-        announced = store.announce_best(search_id, key, metric)
+        announced = store.searches.announce_best(search_id, key, metric)
     return Selection(
         experiment=search.experiment,
         result=result,
@@ -232,15 +232,15 @@ def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, An
 
 def _best(store: Store, search: SearchView) -> TrialView:
     """Return the trial with the best metric, or the only trial of a search without a metric."""
-    if (best := store.best_trial(search.search_id)) is not None:
+    if (best := store.searches.best_trial(search.search_id)) is not None:
         return best
-    rows = [row for row in store.history(search.search_id) if row.state in TRIAL_SUCCEEDED]
+    rows = [row for row in store.searches.history(search.search_id) if row.state in TRIAL_SUCCEEDED]
     if search.metric is None:
-        return store.trial(rows[0].trial_id)
+        return store.trials.get(rows[0].trial_id)
     reported = {
         name: value
         for row in rows
-        for entry in store.metrics(row.trial_id, "validation")
+        for entry in store.metrics.of_trial(row.trial_id, "validation")
         for name, value in entry.metrics.items()
     }
     if search.metric in reported:
@@ -260,7 +260,7 @@ def _result(store: Store, search: SearchView, best: TrialView, counts: Mapping[s
     from airflow_provider_dtrain.engine.attempt.outcome import plain
     from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
 
-    known = best.result or trial_result(store, store.attempt(best.attempt_id), best.state)
+    known = best.result or trial_result(store, store.attempts.get(best.attempt_id), best.state)
     return dict(
         plain(
             {

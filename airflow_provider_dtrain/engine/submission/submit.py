@@ -107,14 +107,14 @@ def render(
 
     store = hook.store
     if isinstance(config, Mapping) and _is_rendered(config):
-        return store.get_config(int(config["config_id"]))
+        return store.configs.get(int(config["config_id"]))
     source = read_document(config, folder, what="configuration")
     named = template if template is not None else source.document.get("template")
     base, name, version = _template(store, named, folder)
     hook.ensure_local()
     wanted = pool_wanted(source.document, base)
     try:
-        chosen = store.get_pool(choose_pool(store, wanted or pool))
+        chosen = store.pools.get(choose_pool(store, wanted or pool))
     except NotFoundError:
         # Report the problems of the documents first: the pool's name may be one of them.
         assemble(base, source.document)
@@ -131,7 +131,7 @@ def render(
     from airflow_provider_dtrain.hooks.secrets import seal
 
     masked, sealed = seal(document)
-    return store.put_config(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
+    return store.configs.put(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
 
 
 def config_of(
@@ -150,7 +150,7 @@ def config_of(
     :raises ConfigError: all problems at once
     """
     if (search_id := (trial or {}).get("search_id")) is not None:
-        return hook.store.get_config(hook.store.search(int(search_id)).config_id)
+        return hook.store.configs.get(hook.store.searches.get(int(search_id)).config_id)
     if config is None:
         raise ConfigError([Problem(path="config", message="missing; only a trial of a PlanTrialsOperator needs none")])
     return render(hook, config, template, folder, pool=pool)
@@ -175,7 +175,7 @@ def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any]
     if isinstance(named, Mapping) or (isinstance(named, str) and looks_like_path(named)):
         found = read_document(named, folder, what="template")
         return found.document, found.name, None
-    stored = store.get_template(str(named))
+    stored = store.templates.get(str(named))
     return load_yaml(stored.text, source=f"template '{stored.name}'"), stored.name, stored.version
 
 
@@ -188,14 +188,14 @@ def choose_pool(store: Store, wanted: str | None) -> str:
     """
     if wanted is not None:
         return wanted
-    others = sorted({host.pool for host in store.list_hosts() if host.name != LOCAL_HOST})
+    others = sorted({host.pool for host in store.hosts.list() if host.name != LOCAL_HOST})
     if not others:
         return LOCAL_POOL
     if len(others) == 1:
         return others[0]
     if "default" in others:
         return "default"
-    pools = [pool.name for pool in store.list_pools()]
+    pools = [pool.name for pool in store.pools.list()]
     raise NotFoundError(
         f"The configuration names no pool and there are several: {', '.join(sorted(pools))}. Set resources.pool."
     )
@@ -231,8 +231,8 @@ def submit(
     hook.ensure_local()
     submission = _submission(hook.store, stored, config, key=key, folder=folder, trial=trial or {}, gang=gang)
     if gang is not None:
-        return hook.store.submit_on_gang(submission, gang.token)
-    return hook.store.submit_trial(submission)
+        return hook.store.gangs.submit_trial(submission, gang.token)
+    return hook.store.trials.submit(submission)
 
 
 def _submission(
@@ -247,10 +247,10 @@ def _submission(
 ) -> TrialSubmission:
     from airflow_provider_dtrain.store.records.trials import TrialSubmission
 
-    search = store.search(int(trial["search_id"])) if trial.get("search_id") is not None else None
+    search = store.searches.get(int(trial["search_id"])) if trial.get("search_id") is not None else None
     seed = search.seed if search is not None else config.reproducibility.experiment_seed or 0
     number, resources = int(trial.get("number", 0)), config.resources
-    pool = resources.pool or (store.gang(gang.allocation_id).pool if gang is not None else None)
+    pool = resources.pool or (store.gangs.get(gang.allocation_id).pool if gang is not None else None)
     return TrialSubmission(
         key=key,
         experiment_name=search.experiment if search is not None else config.name or key.dag_id,
@@ -300,20 +300,20 @@ def revive(store: Store, ticket: Ticket) -> None:
     Other trials are left alone. A trial that the user's code or a user ended stays ended, unless its follower died
     before it could restart the trial.
     """
-    view = store.attempt(ticket.attempt_id)
+    view = store.attempts.get(ticket.attempt_id)
     if (counted := restart_of(view)) is None:
         return
     # The first caller starts the attempt. A second caller continues with the same attempt.
     with contextlib.suppress(StaleWatchError, ConflictError):
-        watch = store.watch(view.attempt_id, watcher="retry")
-        store.next_attempt(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
+        watch = store.attempts.watch(view.attempt_id, watcher="retry")
+        store.attempts.next(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
 
 
 def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | None) -> str:
     """Return the digest of the stored code, or without stored code that of ``model_dir`` now."""
     if given is None:
         return put_code(store, folder / config.model_dir if config.model_dir else folder)
-    if not store.use_payload(given):
+    if not store.payloads.use(given):
         raise NotFoundError(
             f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiments create"
         )
@@ -328,6 +328,6 @@ def put_code(store: Store, folder: Path) -> str:
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
-    if not store.use_payload(payload.digest):
-        store.put_payload(payload.digest, payload.content)
+    if not store.payloads.use(payload.digest):
+        store.payloads.put(payload.digest, payload.content)
     return payload.digest

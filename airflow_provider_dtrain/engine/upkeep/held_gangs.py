@@ -108,7 +108,7 @@ class GangWaiter:
                 self.log.warning(
                     "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
                 )
-        self.watch = await self._db(self.store.watch_gang, self.allocation_id, watcher=self.watcher)
+        self.watch = await self._db(self.store.gangs.watch, self.allocation_id, watcher=self.watcher)
         return await self._look(self.watch)
 
     async def _changed(self) -> None:
@@ -124,7 +124,7 @@ class GangWaiter:
 
         left_s = REQUEST_RENEW_S if self.deadline is None else min(REQUEST_RENEW_S, self.deadline - time.time())
         waiter = Waiter(self._pool, self.allocation_id, wake, self.hook.settings.pass_interval_s)
-        changes = self.store.changes()
+        changes = self.store.wakeup.changes()
         changes.add(waiter)
         try:
             with contextlib.suppress(TimeoutError):
@@ -137,18 +137,18 @@ class GangWaiter:
 
         :raises StaleWatchError: another process waits for it now
         """
-        await self._db(self.store.end_gang, self.allocation_id, because, watch=self.watch)
+        await self._db(self.store.gangs.end, self.allocation_id, because, watch=self.watch)
 
     async def _look(self, watch: int) -> GangView | None:
-        view = await self._db(self.store.renew_gang_request, self.allocation_id, watch)
+        view = await self._db(self.store.gangs.renew, self.allocation_id, watch)
         self._pool = view.pool
-        await self._db(self.store.schedule, view.pool)
-        held = await self._db(self.store.take_up_gang, self.allocation_id, watch)
+        await self._db(self.store.queue.schedule, view.pool)
+        held = await self._db(self.store.gangs.take_up, self.allocation_id, watch)
         if held is not None:
             places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(held.placement.items()))
             self.log.info("Holding %d slot(s) of pool '%s': %s", held.slots, held.pool, places)
             return held
-        view = await self._db(self.store.gang, self.allocation_id)
+        view = await self._db(self.store.gangs.get, self.allocation_id)
         if view.reason and view.reason != self._said:
             self.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
             self._said = view.reason
@@ -169,7 +169,7 @@ def ask_for_gang(hook: DtrainHook, submission: GangSubmission) -> GangView:
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     """
     hook.ensure_local()
-    return hook.store.submit_gang(submission)
+    return hook.store.gangs.submit(submission)
 
 
 async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log: TaskLog, *, watcher: str) -> GangView:
@@ -181,19 +181,19 @@ async def end_held_gang(hook: DtrainHook, allocation_id: int, because: str, log:
     :raises GangEndedError: there is no such gang
     """
     store = await in_thread(lambda: hook.store)
-    view = await in_thread(store.end_gang, allocation_id, because)
+    view = await in_thread(store.gangs.end, allocation_id, because)
     if view.attempt_id is None or view.state == AllocationState.RELEASED:
         return view
     attempt = await _left_alone(hook, view.attempt_id)
     if attempt is not None:
         await _end_user(hook, attempt, log, watcher)
-    return await in_thread(store.end_gang, allocation_id, because)
+    return await in_thread(store.gangs.end, allocation_id, because)
 
 
 async def end_older_gangs(hook: DtrainHook, key: TrialKey, log: TaskLog, *, watcher: str) -> None:
     """End every gang that an earlier clear of this task left behind."""
     store = await in_thread(lambda: hook.store)
-    for older in await in_thread(store.older_gangs, key):
+    for older in await in_thread(store.gangs.older, key):
         log.info("Ending the gang %d of a cleared task first", older.allocation_id)
         await end_held_gang(hook, older.allocation_id, "the task that asked for it was cleared", log, watcher=watcher)
 
@@ -205,7 +205,7 @@ async def _left_alone(hook: DtrainHook, attempt_id: int) -> AttemptView | None:
     """
     give_up_at = time.monotonic() + FOLLOWER_GRACE_S
     while True:
-        attempt = await in_thread(hook.store.attempt, attempt_id)
+        attempt = await in_thread(hook.store.attempts.get, attempt_id)
         silent_s = time.time() - attempt.renewed_at.timestamp() if attempt.renewed_at else FOLLOWER_SILENT_S
         if attempt.ended_at is not None:
             return attempt if attempt.held_hosts else None
@@ -219,7 +219,7 @@ async def _end_user(hook: DtrainHook, attempt: AttemptView, log: TaskLog, watche
     from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
     from airflow_provider_dtrain.engine.session.runtime import Runtime
 
-    watch = await in_thread(hook.store.watch, attempt.attempt_id, watcher=watcher)
+    watch = await in_thread(hook.store.attempts.watch, attempt.attempt_id, watcher=watcher)
     runtime = Runtime(hook, hook.store, attempt.attempt_id, watch, log, watcher=watcher)
     if attempt.ended_at is None:
         await AttemptRunner(runtime).kill(GangEndedError("The held gang that the trial used was ended."))

@@ -64,8 +64,8 @@ def _collect(
     old = _call(link, older_than_s=age_s, dry_run=True)
     sizes, archives = _sizes(link.host, old, "sizes"), _sizes(link.host, old, "archives")
     # Read after the host has answered: a run that began since then is too young to be in its answer.
-    needed = hook.store.needed_archives(cutoff)
-    runs, kept = hook.store.collectable(sizes, cutoff, with_checkpoints=with_checkpoints)
+    needed = hook.store.retention.needed_archives(cutoff)
+    runs, kept = hook.store.retention.collectable(sizes, cutoff, with_checkpoints=with_checkpoints)
     found.kept = tuple(kept)
     unused = [name for name in sorted(archives) if name.partition("/")[2] not in needed]
     if dry_run:
@@ -75,7 +75,7 @@ def _collect(
     for start in range(0, len(runs), PIECE):
         removed = _sizes(link.host, _call(link, older_than_s=age_s, runs=runs[start : start + PIECE]), "sizes")
         found.runs |= {run: removed[run] for run in runs if run in removed}
-        hook.store.runs_collected(link.host, sorted(removed))
+        hook.store.retention.runs_collected(link.host, sorted(removed))
     for start in range(0, len(unused), PIECE):
         gone = _call(link, older_than_s=age_s, runs=[], archives=unused[start : start + PIECE])
         found.archives |= _sizes(link.host, gone, "archives")

@@ -30,11 +30,11 @@ class Told:
 def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:
     """Return the runs whose lease counts, by host."""
     found: dict[str, list[str]] = {}
-    for task in hook.store.tasks():
+    for task in hook.store.queue_view.tasks():
         # A gang that is held between two tasks has no run.
         if task.state not in (*ACTIVE, "expired") or not task.attempt_id:
             continue
-        view = hook.store.attempt(task.attempt_id)
+        view = hook.store.attempts.get(task.attempt_id)
         for host in view.held_hosts if view.run else ():
             found.setdefault(host, []).append(str(view.run))
     return {host: tuple(sorted(runs)) for host, runs in sorted(found.items())}
@@ -53,7 +53,7 @@ def tell_hosts(hook: DtrainHook, runs: Mapping[str, tuple[str, ...]], lease_s: f
 
 def _tell(hook: DtrainHook, host: str, runs: tuple[str, ...], lease_s: float) -> Told:
     try:
-        link = hook.link(hook.store.get_host(host))
+        link = hook.link(hook.store.hosts.get(host))
         # The host counts from a reading of its own clock that is newer than any follower's.
         reading = link.call("probe", timeout_s=COMMAND_TIMEOUT_S).result(COMMAND_TIMEOUT_S + 5)["boottime_s"]
         renewal = link.call(

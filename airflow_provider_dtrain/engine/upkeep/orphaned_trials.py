@@ -46,14 +46,14 @@ async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause
     from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 
     store = await in_thread(lambda: hook.store)
-    attempt_id = (await in_thread(store.trial, trial_id)).attempt_id
-    view = await in_thread(store.attempt, attempt_id)
-    if view.ended_at is not None or await in_thread(store.silent_for_s, attempt_id) < LEASE_TTL_S:
+    attempt_id = (await in_thread(store.trials.get, trial_id)).attempt_id
+    view = await in_thread(store.attempts.get, attempt_id)
+    if view.ended_at is not None or await in_thread(store.attempts.silent_for_s, attempt_id) < LEASE_TTL_S:
         return False
     runs = view.state in STARTED
     if wish == "pause" and not runs:
         return False
-    watch = await in_thread(store.watch, attempt_id, watcher=RECOVERY)
+    watch = await in_thread(store.attempts.watch, attempt_id, watcher=RECOVERY)
     runner = AttemptRunner(runtime_of(hook, store, attempt_id, watch, trial_id=trial_id))
     if wish == "kill":
         await runner.kill()

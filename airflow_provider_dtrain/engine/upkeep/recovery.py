@@ -77,10 +77,10 @@ class Look:
     async def run(self, host: str | None = None) -> list[str]:
         """Run one round, and return the hosts where slots became free."""
         store = await in_thread(lambda: self.hook.store)
-        views = await in_thread(store.recoverable)
+        views = await in_thread(store.recovery.recoverable)
         wanted = [view for view in views if host is None or host in view.held_hosts]
         self._note(views)
-        probes = [] if host is not None else await in_thread(store.hosts_to_probe)
+        probes = [] if host is not None else await in_thread(store.recovery.hosts_to_probe)
         found = await asyncio.gather(
             *(self._bounded(self._recover(store, view)) for view in wanted),
             *(self._bounded(self._probe(store, name)) for name in probes),
@@ -102,7 +102,7 @@ class Look:
 
     async def _doubtful(self, store: Store, host: str | None) -> list[str]:
         """Return the hosts whose own status must be requested."""
-        return [host] if host is not None else await in_thread(store.hosts_with_blocked_slots)
+        return [host] if host is not None else await in_thread(store.hosts.with_blocked_slots)
 
     async def _bounded(self, work: Any) -> list[str]:
         async with self._limit:
@@ -128,7 +128,7 @@ class Look:
         facts = await rt.call(host, "probe")
         hello = link.hello
         await rt.db(
-            store.update_host_facts, host, facts, machine_id=hello.machine_id, boot_id=hello.boot_id,
+            store.hosts.update_facts, host, facts, machine_id=hello.machine_id, boot_id=hello.boot_id,
             pid_ns=str(hello.pid_ns),
         )  # fmt: skip
         await look_at_host(rt, host)
@@ -137,11 +137,11 @@ class Look:
 
     # -- one attempt ---------------------------------------------------------------------------
     async def _recover(self, store: Store, view: AttemptView) -> list[str]:
-        if not await in_thread(store.claim_recovery, view.allocation_id, self.name, CLAIM_S):
+        if not await in_thread(store.recovery.claim, view.allocation_id, self.name, CLAIM_S):
             return []
         async with self._claiming(store, view.allocation_id):
             # The attempt may have ended before the claim.
-            view = await in_thread(store.attempt, view.attempt_id)
+            view = await in_thread(store.attempts.get, view.attempt_id)
             if view.ended_at is not None:
                 freed = await teardown.release(await self._take(store, view), view)
             else:
@@ -159,7 +159,7 @@ class Look:
             while True:
                 await asyncio.sleep(CLAIM_S / 3)
                 with contextlib.suppress(DtrainError):
-                    await in_thread(store.claim_recovery, allocation_id, self.name, CLAIM_S)
+                    await in_thread(store.recovery.claim, allocation_id, self.name, CLAIM_S)
 
         task = asyncio.ensure_future(renew())
         try:
@@ -168,10 +168,10 @@ class Look:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             with contextlib.suppress(DtrainError):
-                await asyncio.shield(in_thread(store.end_recovery, allocation_id, self.name))
+                await asyncio.shield(in_thread(store.recovery.end, allocation_id, self.name))
 
     async def _take(self, store: Store, view: AttemptView) -> Runtime:
-        watch = await in_thread(store.watch, view.attempt_id, watcher=RECOVERY)
+        watch = await in_thread(store.attempts.watch, view.attempt_id, watcher=RECOVERY)
         return runtime_of(self.hook, store, view.attempt_id, watch, trial_id=view.trial_id)
 
     async def _look_after(self, store: Store, view: AttemptView) -> list[str]:
@@ -234,7 +234,7 @@ class Look:
         view = await rt.view()
         clear = await teardown.release(rt, view)
         if not await slots_of(rt).uncleared():
-            await rt.db(store.put_back, rt.attempt_id, rt.watch, "its follower died before it was started")
+            await rt.db(store.queue.put_back, rt.attempt_id, rt.watch, "its follower died before it was started")
         await self._give_back(rt)
         return clear
 
@@ -251,7 +251,7 @@ class Look:
             await self._give_back(rt)
         if outcome is not None:
             rt.log.info("Recovery ended the trial, which no longer had a follower: %s", outcome.state)
-        left = (await in_thread(store.attempt, view.attempt_id)).held_hosts
+        left = (await in_thread(store.attempts.get, view.attempt_id)).held_hosts
         return [host for host in view.held_hosts if host not in left]
 
     @staticmethod
@@ -269,7 +269,7 @@ class Look:
         """Let a returning follower take the attempt back."""
         view = await rt.view()
         if view.watch == rt.watch and view.ended_at is None:
-            await rt.db(rt.store.watch, rt.attempt_id, watcher=RECOVERY_DONE)
+            await rt.db(rt.store.attempts.watch, rt.attempt_id, watcher=RECOVERY_DONE)
 
 
 def _is_namesake(view: AttemptView, host: str, run: Mapping[str, Any]) -> bool:
