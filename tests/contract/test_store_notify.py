@@ -150,7 +150,7 @@ def test_a_write_that_concerns_no_pool_makes_nobody_look(written, monkeypatch):
     other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
     mine.queue.schedule("gpus")
-    until(lambda: mine.wakeup.changes()._passes == mine.wakeup.changes()._looks.passes())
+    until(lambda: mine.wakeup.changes()._passes == mine.wakeup.changes()._polling.passes())
     looks, news = [], []
     monkeypatch.setattr(mine.wakeup.changes(), "_look_for_grants", lambda: looks.append(1))
     has_news = mine.wakeup.changes()._has_news

@@ -60,14 +60,14 @@ def test_a_caller_that_meets_the_pass_of_another_thread_is_served_by_it(store, s
 
 
 def test_callers_are_served_by_one_of_them_when_the_pass_that_they_joined_fails(store, submit, monkeypatch):
-    ticket, joined, passed = submit(), threading.Event(), store._passed
+    ticket, joined, passed = submit(), threading.Event(), store.queue._passed
 
     def failing(conn, pool):
-        monkeypatch.setattr(store, "_passed", passed)
+        monkeypatch.setattr(store.queue, "_passed", passed)
         assert joined.wait(DEADLINE_S)
         raise ConflictError("a pass that fails")
 
-    monkeypatch.setattr(store, "_passed", failing)
+    monkeypatch.setattr(store.queue, "_passed", failing)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(store.queue.schedule, "gpus")
         until(lambda: shared_passes._open)

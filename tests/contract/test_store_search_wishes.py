@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
 from testbed.stores import host
 from tests.support.search_world import Search
 
@@ -84,14 +84,12 @@ def test_a_new_plan_forgets_what_was_wanted_of_the_old_one(search):
     assert search.store.control.wishes(search.submit(0, max_tries=1).attempt_id).stop_by is None
 
 
-def test_a_stop_names_one_trial_or_one_experiment_that_exist(search):
-    with pytest.raises(UserError, match="either a trial or an experiment"):
-        search.store.request_stop("ann")
+def test_a_stop_names_a_trial_or_an_experiment_that_exists(search):
     with pytest.raises(NotFoundError, match="no trial 77"):
         search.store.control.stop(77, "ann")
-    for ask in ("request_kill_experiment", "request_pause_experiment", "activate_experiment"):
+    for ask in ("stop", "kill", "pause", "activate"):
         with pytest.raises(NotFoundError, match="no experiment 77"):
-            getattr(search.store, ask)(77, "ann")
+            getattr(search.store.experiments, ask)(77, "ann")
 
 
 # -- kill, pause, activate ------------------------------------------------------------------------------

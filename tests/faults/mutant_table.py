@@ -410,7 +410,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a run of another launch counts as known",
-        path=f"{STORE}/events.py",
+        path=f"{STORE}/hosts.py",
         old="return mine is not None and launch is not None and mine != launch",
         new="return False",
         test="tests/contract/test_store_streams.py"

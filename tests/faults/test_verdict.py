@@ -37,7 +37,7 @@ class Files:
         self.engine = sa.create_engine("sqlite://")
         metadata.create_all(self.engine)
         self.world: Any = SimpleNamespace(
-            store=SimpleNamespace(_engine=self.engine),
+            store=SimpleNamespace(db=SimpleNamespace(engine=self.engine)),
             hosts=[SimpleNamespace(name="h0", init_pid=0, folder=folder)],
         )
         attempt = {"id": 3, "trial_id": 1, "number": 1, "allocation_id": 1, "state": "completed", "created_at": NOW}

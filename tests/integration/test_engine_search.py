@@ -70,9 +70,11 @@ async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
         store.control.activate(ticket.trial_id, by="ann")
     await until(lambda: len(re.findall(r"\[rank 0\] from \d+ with", caplog.text)) == 2, carrying)
     await until(lambda: store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).state == "running", carrying)
-    questions = lambda: [
-        e for e in store.events.of_attempt(store.trials.get(ticket.trial_id).attempt_id) if e.kind == "rung"
-    ]  # noqa: E731
+
+    def questions() -> list[Any]:
+        current = store.trials.get(ticket.trial_id).attempt_id
+        return store.events.of_attempt(current, kinds=["rung"])
+
     await until(questions, carrying)
     assert [event.body["rung"] for event in questions()] == [0], "it asks again, and the answer is the stored one"
     assert store.searches.rung_entries(search.search_id) == before

@@ -121,7 +121,7 @@ async def without_store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Asyn
     await running(engine, ticket, carrying)
 
     assert engine.runtime is not None
-    kind, is_away = type(engine.hook.store), True
+    store, is_away = engine.hook.store, True
 
     def away(method: Any) -> Any:
         # Not reverted: a caller that waits for the store keeps the method that it received.
@@ -132,7 +132,9 @@ async def without_store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Asyn
 
         return call
 
-    for name in ("wishes", "attempt", "check_watch", "renew", "trial", "end_attempt", "release"):
+    of_attempts = ((type(store.attempts), name) for name in ("get", "check_watch", "renew", "end"))
+    others = (type(store.control), "wishes"), (type(store.trials), "get"), (type(store.queue), "release")
+    for kind, name in (*of_attempts, *others):
         monkeypatch.setattr(kind, name, away(getattr(kind, name)))
     yield engine.runtime
     is_away = False

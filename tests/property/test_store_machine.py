@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -27,7 +28,10 @@ FAILURE = {"error": "HostUnreachableError", "kind": "infra", "message": "gone", 
 ANY = st.integers(0, 10**6)
 SOMETIMES = st.sampled_from([False, False, False, True])
 STATES = st.sampled_from(["draining", "ready", "ready", "ready", "unreachable"])
-WRITES = ("set_running", "release", "put_back", "next_attempt", "move_on", "end_attempt", "yield_gang")
+WRITES = (
+    "attempts.set_running", "queue.release", "queue.put_back", "attempts.next", "attempts.move_on", "attempts.end",
+    "attempts.yield_gang",
+)  # fmt: skip
 #: Events that occurred, so that a run without events cannot pass.
 SEEN: Counter[str] = Counter()
 
@@ -68,7 +72,7 @@ class StoreMachine(RuleBasedStateMachine):
         before = self.dump() if crashes else None
         self.crashing = crashes
         try:
-            return getattr(self.store, method)(*arguments, **named)
+            return attrgetter(method)(self.store)(*arguments, **named)
         except (Crash, StaleWatchError, ConflictError, NotFoundError, UnplaceableError):
             return None
         finally:
@@ -121,16 +125,16 @@ class StoreMachine(RuleBasedStateMachine):
         submission = TrialSubmission(
             key=key, experiment_name="e", config_id=self.config, pool="p", slots=slots, priority=priority
         )
-        self.learn(self.call("submit_trial", submission, crashes=crashes))
+        self.learn(self.call("trials.submit", submission, crashes=crashes))
 
     @rule(crashes=SOMETIMES)
     def schedule(self, crashes: bool) -> None:
         self.renew_all()
-        self.call("schedule", "p", crashes=crashes)
+        self.call("queue.schedule", "p", crashes=crashes)
 
     def renew_all(self) -> None:
         for attempt, watches in self.watches.items():
-            self.call("renew_request", attempt, watches[-1])
+            self.call("queue.renew", attempt, watches[-1])
 
     @rule(seconds=st.sampled_from([1, 1, 1, 31, 61]))
     def time_passes(self, seconds: int) -> None:
@@ -152,11 +156,11 @@ class StoreMachine(RuleBasedStateMachine):
     def wait_and_take_up(self, which: int) -> None:
         if (picked := self.pick(which, False, {"waiting", "granted"})) is not None:
             self.renew_all()
-            self.call("schedule", "p")
+            self.call("queue.schedule", "p")
             self.take_up_now(*picked, False)
 
     def take_up_now(self, attempt: int, watch: int, crashes: bool) -> None:
-        run = self.call("take_up", attempt, watch, crashes=crashes)
+        run = self.call("queue.take_up", attempt, watch, crashes=crashes)
         if run is not None:
             self.note("granted")
             assert watch == self.watches[attempt][-1]
@@ -170,12 +174,17 @@ class StoreMachine(RuleBasedStateMachine):
                 assert (host, slot) not in self.processes, "two gangs on one slot"
                 self.processes[host, slot] = attempt, view.token
 
-    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, method=st.sampled_from(["set_running", "set_stopping"]))
+    @rule(
+        which=ANY,
+        stale=SOMETIMES,
+        crashes=SOMETIMES,
+        method=st.sampled_from(["attempts.set_running", "attempts.set_stopping"]),
+    )
     def progress(self, which: int, stale: bool, crashes: bool, method: str) -> None:
-        state = "starting" if method == "set_running" else "running"
+        state = "starting" if method == "attempts.set_running" else "running"
         picked = self.pick(which, stale, {state})
         if picked is not None and self.store.attempts.get(picked[0]).state == state:
-            self.change(picked, method, *(() if method == "set_running" else ("why",)), crashes=crashes)
+            self.change(picked, method, *(() if method == "attempts.set_running" else ("why",)), crashes=crashes)
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, partly=st.booleans())
     def fence_and_release(self, which: int, stale: bool, crashes: bool, partly: bool) -> None:
@@ -187,13 +196,13 @@ class StoreMachine(RuleBasedStateMachine):
             ended = [place for place, (run, _) in self.processes.items() if run == picked[0] and place[0] == host]
             for place in ended:
                 del self.processes[place]
-            self.change(picked, "release", host, crashes=crashes, proof="clear")
+            self.change(picked, "queue.release", host, crashes=crashes, proof="clear")
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, host=st.sampled_from([None, *SIZES]))
     def put_back(self, which: int, stale: bool, crashes: bool, host: str | None) -> None:
         picked = self.pick(which, stale, {"starting", "released"})
         if picked is not None and self.store.attempts.get(picked[0]).state == "starting":
-            self.change(picked, "put_back", "why", host, crashes=crashes)
+            self.change(picked, "queue.put_back", "why", host, crashes=crashes)
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, host=st.sampled_from([None, *SIZES]))
     def restart(self, which: int, stale: bool, crashes: bool, host: str | None) -> None:
@@ -201,18 +210,18 @@ class StoreMachine(RuleBasedStateMachine):
         if picked is None or self.store.attempts.get(picked[0]).state not in {"starting", "running", "stopping"}:
             return
         if host is None:
-            ticket = self.change(picked, "next_attempt", crashes=crashes, failure=FAILURE, counted=True)
+            ticket = self.change(picked, "attempts.next", crashes=crashes, failure=FAILURE, counted=True)
             self.learn(ticket)
             if ticket is not None and self.store.attempts.get(ticket.attempt_id).state == "starting":
                 mine = {place: holder for place, holder in self.processes.items() if holder[0] == picked[0]}
                 self.processes |= {place: (ticket.attempt_id, token) for place, (_, token) in mine.items()}
         else:
-            self.learn(self.change(picked, "move_on", crashes=crashes, failure=FAILURE, exclude_host=host))
+            self.learn(self.change(picked, "attempts.move_on", crashes=crashes, failure=FAILURE, exclude_host=host))
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, state=st.sampled_from(["errored", "killed"]))
     def end(self, which: int, stale: bool, crashes: bool, state: str) -> None:
         if (picked := self.pick(which, stale, HOLDS | {"waiting"})) is not None:
-            self.change(picked, "end_attempt", crashes=crashes, state=state)
+            self.change(picked, "attempts.end", crashes=crashes, state=state)
 
     # -- preemption and pause ------------------------------------------------------------------
     @rule(which=ANY, crashes=SOMETIMES)
@@ -221,7 +230,7 @@ class StoreMachine(RuleBasedStateMachine):
         if picked is not None and self.store.attempts.get(picked[0]).state == "running":
             event = {"seq": 1, "at": 0.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}
             host, old = next(iter(self.store.attempts.get(picked[0]).placement)), self.told.get(picked[0], 0)
-            self.change(picked, "commit_events", host, "rank0.events", old, old + 10, [event], crashes=crashes)
+            self.change(picked, "events.commit", host, "rank0.events", old, old + 10, [event], crashes=crashes)
             if not crashes:
                 self.told[picked[0]] = old + 10
 
@@ -232,7 +241,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.wait_and_take_up(which)
         for attempt, watches in list(self.watches.items()):
             if self.store.attempts.get(attempt).state == "starting":
-                self.change((attempt, watches[-1]), "set_running")
+                self.change((attempt, watches[-1]), "attempts.set_running")
             self.a_checkpoint_is_told(attempt, False)
         self.now += timedelta(seconds=10)
         self.submit_now(slots, 1, False)
@@ -244,13 +253,15 @@ class StoreMachine(RuleBasedStateMachine):
     def pause_or_activate(self, which: int, crashes: bool, paused: bool) -> None:
         if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
             trial = self.store.attempts.get(picked[0]).trial_id
-            self.call("request_pause" if paused else "activate", trial, "m", crashes=crashes)
+            self.call("control.pause" if paused else "control.activate", trial, "m", crashes=crashes)
             self.note("pause" if paused else "activate")
 
     @rule(which=ANY, crashes=SOMETIMES, priority=st.sampled_from([1, 42, 99]))
     def change_priority(self, which: int, crashes: bool, priority: int) -> None:
         if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
-            self.call("set_priority", self.store.attempts.get(picked[0]).trial_id, priority, "m", crashes=crashes)
+            self.call(
+                "control.set_priority", self.store.attempts.get(picked[0]).trial_id, priority, "m", crashes=crashes
+            )
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, wished=st.booleans(), partly=st.booleans())
     def give_way(self, which: int, stale: bool, crashes: bool, wished: bool, partly: bool) -> None:
@@ -266,9 +277,9 @@ class StoreMachine(RuleBasedStateMachine):
                 ended = [place for place, (run, _) in self.processes.items() if run == picked[0] and place[0] == host]
                 for place in ended:
                     del self.processes[place]
-                self.call("release", *picked, host, proof="clear")
+                self.call("queue.release", *picked, host, proof="clear")
         paused = wishes.pause_by is not None
-        self.learn(self.change(picked, "yield_gang", crashes=crashes, reason="why", paused=paused))
+        self.learn(self.change(picked, "attempts.yield_gang", crashes=crashes, reason="why", paused=paused))
 
     # -- recovery and hosts --------------------------------------------------------------------
     @rule(which=ANY, by=st.sampled_from(["a", "b"]), for_s=st.sampled_from([5.0, 40.0]), ends=st.booleans())
@@ -290,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(host=st.sampled_from(list(SIZES)), force=st.booleans(), crashes=SOMETIMES)
     def a_host_is_removed_and_comes_back(self, host: str, force: bool, crashes: bool) -> None:
-        if self.call("remove_host", host, force=force, crashes=crashes) is None:
+        if self.call("hosts.remove", host, force=force, crashes=crashes) is None:
             return
         # The caller of a forced removal guarantees that no process is left.
         for place in [place for place in self.processes if place[0] == host]:

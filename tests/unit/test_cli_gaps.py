@@ -13,9 +13,9 @@ class Store:
     """A store with these gaps."""
 
     def __init__(self, *bodies: dict[str, Any]) -> None:
-        self.bodies = bodies
+        self.bodies, self.events = bodies, self
 
-    def events(self, attempt_id: int, *, kinds: Any) -> list[EventView]:
+    def of_attempt(self, attempt_id: int, *, kinds: Any) -> list[EventView]:
         assert tuple(kinds) == ("gap",)
         at = datetime.now(UTC)
         return [

@@ -49,7 +49,7 @@ class Hosts:
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers, self.calls = answers, list[str]()
         self.settings = SimpleNamespace(orphan_timeout_s=900.0, kill_grace_s=20.0)
-        self.store: Any = SimpleNamespace(get_host=lambda name: SimpleNamespace(name=name, slots=()))
+        self.store: Any = SimpleNamespace(hosts=SimpleNamespace(get=lambda name: SimpleNamespace(name=name, slots=())))
 
     async def aaddress(self, record: Any) -> Any:
         return None
@@ -68,10 +68,17 @@ class Hosts:
 
 
 def runtime(answers: dict[str, Any], **store: Any) -> Runtime:
-    """Return a runtime whose hosts answer so, with a store of these methods."""
+    """Return a runtime whose hosts answer so.
+
+    :param store: component of the store -> its methods by name, or an attribute of the store
+    """
     hook: Any = Hosts(answers)
-    for name, method in store.items():
-        setattr(hook.store, name, method)
+    for name, methods in store.items():
+        if not isinstance(methods, dict):
+            setattr(hook.store, name, methods)
+            continue
+        part = vars(hook.store).setdefault(name, SimpleNamespace())
+        vars(part).update(methods)
     return Runtime(hook, hook.store, 1, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
 
 
@@ -97,7 +104,7 @@ async def test_a_token_that_no_backup_explains_is_reported_and_not_taken(
     store.queue.raise_token(500)
     rt = runtime(
         {"a": {"status": {"stores": {store.store_id: 2**63 - 1}, "runs": {}}}}, store_id=store.store_id,
-        raise_token=store.queue.raise_token, unknown_runs=store.hosts.unknown_runs,
+        queue={"raise_token": store.queue.raise_token}, hosts={"unknown_runs": store.hosts.unknown_runs},
     )  # fmt: skip
     assert await look_at_host(rt, "a") == []
     assert store.queue.raise_token(0) == 500
@@ -122,7 +129,8 @@ async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
 
     monkeypatch.setattr(Restarts, "_look_at", nothing)
     monkeypatch.setattr(Restarts, "_until_gone", nothing)
-    rt = runtime({}, move_on=move_on, raise_token=store.queue.raise_token, trial_attempts=lambda trial_id: [])
+    attempts_ = {"move_on": move_on, "of_trial": lambda trial_id: []}
+    rt = runtime({}, attempts=attempts_, queue={"raise_token": store.queue.raise_token})
     refused = HostRefusedError("a", "Its grant is over.", code="stale_token", details={"recorded": recorded})
     await Restarts(rt).attempt_failed(gang("a"), refused)
     assert moved == [excluded]
@@ -135,8 +143,8 @@ async def test_a_host_without_an_interpreter_or_connection_keeps_no_other_hosts_
 ) -> None:
     released: list[Any] = []
     rt = runtime(
-        {"a": {"fence": {"clear": True}}, "b": error}, check_watch=lambda *_, **__: None,
-        release=lambda attempt_id, watch, hosts, **_: released.append(hosts),
+        {"a": {"fence": {"clear": True}}, "b": error}, attempts={"check_watch": lambda *_, **__: None},
+        queue={"release": lambda attempt_id, watch, hosts, **_: released.append(hosts)},
     )  # fmt: skip
     assert await teardown.release(rt, gang("a", "b")) == ["a"]
     assert released == [["a"]]

@@ -60,11 +60,12 @@ class Memory:
 
     def __init__(self) -> None:
         self.batches: list[Any] = []
+        self.events = self
 
     def usage(self, attempt_id: int) -> Usage:
         return Usage()
 
-    def commit_events(self, *place: Any, **how: Any) -> list[Any]:
+    def commit(self, *place: Any, **how: Any) -> list[Any]:
         self.batches.append(place[-1])
         return list(place[-1])
 

@@ -31,11 +31,12 @@ VIEW: Any = SimpleNamespace(
 class FakeStore:
     def __init__(self) -> None:
         self.asked = Wishes()
+        self.attempts = self.control = self
 
     def wishes(self, attempt_id: int) -> Wishes:
         return self.asked
 
-    def attempt(self, attempt_id: int) -> Any:
+    def get(self, attempt_id: int) -> Any:
         return VIEW
 
     def renew(self, watches: dict[int, int]) -> set[int]:

@@ -34,8 +34,9 @@ class StoreOfWatches:
 
     def __init__(self, calls: list[Any], watches: dict[int, int], *, held_s: float = 0.0) -> None:
         self.calls, self.watches, self.held_s, self.is_away = calls, watches, held_s, False
+        self.attempts = self.maintenance = self
 
-    def hold_left_s(self) -> float:
+    def left_s(self) -> float:
         return self.held_s
 
     def renew(self, watches: dict[int, int]) -> set[int]:

@@ -42,15 +42,14 @@ def attempt(number: int) -> Any:
 class FakeStore:
     def __init__(self) -> None:
         self.asked, self.renewed = Wishes(), threading.Event()
+        self.attempts = self.events = self.control = self
+        self.hosts = SimpleNamespace(get=lambda name: SimpleNamespace(name=name))
 
-    def trial_attempts(self, trial_id: int) -> list[Any]:
+    def of_trial(self, trial_id: int) -> list[Any]:
         return [attempt(1), attempt(2)]
 
-    def events(self, attempt_id: int, *, kinds: Any) -> list[Any]:
+    def of_attempt(self, attempt_id: int, *, kinds: Any) -> list[Any]:
         return []
-
-    def get_host(self, name: str) -> Any:
-        return SimpleNamespace(name=name)
 
     def wishes(self, attempt_id: int) -> Wishes:
         return self.asked
