@@ -20,6 +20,7 @@ from airflow_provider_dtrain.core.lifecycle.states import (
     HostState,
     TrialState,
 )
+from airflow_provider_dtrain.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_provider_dtrain"
@@ -101,6 +102,23 @@ def test_the_map_has_every_folder_of_the_package() -> None:
     rows = set(re.findall(r"^\| `([\w/]+/)` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE))
     unlisted = {"store/database/migrations/", "store/database/migrations/versions/"}
     assert folders - rows == unlisted
+
+
+def test_the_map_has_every_component_of_the_store(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    store.close()
+    table = (
+        (ROOT / "docs" / "architecture.md").read_text().partition("| component | subject |\n")[2].partition("\n\n")[0]
+    )
+    named = [name for row in table.splitlines() for name in re.findall(r"`store\.(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(set(vars(store)) - {"store_id"})
+
+
+def test_no_component_of_the_store_inherits_from_another_class(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    store.close()
+    parts = [store, *(part for name, part in vars(store).items() if name != "store_id")]
+    assert [type(part).__name__ for part in parts if type(part).__bases__ != (object,)] == []
 
 
 def test_the_diagram_of_the_allocation_states_has_all_legal_changes() -> None:
