@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, ranks, trials
 from airflow_provider_dtrain.store.database.transactions import (
     Database,
@@ -354,7 +355,7 @@ class Attempts:
             end_attempt(conn, self.db.now(), attempt, state, failure, result)
 
 
-def _can_do_without(conn: Connection, pool: Row[Any], row: Row[Any], names: Collection[str | None]) -> bool:
+def _can_do_without(conn: Connection, pool: PoolRow, row: AllocationRow, names: Collection[str | None]) -> bool:
     """Return whether the pool could ever serve a request without some hosts.
 
     :param row: of allocations
@@ -366,7 +367,7 @@ def _can_do_without(conn: Connection, pool: Row[Any], row: Row[Any], names: Coll
 
 
 def _next(
-    conn: Connection, now: datetime, attempt: Row[Any], failure: Mapping[str, Any], *, counted: bool, keep: bool
+    conn: Connection, now: datetime, attempt: AttemptRow, failure: Mapping[str, Any], *, counted: bool, keep: bool
 ) -> Ticket:
     trial = conn.execute(sa.select(trials).where(trials.c.id == attempt.trial_id).with_for_update()).one()
     newest = conn.scalar(sa.select(sa.func.max(attempts.c.number)).where(attempts.c.trial_id == trial.id))
@@ -396,7 +397,7 @@ def _next(
     return ticket
 
 
-def _follow_with(conn: Connection, now: datetime, attempt: Row[Any], allocation_id: int, state: str) -> Ticket:
+def _follow_with(conn: Connection, now: datetime, attempt: AttemptRow, allocation_id: int, state: str) -> Ticket:
     """Create a trial's next attempt and return its ticket."""
     query = attempts.insert().values(
         trial_id=attempt.trial_id, number=attempt.number + 1, allocation_id=allocation_id, state=state,
@@ -406,7 +407,7 @@ def _follow_with(conn: Connection, now: datetime, attempt: Row[Any], allocation_
 
 
 def _gang_for_next(
-    conn: Connection, now: datetime, row: Row[Any], *, keep: bool, ended_at: datetime | None
+    conn: Connection, now: datetime, row: AllocationRow, *, keep: bool, ended_at: datetime | None
 ) -> tuple[int, str]:
     """Return the next attempt's allocation and state: the gang it keeps, or a new request."""
     all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)

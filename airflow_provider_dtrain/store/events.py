@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.quotas import Usage
 from airflow_provider_dtrain.errors import StoreSetBackError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.moments import moment
+from airflow_provider_dtrain.store.database.rows import AttemptRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -32,7 +33,7 @@ LOG_TAIL_BYTES = 64 * 1024
 #: Key in the body of a stored event: seconds by which the host's clock was ahead. Measured here, not by the host.
 OFFSET_KEY = "clock_offset_s"
 _RANK_STREAM = re.compile(r"rank(\d+)\.(events|log)")
-Handler = Callable[[Connection, Row[Any], Mapping[str, Any], int | None], None]
+Handler = Callable[[Connection, AttemptRow, Mapping[str, Any], int | None], None]
 
 
 class Events:
@@ -263,7 +264,7 @@ _MOVE_STREAM = Statement(
 )
 
 
-def _show_limit(conn: Connection, attempt: Row[Any], marks: Sequence[Mapping[str, Any]]) -> None:
+def _show_limit(conn: Connection, attempt: AttemptRow, marks: Sequence[Mapping[str, Any]]) -> None:
     """Set an attempt's reason to the limit that it has reached, unless it has a reason."""
     limit = next((mark["body"]["reason"] for mark in marks if str(mark["body"].get("code")).endswith("_limit")), None)
     if limit is not None and not attempt.reason:
@@ -322,12 +323,12 @@ def _token_of(conn: Connection, attempt_id: int) -> int:
     return 0 if found is None else int(found.token or 0)
 
 
-def _started(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: int | None) -> None:
+def _started(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
     for entry in _entries(event.get("ranks")):
         _update_rank(conn, attempt, event, entry.get("rank"), pid=_integer(entry.get("pid")))
 
 
-def _exited(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: int | None) -> None:
+def _exited(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
     error, tail = event.get("error"), event.get("log_tail")
     values: dict[str, Any] = {
         "exit_code": _integer(event.get("exit_code")),
@@ -343,19 +344,19 @@ def _exited(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: in
     _update_rank(conn, attempt, event, event.get("rank"), **values)
 
 
-def _update_rank(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], rank: Any, **values: Any) -> None:
+def _update_rank(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], rank: Any, **values: Any) -> None:
     """Update a rank of the host that sent the event. A host cannot change ranks of another host."""
     where = (ranks.c.attempt_id == attempt.id, ranks.c.rank == _integer(rank), ranks.c.host == event["host"])
     conn.execute(ranks.update().where(*where).values(**values))
 
 
-def _result(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], rank: int | None) -> None:
+def _result(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], rank: int | None) -> None:
     if rank == 0:
         values = {"result": {"value": event.get("value")}}
         conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(**values))
 
 
-def _checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], _: int | None) -> None:
+def _checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
     add_checkpoint(conn, attempt, event, at=moment(event.get("at")))
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.database.rows import ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
 from airflow_provider_dtrain.store.queue.control_requests import (
@@ -257,7 +258,7 @@ def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: f
     )
 
 
-def _locked_experiment(conn: Connection, experiment_id: int) -> Row[Any]:
+def _locked_experiment(conn: Connection, experiment_id: int) -> ExperimentRow:
     query = sa.select(experiments).where(experiments.c.id == experiment_id).with_for_update()
     row = conn.execute(query).one_or_none()
     if row is None:

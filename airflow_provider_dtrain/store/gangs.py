@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
@@ -20,6 +19,7 @@ from airflow_provider_dtrain.errors import (
     UnplaceableError,
     UserError,
 )
+from airflow_provider_dtrain.store.database.rows import AllocationRow, GangRow, PoolRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, pools
 from airflow_provider_dtrain.store.database.transactions import (
     Database,
@@ -269,7 +269,7 @@ def _no_gang(allocation_id: int) -> GangEndedError:
     return GangEndedError(f"There is no held gang {allocation_id} in the store.")
 
 
-def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: Row[Any]) -> None:
+def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: PoolRow) -> None:
     if submission.on_unplaceable == "wait":
         return
     options = options_of(pool)
@@ -280,13 +280,13 @@ def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: Row[
         raise UnplaceableError(found.reason)
 
 
-def _hold(conn: Connection, now: datetime, gang: Row[Any]) -> None:
+def _hold(conn: Connection, now: datetime, gang: GangRow) -> None:
     """Restart the hold time of a gang."""
     until = now + timedelta(seconds=gang.hold_for_s)
     set_gang(conn, gang.allocation_id, held_until=until)
 
 
-def _locked_gang(conn: Connection, allocation_id: int) -> Row[Any]:
+def _locked_gang(conn: Connection, allocation_id: int) -> AllocationRow:
     """Return the allocation of a gang, with its pool locked."""
     query = sa.select(allocations).where(allocations.c.id == allocation_id, allocations.c.trial_id.is_(None))
     found = conn.execute(query).one_or_none()
@@ -296,7 +296,7 @@ def _locked_gang(conn: Connection, allocation_id: int) -> Row[Any]:
     return conn.execute(query).one()
 
 
-def _watched(conn: Connection, allocation_id: int, watch: int) -> Row[Any]:
+def _watched(conn: Connection, allocation_id: int, watch: int) -> AllocationRow:
     row, gang = _locked_gang(conn, allocation_id), held_gang(conn, allocation_id)
     if gang.watch < watch:
         words = f"its watch is {gang.watch} in the store, but was {watch}"

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.errors import ConflictError, GangEndedError, StaleWatchError
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, GangRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, trials
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, release_host, set_allocation
@@ -64,7 +65,7 @@ def gang_rows(conn: Connection, pool: str | None) -> Sequence[Row[Any]]:
     return conn.execute(query.select_from(joined).where(allocations.c.state != "released", of_pool)).all()
 
 
-def check_gang(row: Row[Any], gang: Row[Any], token: int | None) -> None:
+def check_gang(row: AllocationRow, gang: GangRow, token: int | None) -> None:
     """Check that the grant of ``token`` can still be used.
 
     :param row: of the allocation
@@ -83,7 +84,7 @@ def check_gang(row: Row[Any], gang: Row[Any], token: int | None) -> None:
         )
 
 
-def held_gang(conn: Connection, allocation_id: int) -> Row[Any]:
+def held_gang(conn: Connection, allocation_id: int) -> GangRow:
     """Return the locked row of a held gang, which must exist."""
     return conn.execute(sa.select(gangs).where(gangs.c.allocation_id == allocation_id).with_for_update()).one()
 
@@ -93,7 +94,7 @@ def set_gang(conn: Connection, allocation_id: int, **values: Any) -> None:
     conn.execute(gangs.update().where(gangs.c.allocation_id == allocation_id).values(**values))
 
 
-def stay_with_gang(conn: Connection, now: datetime, row: Row[Any], attempt: Row[Any], *, keep: bool) -> str:
+def stay_with_gang(conn: Connection, now: datetime, row: AllocationRow, attempt: AttemptRow, *, keep: bool) -> str:
     """Return the state in which the trial's next attempt begins on the same held gang.
 
     :param keep: True: no process runs on its hosts, and the attempt had not ended before
@@ -108,13 +109,13 @@ def stay_with_gang(conn: Connection, now: datetime, row: Row[Any], attempt: Row[
     return "waiting"
 
 
-def pass_gang_on(conn: Connection, row: Row[Any], attempt_id: int, next_id: int) -> None:
+def pass_gang_on(conn: Connection, row: AllocationRow, attempt_id: int, next_id: int) -> None:
     """Make the trial's next attempt the user of the gang, if this attempt was its user."""
     where = (gangs.c.allocation_id == row.id, gangs.c.attempt_id == attempt_id)
     conn.execute(gangs.update().where(*where).values(attempt_id=next_id, unclear=sorted(held_hosts(conn, row.id))))
 
 
-def leave_gang(conn: Connection, now: datetime, row: Row[Any], attempt_id: int) -> None:
+def leave_gang(conn: Connection, now: datetime, row: AllocationRow, attempt_id: int) -> None:
     """Keep the gang for the next task after an attempt has ended.
 
     An attempt that only waited changes nothing. If a host has not confirmed that the attempt's processes have
@@ -143,7 +144,7 @@ def leave_gang(conn: Connection, now: datetime, row: Row[Any], attempt_id: int) 
     bump(conn, row.pool)
 
 
-def require_confirmed(conn: Connection, row: Row[Any], attempt_id: int) -> None:
+def require_confirmed(conn: Connection, row: AllocationRow, attempt_id: int) -> None:
     """Check that no process of the attempt can run on the gang's hosts.
 
     :raises ConflictError: hosts have not confirmed that
@@ -156,7 +157,7 @@ def require_confirmed(conn: Connection, row: Row[Any], attempt_id: int) -> None:
         )
 
 
-def confirm_host(conn: Connection, now: datetime, row: Row[Any], attempt_id: int, host: str, proof: Proof) -> None:
+def confirm_host(conn: Connection, now: datetime, row: AllocationRow, attempt_id: int, host: str, proof: Proof) -> None:
     """Record that no process of the attempt runs on a host.
 
     The slots of the host are freed only if the gang has ended.
@@ -175,7 +176,7 @@ def confirm_host(conn: Connection, now: datetime, row: Row[Any], attempt_id: int
         release_host(conn, now, row.id, host, proof)
 
 
-def end_held_gang(conn: Connection, now: datetime, row: Row[Any], because: str) -> None:
+def end_held_gang(conn: Connection, now: datetime, row: AllocationRow, because: str) -> None:
     """End a held gang.
 
     The slots of an unused gang are free at once, because its hosts have confirmed the end of every run. A gang in

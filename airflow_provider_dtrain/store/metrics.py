@@ -23,6 +23,7 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import restore_floats
 from airflow_provider_dtrain.store.database.moments import moment
+from airflow_provider_dtrain.store.database.rows import AttemptRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, reads, writes
@@ -194,7 +195,7 @@ def _find(places: CheckpointPlaces, path: object) -> tuple[CheckpointPlace | Non
         return None, str(error)
 
 
-def add_metrics(conn: Connection, attempt: Row[Any], reports: Sequence[Mapping[str, Any]], *, rank: int) -> None:
+def add_metrics(conn: Connection, attempt: AttemptRow, reports: Sequence[Mapping[str, Any]], *, rank: int) -> None:
     """Store reports with one statement. A report without step or metrics is kept only as an event.
 
     :param reports: events of the kinds in :data:`METRIC_GROUPS`
@@ -212,7 +213,7 @@ def add_metrics(conn: Connection, attempt: Row[Any], reports: Sequence[Mapping[s
         statements.add(conn, metrics, *rows)
 
 
-def add_checkpoint(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], *, at: datetime) -> None:
+def add_checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], *, at: datetime) -> None:
     """Store a reported checkpoint. A checkpoint without step or path is kept only as an event.
 
     A checkpoint outside the trial's places is stored as refused: its path is shown, but never used.
@@ -245,7 +246,7 @@ def _places(conn: Connection, trial_id: int) -> CheckpointPlaces:
     return CheckpointPlaces.of(row.storage, row.experiment_id, trial_id)
 
 
-def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
+def _note_preemptible(conn: Connection, attempt: AttemptRow) -> None:
     """Record with the first checkpoint of a gang that it can be preempted from now on."""
     where = (allocations.c.id == attempt.allocation_id, sa.not_(allocations.c.has_checkpoint))
     first = allocations.update().where(*where).values(has_checkpoint=True).returning(allocations.c.pool)
@@ -255,7 +256,7 @@ def _note_preemptible(conn: Connection, attempt: Row[Any]) -> None:
 
 
 def _note_removed(
-    conn: Connection, attempt: Row[Any], run: str, places: CheckpointPlaces, paths: Any, *, at: datetime
+    conn: Connection, attempt: AttemptRow, run: str, places: CheckpointPlaces, paths: Any, *, at: datetime
 ) -> None:
     """Mark checkpoints as removed that a rank reports as such.
 

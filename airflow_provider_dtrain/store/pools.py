@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.scheduling.model import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.database.rows import PoolRow
 from airflow_provider_dtrain.store.database.tables import allocations, hosts, pools
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.records.trials import Pool
@@ -101,7 +102,7 @@ class Pools:
         return [pool_of(row) for row in conn.execute(sa.select(pools).order_by(pools.c.name))]
 
 
-def pool_of(row: Row[Any]) -> Pool:
+def pool_of(row: PoolRow) -> Pool:
     """Return the record of a pool's row."""
     return Pool(
         name=row.name,
@@ -132,7 +133,7 @@ def _check_options(name: str, options: PoolOptions) -> None:
         raise UserError(f"Pool '{name}' cannot use these options: {'; '.join(wrong)}.")
 
 
-def options_of(row: Row[Any]) -> PoolOptions:
+def options_of(row: PoolRow) -> PoolOptions:
     """Return the placement and queue options in a pool's row."""
     return PoolOptions(**{field.name: getattr(row, field.name) for field in fields(PoolOptions)})
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.search.asha import LAST, advance, rank_value
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AttemptRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, rung_entries, searches, trials
 
@@ -103,7 +104,7 @@ class _Place(NamedTuple):
     has_failed: bool
 
 
-def answer(conn: Connection, attempt: Row[Any], questions: Sequence[Mapping[str, Any]], now: datetime) -> None:
+def answer(conn: Connection, attempt: AttemptRow, questions: Sequence[Mapping[str, Any]], now: datetime) -> None:
     """Enter a trial into the rungs that it reports at, and decide. Earlier decisions stay valid.
 
     :param attempt: locked; its rank 0 sent the events
@@ -115,7 +116,7 @@ def answer(conn: Connection, attempt: Row[Any], questions: Sequence[Mapping[str,
             _answer(conn, attempt, event, min(int(asked or 0), _HIGHEST), now)
 
 
-def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked: int, now: datetime) -> None:
+def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], asked: int, now: datetime) -> None:
     metric, units = _metric(event.get("metric")), event.get("units")
     of = {"trial": attempt.trial_id, "smaller": rank_value(metric), "larger": rank_value(metric, False)}
     locked, own, first = statements.read(conn, (_LOCK, _OWN, _FIRST), of)
@@ -145,7 +146,7 @@ def _answer(conn: Connection, attempt: Row[Any], event: Mapping[str, Any], asked
     statements.write(conn, [(_ENTER, rows)])
 
 
-def note_failure(conn: Connection, attempt: Row[Any], now: datetime) -> None:
+def note_failure(conn: Connection, attempt: AttemptRow, now: datetime) -> None:
     """Rank a failed or killed trial last in its next rung, until it reports there after all."""
     locked, own = statements.read(conn, (_LOCK, _OWN), {"trial": attempt.trial_id})
     place = _place(locked, own)
@@ -173,7 +174,7 @@ def enter_anew(conn: Connection, trial_id: int, search_id: int | None) -> None:
     conn.execute(rung_entries.delete().where(rung_entries.c.trial_id == trial_id))
 
 
-def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping[str, Any]]) -> None:
+def note_best(conn: Connection, attempt: AttemptRow, validations: Sequence[Mapping[str, Any]]) -> None:
     """Store the best value of the searcher's metric with its trial.
 
     :param attempt: locked
@@ -199,7 +200,7 @@ def note_best(conn: Connection, attempt: Row[Any], validations: Sequence[Mapping
     conn.execute(trials.update().where(*same).values(**values))
 
 
-def _is_refused(conn: Connection, attempt: Row[Any], draw: int) -> bool:
+def _is_refused(conn: Connection, attempt: AttemptRow, draw: int) -> bool:
     """Return whether an attempt's hyperparameters were refused and replaced, so that its reports are outdated.
 
     :param draw: index of the trial's current sample
@@ -229,7 +230,7 @@ def _place(locked: Sequence[Any], own: Sequence[Any]) -> _Place | None:
     return _Place(locked[0], lengths, rung, has_failed=any(entry.is_error for entry in own))
 
 
-def _row(attempt: Row[Any], search: Any, rung: int, now: datetime, **values: Any) -> dict[str, Any]:
+def _row(attempt: AttemptRow, search: Any, rung: int, now: datetime, **values: Any) -> dict[str, Any]:
     of = {"search_id": search.id, "bracket": search.bracket, "trial_id": attempt.trial_id, "attempt_id": attempt.id}
     return {f"new_{name}": value for name, value in {**of, "rung": rung, "at": now, **values}.items()}
 

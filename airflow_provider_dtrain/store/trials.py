@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, TrialState, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -192,7 +193,7 @@ def _check(conn: Connection, submission: TrialSubmission) -> None:
         raise NotFoundError(f"The store has no payload {submission.payload}. Store it before the trial.")
 
 
-def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Row[Any]) -> None:
+def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: PoolRow) -> None:
     if submission.on_unplaceable == "wait":
         return
     options = options_of(pool)
@@ -208,13 +209,13 @@ def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
     return statements.insert(conn, table, **values)
 
 
-def experiment_of(conn: Connection, now: datetime, submission: TrialSubmission) -> Row[Any]:
+def experiment_of(conn: Connection, now: datetime, submission: TrialSubmission) -> ExperimentRow:
     """Return the locked row of a submission's experiment, which is created or runs again."""
     of = submission
     return open_experiment(conn, now, of.key, of.experiment_name, of.weight, of.max_slots)
 
 
-def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, experiment: Row[Any]) -> int:
+def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, experiment: ExperimentRow) -> int:
     """Insert the trial of a submission and return its id.
 
     :param experiment: row of its experiment, whose control request applies to the trial

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_provider_dtrain.errors import (
     NotFoundError,
@@ -23,6 +23,7 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import dump_json, gate, utcnow
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit, pools
 from airflow_provider_dtrain.store.wakeup.pg_notify import POOL_CHANGED
@@ -204,14 +205,14 @@ _GANG_OF = Statement(
 )
 
 
-def lock_pool(conn: Connection, name: str) -> Row[Any]:
+def lock_pool(conn: Connection, name: str) -> PoolRow:
     """Return the pool's row, locked.
 
     This is the first statement of each transaction that changes a scheduling decision.
 
     :raises NotFoundError: the pool does not exist; the message lists the existing ones
     """
-    row: Row[Any] | None = statements.first(conn, _LOCK_POOL, {"pool_name": name})
+    row: PoolRow | None = statements.first(conn, _LOCK_POOL, {"pool_name": name})
     if row is None:
         known = sorted(conn.scalars(sa.select(pools.c.name)))
         raise NotFoundError(
@@ -221,14 +222,14 @@ def lock_pool(conn: Connection, name: str) -> Row[Any]:
     return row
 
 
-def lock_pool_of(conn: Connection, attempt_id: int) -> Row[Any]:
+def lock_pool_of(conn: Connection, attempt_id: int) -> PoolRow:
     """Return the row of the pool of an attempt's request, locked.
 
     A pool is locked before any row that belongs to it.
 
     :raises NotFoundError: the attempt does not exist
     """
-    row: Row[Any] | None = statements.first(conn, _LOCK_POOL_OF, {"attempt_id": attempt_id})
+    row: PoolRow | None = statements.first(conn, _LOCK_POOL_OF, {"attempt_id": attempt_id})
     if row is None:
         raise NotFoundError(f"There is no attempt {attempt_id}.")
     return row
@@ -239,16 +240,16 @@ def bump(conn: Connection, pool: str) -> None:
     statements.send(conn, _BUMP, {"pool_name": pool})
 
 
-def guard(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
+def guard(conn: Connection, attempt_id: int, watch: int) -> AttemptRow:
     """Return the attempt's row without its plan, locked until the end of the transaction.
 
     :raises StaleWatchError: another process has taken the attempt over
     """
-    row: Row[Any] | None = statements.first(conn, _GUARD, {"attempt_id": attempt_id, "watch": watch})
+    row: AttemptRow | None = statements.first(conn, _GUARD, {"attempt_id": attempt_id, "watch": watch})
     return row if row is not None else _refuse(conn, attempt_id, watch)
 
 
-def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[Row[Any], Row[Any]]:
+def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[AttemptRow, AllocationRow]:
     """Return the rows of an attempt and of its allocation, the attempt's row locked.
 
     :raises StaleWatchError: another process has taken the attempt over
@@ -260,7 +261,7 @@ def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[Row[Any],
 
 def lock_gang(
     conn: Connection, attempt_id: int, watch: int, *more: Statement
-) -> tuple[Row[Any], Row[Any], list[list[Any]]]:
+) -> tuple[AttemptRow, AllocationRow, list[list[Any]]]:
     """Return the rows of an attempt and of its allocation, with their pool and the attempt locked.
 
     :param more: queries by ``attempt_id`` that run in the same round trip; their rows come third
@@ -274,7 +275,7 @@ def lock_gang(
     return (mine[0] if mine else _refuse(conn, attempt_id, watch)), gangs[0], rest
 
 
-def _refuse(conn: Connection, attempt_id: int, watch: int) -> Row[Any]:
+def _refuse(conn: Connection, attempt_id: int, watch: int) -> AttemptRow:
     found = conn.execute(
         sa.select(attempts.c.watch, attempts.c.watcher).where(attempts.c.id == attempt_id)
     ).one_or_none()

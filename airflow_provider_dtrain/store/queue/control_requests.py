@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
@@ -188,7 +189,7 @@ def bump_pools(conn: Connection, of_trials: sa.ColumnElement[bool]) -> None:
         bump(conn, pool)
 
 
-def _locked_trial(conn: Connection, trial_id: int) -> tuple[Row[Any], Row[Any]]:
+def _locked_trial(conn: Connection, trial_id: int) -> tuple[TrialRow, AllocationRow]:
     """Return a trial and its newest allocation, with their pool locked."""
     newest = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id).order_by(attempts.c.number.desc()).limit(1)
     attempt_id = conn.scalar(newest)
@@ -201,7 +202,7 @@ def _locked_trial(conn: Connection, trial_id: int) -> tuple[Row[Any], Row[Any]]:
     return conn.execute(sa.select(trials).where(trials.c.id == trial_id).with_for_update()).one(), row
 
 
-def _pause_request(conn: Connection, now: datetime, trial: Row[Any], row: Row[Any]) -> None:
+def _pause_request(conn: Connection, now: datetime, trial: TrialRow, row: AllocationRow) -> None:
     values = {**ineligible(row, now), **NOTHING_KEPT, "paused": True, "reason": paused_by(conn, trial)}
     conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
     if trial.state != "paused":

@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AllocationRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -292,7 +293,7 @@ def _is_due(row: Any, now: datetime) -> bool:
     return row.version != row.passed_version or (row.next_due_at is not None and now >= row.next_due_at)
 
 
-def renew_waiting(conn: Connection, row: Row[Any], now: datetime) -> None:
+def renew_waiting(conn: Connection, row: AllocationRow, now: datetime) -> None:
     """Renew a request if it still waits.
 
     :param row: of allocations

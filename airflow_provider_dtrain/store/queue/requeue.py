@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.timing import EXCLUDED_FOR
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, ranks, trials
 from airflow_provider_dtrain.store.database.transactions import bump
@@ -20,14 +20,14 @@ _TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial"))
 _FORGET_RANKS = Statement(ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt")))
 
 
-def wait_again(conn: Connection, now: datetime, attempt: Row[Any], row: Row[Any], reason: str) -> None:
+def wait_again(conn: Connection, now: datetime, attempt: AttemptRow, row: AllocationRow, reason: str) -> None:
     """Give an attempt whose gang is released a new request in the old place."""
     set_waiting(conn, attempt, reason)
     new = request_again(conn, now, row, reason)
     statements.update(conn, attempts, attempt.id, allocation_id=new)
 
 
-def set_waiting(conn: Connection, attempt: Row[Any], reason: str) -> None:
+def set_waiting(conn: Connection, attempt: AttemptRow, reason: str) -> None:
     """Set an attempt to waiting, without the plan and the ranks of its last launch."""
     set_attempt(conn, attempt, "waiting", plan=None, master=None, reason=reason, started_at=None)
     statements.send(conn, _FORGET_RANKS, {"attempt": attempt.id})
@@ -49,7 +49,7 @@ def exclude(
 
 
 def request_again(
-    conn: Connection, now: datetime, row: Row[Any], reason: str, *, held_until: datetime | None = None
+    conn: Connection, now: datetime, row: AllocationRow, reason: str, *, held_until: datetime | None = None
 ) -> int:
     """Create a waiting request with place and counters of an older one, and return its id.
 

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
 from airflow_provider_dtrain.store.database.transactions import bump
@@ -81,7 +82,7 @@ def mark_of(state: EndState, failure: Mapping[str, Any] | None, old: str) -> Att
     return "lost" if is_lost and "lost" in states.allowed("attempt", old) else end
 
 
-def set_attempt(conn: Connection, attempt: Row[Any], state: AttemptState, **values: Any) -> None:
+def set_attempt(conn: Connection, attempt: AttemptRow, state: AttemptState, **values: Any) -> None:
     """Move an attempt to another state, and set its columns.
 
     :raises IllegalTransitionError: the table of transitions does not allow it
@@ -105,7 +106,7 @@ def set_trial(conn: Connection, trial_id: int, state: str, **values: Any) -> Non
 def end_attempt(
     conn: Connection,
     now: datetime,
-    attempt: Row[Any],
+    attempt: AttemptRow,
     state: EndState,
     failure: Mapping[str, Any] | None,
     result: Mapping[str, Any] | None,
@@ -125,7 +126,7 @@ def end_attempt(
         note_failure(conn, attempt, now)
 
 
-def expire(conn: Connection, now: datetime, row: Row[Any]) -> None:
+def expire(conn: Connection, now: datetime, row: AllocationRow) -> None:
     """Take the gang from its attempt.
 
     The gang is released when no process was started, otherwise held until the hosts confirm the end.
@@ -137,7 +138,7 @@ def expire(conn: Connection, now: datetime, row: Row[Any]) -> None:
         move_allocation(conn, row.id, row.state, "expired")
 
 
-def ungrant(conn: Connection, now: datetime, row: Row[Any], reason: str) -> Row[Any]:
+def ungrant(conn: Connection, now: datetime, row: AllocationRow, reason: str) -> AllocationRow:
     """Revoke a grant under which no process was started, and return the updated allocation.
 
     A follower takes a grant up without the lock of the pool. If it was first, nothing is changed.
@@ -146,13 +147,13 @@ def ungrant(conn: Connection, now: datetime, row: Row[Any], reason: str) -> Row[
     if set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
         free_rows(conn, now, row.id, "untaken")
         bump(conn, row.pool)
-    found: Row[Any] = statements.first(conn, ALLOCATION, {"gang": row.id})
+    found: AllocationRow = statements.first(conn, ALLOCATION, {"gang": row.id})
     return found
 
 
 def open_experiment(
     conn: Connection, now: datetime, key: TrialKey, name: str, weight: float, max_slots: int | None
-) -> Row[Any]:
+) -> ExperimentRow:
     """Return the locked row of a new or existing experiment.
 
     An existing experiment that had ended runs again.
@@ -163,12 +164,12 @@ def open_experiment(
     values = {**same, "weight": weight, "max_slots": max_slots, "state": "running", "created_at": now}
     statements.add_unless(conn, experiments, _SAME_EXPERIMENT, **values)
     asked = {f"of_{column}": value for column, value in same.items()}
-    row: Row[Any] = statements.first(conn, _LOCK_EXPERIMENT, asked)
+    row: ExperimentRow = statements.first(conn, _LOCK_EXPERIMENT, asked)
     if row.state == "running":
         return row
     # The control requests of users were done when it ended.
     statements.update(conn, experiments, row.id, state="running", ended_at=None, wish=None, wished_by=None)
-    again: Row[Any] = statements.first(conn, _LOCK_EXPERIMENT, asked)
+    again: ExperimentRow = statements.first(conn, _LOCK_EXPERIMENT, asked)
     return again
 
 

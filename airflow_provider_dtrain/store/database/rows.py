@@ -1,0 +1,162 @@
+"""Types of the rows that functions of the store pass to each other.
+
+Each attribute is a column of the table, None where the column may be NULL. JSON columns are ``Any``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Protocol
+
+from airflow_provider_dtrain.core.scheduling.model import SlotType
+
+
+class PoolRow(Protocol):
+    """A row of ``pools``."""
+
+    name: str
+    slot_type: SlotType
+    fit: str
+    allow_heterogeneous: bool
+    reservations: int
+    preemption: str
+    max_wait_s: float
+    protected_share: float
+    fresh_s: float
+    young_s: float
+    min_run_s: float
+    defaults: Any
+    version: int
+    passed_version: int
+    next_due_at: datetime | None
+    waiting: int
+
+
+class ExperimentRow(Protocol):
+    """A row of ``experiments``."""
+
+    id: int
+    dag_id: str
+    run_id: str
+    name: str
+    state: str
+    weight: float
+    max_slots: int | None
+    wish: str | None
+    wished_by: str | None
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class TrialRow(Protocol):
+    """A row of ``trials``."""
+
+    id: int
+    experiment_id: int
+    number: int
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    max_tries: int
+    config_id: int
+    payload: str | None
+    hparams: Any
+    seed: int
+    state: str
+    restarts: int
+    max_restarts: int
+    excluded: Any
+    kill_requested_at: datetime | None
+    kill_requested_by: str | None
+    pause_requested_at: datetime | None
+    pause_requested_by: str | None
+    stop_requested_at: datetime | None
+    stop_requested_by: str | None
+    search_id: int | None
+    bracket: int
+    draw: int
+    is_drawn: bool
+    best_metric: float | None
+    best_step: int | None
+    cleared_at: datetime | None
+    failure: Any
+    result: Any
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class AttemptRow(Protocol):
+    """A row of ``attempts`` without its launch plan, which is large and read by few."""
+
+    id: int
+    trial_id: int
+    number: int
+    allocation_id: int
+    state: str
+    watch: int
+    watcher: str | None
+    renewed_at: datetime | None
+    reason: str
+    failure: Any
+    result: Any
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    log_closed: bool
+
+
+class AllocationRow(Protocol):
+    """A row of ``allocations``."""
+
+    id: int
+    trial_id: int | None
+    pool: str
+    slots: int
+    priority: int
+    is_single_host: bool
+    on_unplaceable: str
+    state: str
+    sequence: int
+    token: int | None
+    reason: str
+    unplaceable: bool
+    position: int | None
+    submitted_at: datetime
+    renewed_at: datetime
+    granted_at: datetime | None
+    ended_at: datetime | None
+    held_s: float
+    waited_s: float
+    eligible_since: datetime | None
+    paused: bool
+    max_runtime_s: float | None
+    claim: Any
+    reserved_hosts: Any
+    expected_at: datetime | None
+    expected: str
+    preemptible: bool | None
+    has_checkpoint: bool
+    cost_s: float | None
+    preempted_at: datetime | None
+    preempted_for: int | None
+    recovering_until: datetime | None
+    recoverer: str | None
+
+
+class GangRow(Protocol):
+    """A row of ``gangs``."""
+
+    allocation_id: int
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    max_tries: int
+    hold_for_s: float
+    held_until: datetime | None
+    watch: int
+    watcher: str | None
+    ended_because: str | None
+    attempt_id: int | None
+    unclear: Any
