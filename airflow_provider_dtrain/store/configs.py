@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -15,8 +16,13 @@ from airflow_provider_dtrain.store.database.tables import configs, payloads, tem
 from airflow_provider_dtrain.store.database.transactions import Database, check_name, digest_of, reads, writes
 from airflow_provider_dtrain.store.records.trials import Config, Template
 
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+
 #: One 96 MiB payload and its archive headers.
 PAYLOAD_LIMIT_BYTES = 100 * 2**20
+#: Validated configurations that a process keeps: a few hundred KiB.
+MODELS = 64
 
 
 class Templates:
@@ -126,6 +132,20 @@ class Configs:
         if row is None:
             raise NotFoundError(f"The store has no configuration {config_id}.")
         return Config(**row._asdict())
+
+
+@lru_cache(maxsize=MODELS)
+def model_of(stored: Config) -> ExperimentConfig:
+    """Return the validated model of a stored configuration, the same one for the same digest.
+
+    A process validates a configuration once for all trials that it submits, launches and cleans up. The model is
+    immutable.
+
+    :raises ConfigError: the configuration is not valid for this version
+    """
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+
+    return ExperimentConfig.model_validate(dict(stored.document))
 
 
 class Payloads:

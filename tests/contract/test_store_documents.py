@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
-from airflow_provider_dtrain.errors import ConflictError, IllegalTransitionError, NotFoundError, StoreError, UserError
+from airflow_provider_dtrain.errors import (
+    ConfigError,
+    ConflictError,
+    IllegalTransitionError,
+    NotFoundError,
+    StoreError,
+    UserError,
+)
+from airflow_provider_dtrain.store.configs import MODELS, model_of
 from airflow_provider_dtrain.store.records.trials import SlotRecord
 from testbed.stores import host
 
@@ -46,6 +54,32 @@ def test_the_same_configuration_is_stored_once(store):
     assert first == again == store.configs.get(first.config_id)
     assert first.document == document
     assert other.config_id != first.config_id
+
+
+def test_a_configuration_is_validated_once(store):
+    stored = store.configs.put({"name": "validated once", "entrypoint": "train:run"}, origins={})
+    assert model_of(store.configs.get(stored.config_id)) is model_of(stored)
+    assert model_of(stored).name == "validated once"
+    other = store.configs.put({"name": "another", "entrypoint": "train:run"}, origins={})
+    assert model_of(other).name == "another"
+
+
+def test_a_process_keeps_a_bounded_number_of_validated_configurations(store):
+    first, *_ = [
+        store.configs.put({"name": f"kept {n}", "entrypoint": "train:run"}, origins={}) for n in range(MODELS + 1)
+    ]
+    model = model_of(first)
+    for config_id in range(first.config_id + 1, first.config_id + MODELS + 1):
+        assert model_of(store.configs.get(config_id)) is not model
+    assert model_of(first) is not model
+    assert model_of(first) == model
+
+
+def test_a_configuration_that_is_not_valid_is_refused_each_time(store):
+    stored = store.configs.put({"entrypoint": 5}, origins={})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="entrypoint"):
+            model_of(stored)
 
 
 def test_secrets_are_opaque_bytes_and_part_of_the_identity(store):

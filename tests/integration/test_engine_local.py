@@ -28,6 +28,7 @@ from airflow_provider_dtrain.errors import (
     UnsupportedFieldError,
 )
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.store.configs import model_of
 from tests.support.engines import Engine, config, held, processes
 
 
@@ -231,6 +232,16 @@ async def test_an_airflow_retry_begins_the_next_attempt_after_an_infra_failure(
     outcome = await engine.carry(again)
     assert outcome is not None
     assert outcome.state == "completed"
+
+
+async def test_a_trial_validates_its_configuration_once(engine: Engine) -> None:
+    model_of.cache_clear()
+    outcome = await engine.carry(engine.submit(config("facts")))
+    assert outcome is not None
+    assert outcome.state == "completed"
+    used = model_of.cache_info()
+    assert used.misses == 1
+    assert used.hits >= 2, "submission, launch and cleanup read it"
 
 
 async def test_a_store_that_is_away_for_a_moment_ends_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

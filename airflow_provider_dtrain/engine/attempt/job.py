@@ -223,12 +223,12 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
 
     :raises ConfigError: the stored configuration is not valid for this version
     """
-    from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.hooks.secrets import as_variables
     from airflow_provider_dtrain.hosts.payload import library
+    from airflow_provider_dtrain.store.configs import model_of
 
     stored = store.configs.get(view.config_id)
-    config = ExperimentConfig.model_validate(dict(stored.document))
+    config = model_of(stored)
     packed = library()
     archives = {"libraries": Archive(digest=packed.digest, content=lambda: packed.content)}
     if view.payload is not None:

@@ -56,11 +56,11 @@ async def find_unkept(rt: Runtime, view: AttemptView, state: str, error: DtrainE
     :param state: how this trial ends
     :param error: why; an Airflow retry resumes from the latest checkpoint unless the user's code is at fault
     """
-    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.store.configs import model_of
 
     is_done = state in DONE or (error is not None and error.kind == "user")
     stored = await rt.db(rt.store.configs.get, view.config_id)
-    config = ExperimentConfig.model_validate(dict(stored.document))
+    config = model_of(stored)
     if config.checkpoint_policy != "best" or not is_done:
         return None
     checkpoints = await rt.db(rt.store.checkpoints.of_experiment, view.experiment_id)

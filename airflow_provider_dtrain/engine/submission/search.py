@@ -93,9 +93,10 @@ def _rendered(
 
 
 def _checked(stored: Config) -> ExperimentConfig:
-    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
+    from airflow_provider_dtrain.core.config import refuse_unsupported
+    from airflow_provider_dtrain.store.configs import model_of
 
-    config = ExperimentConfig.model_validate(dict(stored.document))
+    config = model_of(stored)
     refuse_unsupported(config, stored.origins)
     return config
 

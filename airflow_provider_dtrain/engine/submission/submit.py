@@ -222,10 +222,11 @@ def submit(
     :raises PayloadError: the user code cannot be packed
     :raises ConfigError: ``searcher.source_checkpoint`` does not exist
     """
-    from airflow_provider_dtrain.core.config import ExperimentConfig, refuse_unsupported
+    from airflow_provider_dtrain.core.config import refuse_unsupported
     from airflow_provider_dtrain.engine.attempt.job import source_of
+    from airflow_provider_dtrain.store.configs import model_of
 
-    config = ExperimentConfig.model_validate(dict(stored.document))
+    config = model_of(stored)
     refuse_unsupported(config, stored.origins)
     source_of(hook.store, config, stored.secrets)
     hook.ensure_local()

@@ -53,19 +53,19 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """An effective configuration, immutable once stored."""
+    """An effective configuration, immutable once stored. Two with the same digest are equal."""
 
-    config_id: int
-    #: sha256 of everything below.
+    config_id: int = field(compare=False)
+    #: sha256 of document, origins, template and secrets.
     digest: str
-    document: Mapping[str, Any]
+    document: Mapping[str, Any] = field(compare=False)
     #: Dotted path -> ``template`` or ``config``.
-    origins: Mapping[str, Any]
-    template: str | None
-    template_version: int | None
+    origins: Mapping[str, Any] = field(compare=False)
+    template: str | None = field(compare=False)
+    template_version: int | None = field(compare=False)
     #: Encrypted by the caller; opaque here.
-    secrets: bytes | None
-    created_at: datetime
+    secrets: bytes | None = field(compare=False)
+    created_at: datetime = field(compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
