@@ -114,6 +114,8 @@ COLLECT_TIMEOUT_S = 300.0
 COLLECT_AGE_S = 3600.0
 
 # -- while ranks run ----------------------------------------------------------------------------------
+#: Seconds after which a stopped process is reported. As long as the pause between two heartbeats.
+STOPPED_S = 5.0
 #: Seconds after which a host's report on its ranks is outdated. Hosts report with each heartbeat, every 5 s.
 REPORT_FRESH_S = 12.0
 #: Seconds for which a follower must have seen a hang before it ends the gang, whatever the hosts' clocks say.

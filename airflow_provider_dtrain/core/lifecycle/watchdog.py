@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from airflow_provider_dtrain.core.lifecycle.timing import STOPPED_S
 from airflow_provider_dtrain.errors import Kind
 
-#: A process that has been stopped for this long is reported.
-STOPPED_S = 5.0
 #: A rank is reported after it neither moved nor used its CPU for STILL_S, and another one waited for WAITING_S.
 STILL_S, WAITING_S = 6.0, 4.0
 #: The same for a rank that computes or loads data, and for a gang in which no rank is behind.

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S
-from airflow_provider_dtrain.core.lifecycle.watchdog import STOPPED_S, Behind, RankReport, Verdict, judge
+from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S, STOPPED_S
+from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, RankReport, Verdict, judge
 from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
 
 if TYPE_CHECKING:
