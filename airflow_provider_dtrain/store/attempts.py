@@ -185,12 +185,15 @@ class Attempts:
         conn.execute(attempts.update().where(attempts.c.id == attempt.id).values(plan=plan, master=master))
         rows = [
             {
-                "attempt_id": attempt_id, "rank": rank["rank"], "host": host,
-                "local_rank": rank.get("local_rank", 0), "slot": rank.get("slot", -1),
+                "attempt_id": attempt_id,
+                "rank": rank["rank"],
+                "host": host,
+                "local_rank": rank.get("local_rank", 0),
+                "slot": rank.get("slot", -1),
             }
             for host, part in (plan.get("plans") or plan).items()
             for rank in (part.get("ranks", ()) if isinstance(part, Mapping) else ())
-        ]  # fmt: skip
+        ]
         if rows:
             insert = self.db.insert(ranks)
             keep = {name: insert.excluded[name] for name in ("host", "local_rank", "slot")}
@@ -400,9 +403,13 @@ def _next(
 def _follow_with(conn: Connection, now: datetime, attempt: AttemptRow, allocation_id: int, state: str) -> Ticket:
     """Create a trial's next attempt and return its ticket."""
     query = attempts.insert().values(
-        trial_id=attempt.trial_id, number=attempt.number + 1, allocation_id=allocation_id, state=state,
-        created_at=now, renewed_at=now,
-    )  # fmt: skip
+        trial_id=attempt.trial_id,
+        number=attempt.number + 1,
+        allocation_id=allocation_id,
+        state=state,
+        created_at=now,
+        renewed_at=now,
+    )
     return ticket_of(conn, int(conn.scalar(query.returning(attempts.c.id)) or 0))
 
 

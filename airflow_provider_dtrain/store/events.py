@@ -86,12 +86,17 @@ class Events:
             batch = _unknown(conn, attempt_id, token, host, stream, batch)
         rows = [
             {
-                "attempt_id": attempt_id, "token": token, "host": host, "stream": stream, "seq": event.get("seq"),
-                "at": moment(event.get("at")), "kind": str(event.get("kind"))[:63],
+                "attempt_id": attempt_id,
+                "token": token,
+                "host": host,
+                "stream": stream,
+                "seq": event.get("seq"),
+                "at": moment(event.get("at")),
+                "kind": str(event.get("kind"))[:63],
                 "body": {**event, OFFSET_KEY: clock_offset_s},
             }
             for event in batch
-        ]  # fmt: skip
+        ]
         statements.add(conn, events, *(row for row in rows if row["kind"] != GAP))
         if marks := [row for row in rows if row["kind"] == GAP]:
             add_gaps(conn, {"attempt_id": attempt_id, "token": token, "host": host, "stream": stream}, marks)
@@ -146,10 +151,16 @@ class Events:
         body = {"kind": "gap", "epoch": epoch, "read_bytes": old_offset, "reason": reason}
         conn.execute(
             events.insert().values(
-                attempt_id=attempt_id, token=token, host=host, stream=stream, seq=None, at=self.db.now(), kind="gap",
+                attempt_id=attempt_id,
+                token=token,
+                host=host,
+                stream=stream,
+                seq=None,
+                at=self.db.now(),
+                kind="gap",
                 body=body,
             )
-        )  # fmt: skip
+        )
 
     @writes
     def commit_log(

@@ -36,9 +36,11 @@ _IS_CURRENT = sa.and_(
     trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
 )
 _RANKED = sa.case((searches.c.smaller_is_better, trials.c.best_metric), else_=-trials.c.best_metric)
-_PLACE = sa.func.row_number().over(
-    partition_by=experiments.c.id, order_by=(_RANKED, trials.c.number, trials.c.id)
-).label("place")  # fmt: skip
+_PLACE = (
+    sa.func.row_number()
+    .over(partition_by=experiments.c.id, order_by=(_RANKED, trials.c.number, trials.c.id))
+    .label("place")
+)
 
 
 class Experiments:
@@ -206,14 +208,16 @@ def _views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None
     names = ("method", "generation", "metric", "max_trials")
     query = (
         sa.select(
-            experiments, searches.c.id.label("search_id"), *(searches.c[name] for name in names),
+            experiments,
+            searches.c.id.label("search_id"),
+            *(searches.c[name] for name in names),
             sa.func.coalesce(searches.c.smaller_is_better, sa.true()).label("smaller_is_better"),
         )
         .select_from(_JOINED)
         .where(where)
         .order_by(experiments.c.id.desc())
         .limit(limit)
-    )  # fmt: skip
+    )
     rows = conn.execute(query).all()
     ids = [row.id for row in rows]
     counts, best = _counts(conn, ids), _best(conn, ids)

@@ -71,9 +71,13 @@ class Gangs:
             return _view(conn, newest.allocation_id)
         _refuse_unplaceable(conn, submission, pool)
         now, names = self.db.now(), ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
-        query = allocations.insert().values(
-            {name: getattr(submission, name) for name in names},
-        ).values(state="waiting", submitted_at=now, renewed_at=now, eligible_since=now, preemptible=False)  # fmt: skip
+        query = (
+            allocations.insert()
+            .values(
+                {name: getattr(submission, name) for name in names},
+            )
+            .values(state="waiting", submitted_at=now, renewed_at=now, eligible_since=now, preemptible=False)
+        )
         allocation_id = int(conn.scalar(query.returning(allocations.c.id)) or 0)
         own = allocations.c.id == allocation_id
         conn.execute(allocations.update().where(own).values(sequence=allocations.c.id))
@@ -315,8 +319,9 @@ def _user_words(conn: Connection, attempt_id: int) -> str:
 
 def _view(conn: Connection, allocation_id: int) -> GangView:
     query = sa.select(allocations, *(column for column in gangs.c if column.name != "allocation_id"))
-    row = conn.execute(query.join(gangs, gangs.c.allocation_id == allocations.c.id)
-                       .where(allocations.c.id == allocation_id)).one_or_none()  # fmt: skip
+    row = conn.execute(
+        query.join(gangs, gangs.c.allocation_id == allocations.c.id).where(allocations.c.id == allocation_id)
+    ).one_or_none()
     if row is None:
         raise _no_gang(allocation_id)
     placed = placements(conn, {row.id: row.token} if row.token is not None else {}).get(row.id, {})

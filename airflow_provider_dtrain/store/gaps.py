@@ -31,9 +31,13 @@ def usage_of(conn: Connection, attempt_id: int) -> Usage:
     latest = conn.scalars(rows.order_by(metrics.c.id.desc()).limit(NAMES_OF_ROWS))
     return Usage(
         of_supervisors=_of_supervisors(conn, attempt_id),
-        events=sum(counts.values()), event_bytes=int(size or 0), checkpoints=counts.get("checkpoint", 0),
-        reports=counts.get("report", 0), validations=counts.get("validation", 0), names=names_of(latest),
-    )  # fmt: skip
+        events=sum(counts.values()),
+        event_bytes=int(size or 0),
+        checkpoints=counts.get("checkpoint", 0),
+        reports=counts.get("report", 0),
+        validations=counts.get("validation", 0),
+        names=names_of(latest),
+    )
 
 
 def _of_supervisors(conn: Connection, attempt_id: int) -> dict[SupervisorKey, set[int]]:

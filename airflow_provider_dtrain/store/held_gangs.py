@@ -52,12 +52,21 @@ def gang_rows(conn: Connection, pool: str | None) -> Sequence[Row[Any]]:
     """
     query: sa.Select[Any] = sa.select(
         *(column for column in allocations.c if column.name != "trial_id"),
-        trials.c.id.label("trial_id"), trials.c.number.label("trial_number"), trials.c.experiment_id,
-        sa.null().label("experiment"), attempts.c.id.label("attempt_id"), attempts.c.number.label("attempt_number"),
-        sa.func.coalesce(attempts.c.reason, "").label("attempt_reason"), attempts.c.state.label("attempt_state"),
+        trials.c.id.label("trial_id"),
+        trials.c.number.label("trial_number"),
+        trials.c.experiment_id,
+        sa.null().label("experiment"),
+        attempts.c.id.label("attempt_id"),
+        attempts.c.number.label("attempt_number"),
+        sa.func.coalesce(attempts.c.reason, "").label("attempt_reason"),
+        attempts.c.state.label("attempt_state"),
         attempts.c.renewed_at.label("followed_at"),
-        gangs.c.dag_id, gangs.c.run_id, gangs.c.task_id, gangs.c.map_index, gangs.c.max_tries,
-    )  # fmt: skip
+        gangs.c.dag_id,
+        gangs.c.run_id,
+        gangs.c.task_id,
+        gangs.c.map_index,
+        gangs.c.max_tries,
+    )
     joined = gangs.join(allocations, allocations.c.id == gangs.c.allocation_id)
     joined = joined.outerjoin(attempts, attempts.c.id == gangs.c.attempt_id)
     joined = joined.outerjoin(trials, trials.c.id == attempts.c.trial_id)

@@ -192,10 +192,14 @@ class Hosts:
         """Return every slot with its holder, by host and index."""
         rows = (
             sa.select(
-                slots, hosts.c.pool, allocations.c.id.label("allocation_id"),
+                slots,
+                hosts.c.pool,
+                allocations.c.id.label("allocation_id"),
                 sa.func.coalesce(allocations.c.trial_id, attempts.c.trial_id).label("trial_id"),
-                experiments.c.name.label("experiment"), allocations.c.granted_at.label("held_since"),
-                gangs.c.dag_id.label("gang_dag"), gangs.c.task_id.label("gang_task"),
+                experiments.c.name.label("experiment"),
+                allocations.c.granted_at.label("held_since"),
+                gangs.c.dag_id.label("gang_dag"),
+                gangs.c.task_id.label("gang_task"),
             )
             .join(hosts, hosts.c.name == slots.c.host)
             .outerjoin(
@@ -209,17 +213,24 @@ class Hosts:
             .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
             .where(sa.true() if pool is None else hosts.c.pool == pool)
             .order_by(slots.c.host, slots.c.slot)
-        )  # fmt: skip
+        )
         return [
             SlotView(
-                host=row.host, index=row.slot, pool=row.pool, device=row.device, device_name=row.device_name,
-                enabled=row.enabled, state=row.state, allocation_id=row.allocation_id, trial_id=row.trial_id,
+                host=row.host,
+                index=row.slot,
+                pool=row.pool,
+                device=row.device,
+                device_name=row.device_name,
+                enabled=row.enabled,
+                state=row.state,
+                allocation_id=row.allocation_id,
+                trial_id=row.trial_id,
                 experiment=row.experiment if row.gang_dag is None else gang_words(row.gang_dag, row.gang_task),
                 held_since=row.held_since,
                 note=row.note or "",
             )
             for row in conn.execute(rows)
-        ]  # fmt: skip
+        ]
 
     @reads
     def unknown_runs(self, conn: Connection, host: str, runs: Mapping[str, str | None]) -> list[str]:
@@ -302,11 +313,16 @@ def _slot_count(records: tuple[SlotRecord, ...]) -> int:
 def _insert_slots(conn: Connection, host: str, records: Iterable[SlotRecord]) -> None:
     rows = [
         {
-            "host": host, "slot": record.index, "device": record.device, "device_name": record.device_name,
-            "memory_bytes": record.memory_bytes, "enabled": record.enabled, "state": record.state,
+            "host": host,
+            "slot": record.index,
+            "device": record.device,
+            "device_name": record.device_name,
+            "memory_bytes": record.memory_bytes,
+            "enabled": record.enabled,
+            "state": record.state,
         }
         for record in records
-    ]  # fmt: skip
+    ]
     if rows:
         conn.execute(slots.insert(), rows)
 
@@ -326,9 +342,13 @@ def _kept(record: SlotRecord, old: Row[Any] | None) -> SlotRecord:
     if old is None:
         return record
     return SlotRecord(
-        index=record.index, device=record.device, device_name=record.device_name, memory_bytes=record.memory_bytes,
-        enabled=old.enabled, state=old.state,
-    )  # fmt: skip
+        index=record.index,
+        device=record.device,
+        device_name=record.device_name,
+        memory_bytes=record.memory_bytes,
+        enabled=old.enabled,
+        state=old.state,
+    )
 
 
 _HOSTS: sa.Select[Any] = sa.select(hosts).order_by(hosts.c.name)
@@ -348,10 +368,14 @@ def _as_records(rows: Sequence[Row[Any]], of_slots: Iterable[Row[Any]]) -> list[
     for slot in of_slots:
         of[slot.host].append(
             SlotRecord(
-                index=slot.slot, device=slot.device, device_name=slot.device_name, memory_bytes=slot.memory_bytes,
-                enabled=slot.enabled, state=slot.state,
+                index=slot.slot,
+                device=slot.device,
+                device_name=slot.device_name,
+                memory_bytes=slot.memory_bytes,
+                enabled=slot.enabled,
+                state=slot.state,
             )
-        )  # fmt: skip
+        )
     columns = [(row, {name: getattr(row, name) for name in RECORD_COLUMNS}) for row in rows]
     return [HostRecord(slots=tuple(of[row.name]), **values) for row, values in columns]
 

@@ -56,11 +56,16 @@ class Metrics:
         query = _metrics_query(group is not None, rank is not None)
         return [
             MetricRow(
-                step=row.step, group=row.metric_group, metrics=restore_floats(row.metrics), epoch=row.epoch, at=row.at,
-                attempt=row.number, rank=row.rank,
+                step=row.step,
+                group=row.metric_group,
+                metrics=restore_floats(row.metrics),
+                epoch=row.epoch,
+                at=row.at,
+                attempt=row.number,
+                rank=row.rank,
             )
             for row in statements.rows(conn, query, {"trial": trial_id, "group": group, "of_rank": rank})
-        ]  # fmt: skip
+        ]
 
 
 class Checkpoints:
@@ -202,13 +207,18 @@ def add_metrics(conn: Connection, attempt: AttemptRow, reports: Sequence[Mapping
     """
     rows = [
         {
-            "trial_id": attempt.trial_id, "attempt_id": attempt.id, "metric_group": METRIC_GROUPS[event["kind"]],
-            "step": event["step"], "rank": rank, "metrics": dict(event["metrics"]), "at": moment(event.get("at")),
+            "trial_id": attempt.trial_id,
+            "attempt_id": attempt.id,
+            "metric_group": METRIC_GROUPS[event["kind"]],
+            "step": event["step"],
+            "rank": rank,
+            "metrics": dict(event["metrics"]),
+            "at": moment(event.get("at")),
             "epoch": epoch if isinstance(epoch := event.get("epoch"), int | float) else None,
         }
         for event in reports
         if _is_step(event.get("step")) and isinstance(event.get("metrics"), Mapping)
-    ]  # fmt: skip
+    ]
     if rows:
         statements.add(conn, metrics, *rows)
 
@@ -227,14 +237,21 @@ def add_checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, An
     run = run_name(store_mark(conn), attempt.trial_id, attempt.number, event["token"])
     conn.execute(
         checkpoints.insert().values(
-            trial_id=attempt.trial_id, attempt_id=attempt.id, run=run, host=event["host"], step=step,
-            path=shown_path(path) if place is None else place.path, size_bytes=size if _is_step(size) else None,
+            trial_id=attempt.trial_id,
+            attempt_id=attempt.id,
+            run=run,
+            host=event["host"],
+            step=step,
+            path=shown_path(path) if place is None else place.path,
+            size_bytes=size if _is_step(size) else None,
             sha256=sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
-            metrics=dict(values) if isinstance(values, Mapping) else {}, at=at, refused=refused,
+            metrics=dict(values) if isinstance(values, Mapping) else {},
+            at=at,
+            refused=refused,
             # Code of an older version, which does not know refusals, treats it as removed.
             removed_at=at if refused else None,
         )
-    )  # fmt: skip
+    )
     if place is None:
         return
     _note_preemptible(conn, attempt)

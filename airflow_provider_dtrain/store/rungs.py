@@ -137,12 +137,18 @@ def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], ask
     step = advance(lengths, search.divisor, rung=place.rung, length=length, value=value, standing=standing)
     rows = [
         _row(
-            attempt, search, rung, now, metric=metric, rank_value=value, is_error=False,
+            attempt,
+            search,
+            rung,
+            now,
+            metric=metric,
+            rank_value=value,
+            is_error=False,
             units=units if _is_number(units) else lengths[rung],
             decision=step.decision if rung == step.entered[-1] else "continue",
         )
         for rung in step.entered
-    ]  # fmt: skip
+    ]
     statements.write(conn, [(_ENTER, rows)])
 
 

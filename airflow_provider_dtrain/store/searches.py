@@ -75,11 +75,13 @@ class Searches:
         values = {name: getattr(submission, name) for name in names}
         keeps = former is not None and not submission.is_seed_given
         return {
-            **values, **vars_of(submission.key), "created_at": self.db.now(),
+            **values,
+            **vars_of(submission.key),
+            "created_at": self.db.now(),
             "generation": 1 if former is None else former.generation + 1,
             "seed": former.seed if former is not None and keeps else submission.seed,
             "rungs": {str(bracket): list(units) for bracket, units in submission.rungs.items()},
-        }  # fmt: skip
+        }
 
     @reads
     def get(self, conn: Connection, search_id: int) -> SearchView:
@@ -132,8 +134,12 @@ class Searches:
             rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error)
         )
         names = ("number", "hparams", "is_drawn", "state")
-        query = sa.select(trials.c.id, *(trials.c[name] for name in names), trials.c.best_metric,
-                          sa.func.coalesce(highest.scalar_subquery(), 0).label("units"))  # fmt: skip
+        query = sa.select(
+            trials.c.id,
+            *(trials.c[name] for name in names),
+            trials.c.best_metric,
+            sa.func.coalesce(highest.scalar_subquery(), 0).label("units"),
+        )
         query = query.where(trials.c.search_id == search_id, trials.c.cleared_at.is_(None))
         return [
             HistoryRow(

@@ -69,15 +69,25 @@ class Trials:
         trial_id = insert_trial(conn, now, submission, experiment)
         allocation_id = _request(conn, now, submission, trial_id, is_paused=experiment.wish == "pause")
         attempt_id = _inserted(
-            conn, attempts, trial_id=trial_id, number=1, allocation_id=allocation_id, state="waiting",
-            created_at=now, renewed_at=now,
-        )  # fmt: skip
+            conn,
+            attempts,
+            trial_id=trial_id,
+            number=1,
+            allocation_id=allocation_id,
+            state="waiting",
+            created_at=now,
+            renewed_at=now,
+        )
         bump(conn, submission.pool)
         _clear_older(conn, now, submission, trial_id)
         return Ticket(
-            experiment_id=experiment.id, trial_id=trial_id, attempt_id=attempt_id, attempt_number=1,
-            allocation_id=allocation_id, is_new=True,
-        )  # fmt: skip
+            experiment_id=experiment.id,
+            trial_id=trial_id,
+            attempt_id=attempt_id,
+            attempt_number=1,
+            allocation_id=allocation_id,
+            is_new=True,
+        )
 
     @reads
     def get(self, conn: Connection, trial_id: int) -> TrialView:
@@ -174,9 +184,12 @@ def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
     if row is None:
         return None
     return Ticket(
-        experiment_id=row.experiment_id, trial_id=row.trial_id, attempt_id=row.id, attempt_number=row.number,
+        experiment_id=row.experiment_id,
+        trial_id=row.trial_id,
+        attempt_id=row.id,
+        attempt_number=row.number,
         allocation_id=row.allocation_id,
-    )  # fmt: skip
+    )
 
 
 def _check(conn: Connection, submission: TrialSubmission) -> None:
@@ -228,10 +241,19 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
     if wish is not None:
         wished = {f"{wish}_requested_at": now, f"{wish}_requested_by": experiment.wished_by}
     return _inserted(
-        conn, trials, **values, **wished, experiment_id=experiment.id, dag_id=key.dag_id, run_id=key.run_id,
-        task_id=key.task_id, map_index=key.map_index, max_tries=key.max_tries,
-        state="paused" if wish == "pause" else "queued", created_at=now,
-    )  # fmt: skip
+        conn,
+        trials,
+        **values,
+        **wished,
+        experiment_id=experiment.id,
+        dag_id=key.dag_id,
+        run_id=key.run_id,
+        task_id=key.task_id,
+        map_index=key.map_index,
+        max_tries=key.max_tries,
+        state="paused" if wish == "pause" else "queued",
+        created_at=now,
+    )
 
 
 def _clear_older(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int) -> None:
@@ -250,9 +272,17 @@ def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial
     names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
     values = {name: getattr(submission, name) for name in names}
     allocation_id = _inserted(
-        conn, allocations, **values, trial_id=trial_id, state="waiting", submitted_at=now, renewed_at=now,
-        eligible_since=now if reason is None else None, paused=reason is not None, reason=reason or "",
-    )  # fmt: skip
+        conn,
+        allocations,
+        **values,
+        trial_id=trial_id,
+        state="waiting",
+        submitted_at=now,
+        renewed_at=now,
+        eligible_since=now if reason is None else None,
+        paused=reason is not None,
+        reason=reason or "",
+    )
     statements.update(conn, allocations, allocation_id, sequence=allocation_id)
     return allocation_id
 
@@ -265,6 +295,9 @@ def ticket_of(conn: Connection, attempt_id: int) -> Ticket:
         .where(attempts.c.id == attempt_id)
     ).one()
     return Ticket(
-        experiment_id=row.experiment_id, trial_id=row.trial_id, attempt_id=row.id, attempt_number=row.number,
+        experiment_id=row.experiment_id,
+        trial_id=row.trial_id,
+        attempt_id=row.id,
+        attempt_number=row.number,
         allocation_id=row.allocation_id,
-    )  # fmt: skip
+    )

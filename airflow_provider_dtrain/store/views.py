@@ -86,21 +86,48 @@ def key_of(row: Row[Any]) -> TrialKey:
 
 _VIEWS: sa.Select[Any] = (
     sa.select(
-        attempts, trials.c.number.label("trial_number"), trials.c.state.label("trial_state"),
-        trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
-        trials.c.task_id, trials.c.map_index, trials.c.max_tries, trials.c.config_id, trials.c.payload,
-        trials.c.hparams, trials.c.seed, trials.c.restarts, trials.c.max_restarts,
-        allocations.c.state.label("allocation_state"), allocations.c.pool, allocations.c.priority,
-        allocations.c.sequence, allocations.c.slots, allocations.c.token, allocations.c.granted_at,
-        allocations.c.unplaceable, allocations.c.reason.label("allocation_reason"), allocations.c.expected,
-        allocations.c.expected_at, allocations.c.paused, allocations.c.max_runtime_s, allocations.c.preempted_at,
-        allocations.c.position, allocations.c.renewed_at.label("asked_at"), allocations.c.claim,
-        *IN_SEARCH, CLAIMANTS.c.trial_id.label("claimant_trial"), gangs.c.allocation_id.label("gang"),
-        gangs.c.attempt_id.label("gang_user"), gangs.c.unclear.label("gang_unclear"),
+        attempts,
+        trials.c.number.label("trial_number"),
+        trials.c.state.label("trial_state"),
+        trials.c.experiment_id,
+        experiments.c.name.label("experiment"),
+        trials.c.dag_id,
+        trials.c.run_id,
+        trials.c.task_id,
+        trials.c.map_index,
+        trials.c.max_tries,
+        trials.c.config_id,
+        trials.c.payload,
+        trials.c.hparams,
+        trials.c.seed,
+        trials.c.restarts,
+        trials.c.max_restarts,
+        allocations.c.state.label("allocation_state"),
+        allocations.c.pool,
+        allocations.c.priority,
+        allocations.c.sequence,
+        allocations.c.slots,
+        allocations.c.token,
+        allocations.c.granted_at,
+        allocations.c.unplaceable,
+        allocations.c.reason.label("allocation_reason"),
+        allocations.c.expected,
+        allocations.c.expected_at,
+        allocations.c.paused,
+        allocations.c.max_runtime_s,
+        allocations.c.preempted_at,
+        allocations.c.position,
+        allocations.c.renewed_at.label("asked_at"),
+        allocations.c.claim,
+        *IN_SEARCH,
+        CLAIMANTS.c.trial_id.label("claimant_trial"),
+        gangs.c.allocation_id.label("gang"),
+        gangs.c.attempt_id.label("gang_user"),
+        gangs.c.unclear.label("gang_unclear"),
     )
     .select_from(FOLLOWED)
     .order_by(attempts.c.id)
-)  # fmt: skip
+)
 _VIEW = Statement(_VIEWS.where(attempts.c.id == sa.bindparam("attempt")))
 _GRANT = Statement(
     sa.select(*(allocation_slots.c[name] for name in ("token", "host", "slot", "released_at")))
@@ -141,13 +168,44 @@ def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) 
     same = {
         name: getattr(row, name)
         for name in (
-            "number", "trial_id", "trial_number", "trial_state", "experiment_id", "experiment", "state", "watch",
-            "watcher", "renewed_at", "allocation_id", "allocation_state", "pool", "priority", "slots", "unplaceable",
-            "config_id", "payload", "hparams", "seed", "plan", "master", "restarts", "max_restarts", "created_at",
-            "granted_at", "started_at", "ended_at", "failure", "result", "token", "expected", "expected_at", "paused",
-            "max_runtime_s", *IN_SEARCH_NAMES,
+            "number",
+            "trial_id",
+            "trial_number",
+            "trial_state",
+            "experiment_id",
+            "experiment",
+            "state",
+            "watch",
+            "watcher",
+            "renewed_at",
+            "allocation_id",
+            "allocation_state",
+            "pool",
+            "priority",
+            "slots",
+            "unplaceable",
+            "config_id",
+            "payload",
+            "hparams",
+            "seed",
+            "plan",
+            "master",
+            "restarts",
+            "max_restarts",
+            "created_at",
+            "granted_at",
+            "started_at",
+            "ended_at",
+            "failure",
+            "result",
+            "token",
+            "expected",
+            "expected_at",
+            "paused",
+            "max_runtime_s",
+            *IN_SEARCH_NAMES,
         )
-    }  # fmt: skip
+    }
     return AttemptView(
         attempt_id=row.id,
         key=key_of(row),
@@ -259,15 +317,18 @@ def _of_its_attempts(name: str, value: sa.ColumnElement[Any]) -> sa.Label[Any]:
 
 _TRIALS: sa.Select[Any] = (
     sa.select(
-        trials, experiments.c.name.label("experiment"), HIGHEST_RUNG,
-        _of_its_attempts("attempts", sa.func.count()), _of_its_attempts("attempt_id", sa.func.max(attempts.c.id)),
+        trials,
+        experiments.c.name.label("experiment"),
+        HIGHEST_RUNG,
+        _of_its_attempts("attempts", sa.func.count()),
+        _of_its_attempts("attempt_id", sa.func.max(attempts.c.id)),
         sa.exists()
         .where(searches.c.experiment_id == trials.c.experiment_id, searches.c.id > trials.c.search_id)
         .label("is_of_older_plan"),
     )
     .join(experiments, experiments.c.id == trials.c.experiment_id)
     .order_by(trials.c.id.desc())
-)  # fmt: skip
+)
 _TRIAL = Statement(_TRIALS.where(trials.c.id == sa.bindparam("trial")))
 
 
@@ -281,9 +342,27 @@ def _trial_view(row: Row[Any]) -> TrialView:
     same = {
         name: getattr(row, name)
         for name in (
-            "number", "experiment_id", "experiment", "state", "config_id", "hparams", "seed", "restarts",
-            "max_restarts", "attempts", "attempt_id", "kill_requested_by", "failure", "result", "created_at",
-            "ended_at", "best_metric", "best_step", "stop_requested_by", "is_of_older_plan", *IN_SEARCH_NAMES,
+            "number",
+            "experiment_id",
+            "experiment",
+            "state",
+            "config_id",
+            "hparams",
+            "seed",
+            "restarts",
+            "max_restarts",
+            "attempts",
+            "attempt_id",
+            "kill_requested_by",
+            "failure",
+            "result",
+            "created_at",
+            "ended_at",
+            "best_metric",
+            "best_step",
+            "stop_requested_by",
+            "is_of_older_plan",
+            *IN_SEARCH_NAMES,
         )
-    }  # fmt: skip
+    }
     return TrialView(trial_id=row.id, key=key_of(row), is_cleared=row.cleared_at is not None, **same)

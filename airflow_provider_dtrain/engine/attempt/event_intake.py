@@ -212,9 +212,15 @@ def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> dict[
         limit was hit
     """
     return {
-        "kind": "gap", "seq": None, "at": time.time(), "offset": offset, "bytes": size, "lines": lines, "code": code,
+        "kind": "gap",
+        "seq": None,
+        "at": time.time(),
+        "offset": offset,
+        "bytes": size,
+        "lines": lines,
+        "code": code,
         "reason": reason,
-    }  # fmt: skip
+    }
 
 
 def _gap_of(frame: Frame) -> Reading:

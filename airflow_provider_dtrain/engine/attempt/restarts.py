@@ -222,9 +222,14 @@ class Restarts:
         assert isinstance(error, HostError)
         await self._until_gone(failed.view, gone=_silent(failed))
         ticket = await self.rt.db(
-            self.rt.store.attempts.move_on, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error),
-            exclude_host=error.host if action.excludes else None, also=tuple(failed.also), away=action.is_away,
-        )  # fmt: skip
+            self.rt.store.attempts.move_on,
+            self.rt.attempt_id,
+            self.rt.watch,
+            failure=failure_dict(error),
+            exclude_host=error.host if action.excludes else None,
+            also=tuple(failed.also),
+            away=action.is_away,
+        )
         if ticket is None:
             return await finish(self.rt, await self.rt.view(), "errored", error)
         names = ", ".join(f"'{name}'" for name in failed.hosts)
@@ -258,9 +263,11 @@ class Restarts:
         )
         self.rt.log.warning(
             "The gang held its slots for %.0f s and released them %.0f s after the request (%s). The trial %s.",
-            (datetime.now(UTC) - (view.granted_at or view.created_at)).total_seconds(), self.stop_took_s,
-            give_way.words, "is paused" if action.is_paused else "keeps its place in the queue",
-        )  # fmt: skip
+            (datetime.now(UTC) - (view.granted_at or view.created_at)).total_seconds(),
+            self.stop_took_s,
+            give_way.words,
+            "is paused" if action.is_paused else "keeps its place in the queue",
+        )
         if action.follows:
             await self.rt.follow_attempt(ticket.attempt_id)
 

@@ -330,10 +330,14 @@ class AttemptRunner:
         copying.add_done_callback(lambda found: found.cancelled() or found.exception())
         try:
             gang = GangFollower(
-                self.rt, view, lambda host, event: self._on_event(copier, host, event),
-                preemption_timeout_s=job.config.preemption_timeout, hang_timeout_s=job.config.hang_timeout,
-                max_runtime=max_runtime(view, job.config), lost=lost,
-            )  # fmt: skip
+                self.rt,
+                view,
+                lambda host, event: self._on_event(copier, host, event),
+                preemption_timeout_s=job.config.preemption_timeout,
+                hang_timeout_s=job.config.hang_timeout,
+                max_runtime=max_runtime(view, job.config),
+                lost=lost,
+            )
             await gang.run()
             self.rt.logs.end(view)
             # No supervisor sends heartbeats for it now, and the last copies may take long.

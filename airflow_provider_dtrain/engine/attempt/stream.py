@@ -152,9 +152,10 @@ class HostFollower:
         store, attempt_id = self.rt.store, self.rt.attempt_id
         stored = await self.rt.db(store.events.offsets, attempt_id)
         self.epochs = {
-            stream: epoch for (host, stream), epoch in (await self.rt.db(store.events.epochs, attempt_id)).items()
+            stream: epoch
+            for (host, stream), epoch in (await self.rt.db(store.events.epochs, attempt_id)).items()
             if host == self.host
-        }  # fmt: skip
+        }
         offsets = {stream: offset for (host, stream), offset in stored.items() if host == self.host}
         self.log_committed = offsets.get(RANK0_LOG, 0)
         if self.log is not None:

@@ -73,9 +73,14 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
 
 async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
     return await rt.call(
-        host, "fence", timeout_s=FENCE_WAIT_S + 20.0, run=view.run, token=view.token, wait_s=FENCE_WAIT_S,
+        host,
+        "fence",
+        timeout_s=FENCE_WAIT_S + 20.0,
+        run=view.run,
+        token=view.token,
+        wait_s=FENCE_WAIT_S,
         launch=launch_of(view, host),
-    )  # fmt: skip
+    )
 
 
 async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
@@ -188,7 +193,10 @@ def _exit_error(found: RankExit) -> DtrainError:
     text = str(error.get("traceback") or error.get("message") or found.log_tail or "It wrote nothing.")
     refused = _REFUSED.search(text) is not None
     failed = (TrainingRefusedError if refused else RankFailedError)(
-        rank=found.rank, host=found.host, exit_code=found.exit_code, traceback=text,
+        rank=found.rank,
+        host=found.host,
+        exit_code=found.exit_code,
+        traceback=text,
         message=str(error.get("message") or ""),
-    )  # fmt: skip
+    )
     return HostError(found.host, str(failed)) if classify(found) == "infra" else failed

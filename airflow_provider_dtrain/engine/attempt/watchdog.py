@@ -53,9 +53,10 @@ class GangWatchdog:
         """
         now, over = time.monotonic(), set(ended)
         fresh = {
-            host: report for host, (came_at, report) in list(self._reports.items())
+            host: report
+            for host, (came_at, report) in list(self._reports.items())
             if now - came_at < REPORT_FRESH_S and host not in over
-        }  # fmt: skip
+        }
         readings = {host: report.boottime_s for host, report in fresh.items()}
         if readings == self._judged:
             return self._end(now)
@@ -111,8 +112,9 @@ class GangWatchdog:
         for host in sorted(stopped - self._supervisors):
             self._log.warning(
                 "The supervisor on %s is stopped by a signal: its ranks keep running, but their time limits are "
-                "suspended. Send it SIGCONT.", host,
-            )  # fmt: skip
+                "suspended. Send it SIGCONT.",
+                host,
+            )
         for host in sorted((self._supervisors - stopped) & set(fresh)):
             self._log.info("The supervisor on %s has resumed", host)
         self._supervisors = stopped | (self._supervisors - set(fresh))

@@ -14,7 +14,8 @@ def first_attempt(store: Store, view: AttemptView) -> int:
     if not view.draw:
         return 1
     refused = [
-        one.number for one in store.attempts.of_trial(view.trial_id)
+        one.number
+        for one in store.attempts.of_trial(view.trial_id)
         if one.failure is not None and one.failure.get("error") == "InvalidHPError"
-    ]  # fmt: skip
+    ]
     return max(refused, default=0) + 1

@@ -147,8 +147,10 @@ class OutputKeeper:
             return
         self.rt.log.warning(
             "Outputs that rank 0 wrote on host '%s' since the last copy (%s) do not reach the next attempt: %s",
-            chief_of(self.view), last_words(self.copies.newest()), _words(error),
-        )  # fmt: skip
+            chief_of(self.view),
+            last_words(self.copies.newest()),
+            _words(error),
+        )
 
     def _warn(self, words: str) -> None:
         """Log a warning once for each attempt."""
@@ -196,8 +198,11 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
         newest = await in_thread(lambda: copies.newest(first_attempt=first))
     if newest is None or not newest.manifest.files or await uses_library(rt, last):
         return None
-    rt.log.info("The attempt begins with the outputs of rank 0 of attempt %d: %s", newest.manifest.attempt,
-                size_words(newest.manifest))  # fmt: skip
+    rt.log.info(
+        "The attempt begins with the outputs of rank 0 of attempt %d: %s",
+        newest.manifest.attempt,
+        size_words(newest.manifest),
+    )
     return Carried.of(newest)
 
 

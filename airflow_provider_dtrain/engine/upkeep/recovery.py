@@ -128,9 +128,13 @@ class Look:
         facts = await rt.call(host, "probe")
         hello = link.hello
         await rt.db(
-            store.hosts.update_facts, host, facts, machine_id=hello.machine_id, boot_id=hello.boot_id,
+            store.hosts.update_facts,
+            host,
+            facts,
+            machine_id=hello.machine_id,
+            boot_id=hello.boot_id,
             pid_ns=str(hello.pid_ns),
-        )  # fmt: skip
+        )
         await look_at_host(rt, host)
         await rt.note_host(host, "ready")
         return []

@@ -61,268 +61,441 @@ counters = sa.Table(
 )
 
 audit = sa.Table(
-    "audit", metadata, _id(), _time("at", nullable=False), _text("by"),
-    sa.Column("action", Name, nullable=False), _text("subject"), _text("details"),
-)  # fmt: skip
+    "audit",
+    metadata,
+    _id(),
+    _time("at", nullable=False),
+    _text("by"),
+    sa.Column("action", Name, nullable=False),
+    _text("subject"),
+    _text("details"),
+)
 
 templates = sa.Table(
-    "templates", metadata,
+    "templates",
+    metadata,
     sa.Column("name", Name, primary_key=True),
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    _text("text"), _text("set_by"), _time("set_at", nullable=False), _flag("removed"),
-)  # fmt: skip
+    _text("text"),
+    _text("set_by"),
+    _time("set_at", nullable=False),
+    _flag("removed"),
+)
 
 configs = sa.Table(
-    "configs", metadata, _id("config_id"),
+    "configs",
+    metadata,
+    _id("config_id"),
     sa.Column("digest", sa.String(64), nullable=False, unique=True),
-    sa.Column("document", Json, nullable=False), sa.Column("origins", Json, nullable=False),
-    sa.Column("template", Name), sa.Column("template_version", sa.Integer),
-    sa.Column("secrets", sa.LargeBinary), _time("created_at", nullable=False),
-)  # fmt: skip
+    sa.Column("document", Json, nullable=False),
+    sa.Column("origins", Json, nullable=False),
+    sa.Column("template", Name),
+    sa.Column("template_version", sa.Integer),
+    sa.Column("secrets", sa.LargeBinary),
+    _time("created_at", nullable=False),
+)
 
 payloads = sa.Table(
-    "payloads", metadata, sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("content", sa.LargeBinary, nullable=False), _time("created_at", nullable=False),
-)  # fmt: skip
+    "payloads",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    _time("created_at", nullable=False),
+)
 
 pools = sa.Table(
-    "pools", metadata, sa.Column("name", Name, primary_key=True),
+    "pools",
+    metadata,
+    sa.Column("name", Name, primary_key=True),
     sa.Column("slot_type", sa.String(8), nullable=False),
     sa.Column("fit", sa.String(8), nullable=False, default="best"),
-    _flag("allow_heterogeneous"), _int("reservations", 2),
+    _flag("allow_heterogeneous"),
+    _int("reservations", 2),
     sa.Column("preemption", sa.String(8), nullable=False, default="priority"),
-    _seconds("max_wait_s", 129_600.0), _seconds("protected_share", 0.6), _seconds("fresh_s", 7200.0),
-    _seconds("young_s", 28_800.0), _seconds("min_run_s", 1800.0),
+    _seconds("max_wait_s", 129_600.0),
+    _seconds("protected_share", 0.6),
+    _seconds("fresh_s", 7200.0),
+    _seconds("young_s", 28_800.0),
+    _seconds("min_run_s", 1800.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
     # A pass is due when the version has changed since the last pass, or at next_due_at.
     sa.Column("version", sa.BigInteger, nullable=False, default=1),
     sa.Column("passed_version", sa.BigInteger, nullable=False, default=0),
-    _time("next_due_at"), _int("waiting"),
-)  # fmt: skip
+    _time("next_due_at"),
+    _int("waiting"),
+)
 
 hosts = sa.Table(
-    "hosts", metadata, sa.Column("name", Name, primary_key=True),
+    "hosts",
+    metadata,
+    sa.Column("name", Name, primary_key=True),
     sa.Column("pool", Name, sa.ForeignKey("pools.name"), nullable=False, index=True),
-    sa.Column("slot_type", sa.String(8), nullable=False), _int("slot_count"),
-    sa.Column("conn_id", AirflowId), sa.Column("address", sa.Text), _text("python"), _text("remote_dir"),
-    sa.Column("state_dir", sa.Text), sa.Column("lock_dir", sa.Text), sa.Column("host_key", sa.Text),
-    sa.Column("state", sa.String(16), nullable=False), _text("state_reason"), _time("state_since"),
-    sa.Column("facts", Json, nullable=False), _time("facts_at"),
+    sa.Column("slot_type", sa.String(8), nullable=False),
+    _int("slot_count"),
+    sa.Column("conn_id", AirflowId),
+    sa.Column("address", sa.Text),
+    _text("python"),
+    _text("remote_dir"),
+    sa.Column("state_dir", sa.Text),
+    sa.Column("lock_dir", sa.Text),
+    sa.Column("host_key", sa.Text),
+    sa.Column("state", sa.String(16), nullable=False),
+    _text("state_reason"),
+    _time("state_since"),
+    sa.Column("facts", Json, nullable=False),
+    _time("facts_at"),
     # Time of the last claim to probe it because it did not answer.
     _time("probed_at"),
-    sa.Column("machine_id", sa.String(128)), sa.Column("boot_id", sa.String(128)), sa.Column("pid_ns", sa.String(128)),
+    sa.Column("machine_id", sa.String(128)),
+    sa.Column("boot_id", sa.String(128)),
+    sa.Column("pid_ns", sa.String(128)),
     sa.UniqueConstraint("machine_id", "boot_id", "pid_ns"),
-)  # fmt: skip
+)
 
 slots = sa.Table(
-    "slots", metadata,
+    "slots",
+    metadata,
     sa.Column("host", Name, sa.ForeignKey("hosts.name", ondelete="CASCADE"), primary_key=True),
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("device", sa.Text), sa.Column("device_name", sa.Text), sa.Column("memory_bytes", sa.BigInteger),
-    _flag("enabled", True), sa.Column("state", sa.String(16), nullable=False, default="ready"),
+    sa.Column("device", sa.Text),
+    sa.Column("device_name", sa.Text),
+    sa.Column("memory_bytes", sa.BigInteger),
+    _flag("enabled", True),
+    sa.Column("state", sa.String(16), nullable=False, default="ready"),
     # Reason why it is not ready, in words.
     sa.Column("note", sa.Text),
-)  # fmt: skip
+)
 
 experiments = sa.Table(
-    "experiments", metadata, _id(),
-    sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
-    sa.Column("name", sa.String(250), nullable=False), sa.Column("state", sa.String(16), nullable=False),
-    _seconds("weight", 1.0), sa.Column("max_slots", sa.Integer),
+    "experiments",
+    metadata,
+    _id(),
+    sa.Column("dag_id", AirflowId, nullable=False),
+    sa.Column("run_id", AirflowId, nullable=False),
+    sa.Column("name", sa.String(250), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    _seconds("weight", 1.0),
+    sa.Column("max_slots", sa.Integer),
     # Control request ``pause``, ``stop`` or ``kill`` for all its trials, including later ones.
-    sa.Column("wish", Name), sa.Column("wished_by", sa.Text),
-    _time("created_at", nullable=False), _time("ended_at"),
+    sa.Column("wish", Name),
+    sa.Column("wished_by", sa.Text),
+    _time("created_at", nullable=False),
+    _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "name"),
-)  # fmt: skip
+)
 
 #: One plan of an experiment's trials. If its task is cleared, the task creates the next generation.
 searches = sa.Table(
-    "searches", metadata, _id(), _ref("experiment_id", "experiments.id"), _int("generation", 1),
-    sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
-    sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
+    "searches",
+    metadata,
+    _id(),
+    _ref("experiment_id", "experiments.id"),
+    _int("generation", 1),
+    sa.Column("dag_id", AirflowId, nullable=False),
+    sa.Column("run_id", AirflowId, nullable=False),
+    sa.Column("task_id", AirflowId, nullable=False),
+    _int("map_index", -1),
+    _int("max_tries"),
     _ref("config_id", "configs.config_id"),
-    sa.Column("method", Name, nullable=False), sa.Column("metric", sa.Text), _flag("smaller_is_better", True),
-    _int("divisor", 4), sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("method", Name, nullable=False),
+    sa.Column("metric", sa.Text),
+    _flag("smaller_is_better", True),
+    _int("divisor", 4),
+    sa.Column("seed", sa.BigInteger, nullable=False),
     # {bracket: [units of training at each rung]}
-    sa.Column("rungs", Json, nullable=False), _int("max_trials"), _int("max_concurrent_trials"),
-    _time("created_at", nullable=False), _time("ended_at"),
+    sa.Column("rungs", Json, nullable=False),
+    _int("max_trials"),
+    _int("max_concurrent_trials"),
+    _time("created_at", nullable=False),
+    _time("ended_at"),
     # {"metric": metric of the trial last announced as a new best, "by": the announcing task instance, as a list}
     sa.Column("announced", Json),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
     sa.UniqueConstraint("experiment_id", "generation"),
-)  # fmt: skip
+)
 
 trials = sa.Table(
-    "trials", metadata, _id(), _ref("experiment_id", "experiments.id"), _int("number"),
-    sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
-    sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
+    "trials",
+    metadata,
+    _id(),
+    _ref("experiment_id", "experiments.id"),
+    _int("number"),
+    sa.Column("dag_id", AirflowId, nullable=False),
+    sa.Column("run_id", AirflowId, nullable=False),
+    sa.Column("task_id", AirflowId, nullable=False),
+    _int("map_index", -1),
+    _int("max_tries"),
     _ref("config_id", "configs.config_id"),
     sa.Column("payload", sa.String(64), sa.ForeignKey("payloads.digest")),
-    sa.Column("hparams", Json, nullable=False), sa.Column("seed", sa.BigInteger, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False), _int("restarts"), _int("max_restarts"),
+    sa.Column("hparams", Json, nullable=False),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    _int("restarts"),
+    _int("max_restarts"),
     # [{"host": name, "until_s": unix seconds}]
     sa.Column("excluded", Json, nullable=False, default=list),
-    _time("kill_requested_at"), sa.Column("kill_requested_by", sa.Text),
+    _time("kill_requested_at"),
+    sa.Column("kill_requested_by", sa.Text),
     # Set while a user has paused it.
-    _time("pause_requested_at"), sa.Column("pause_requested_by", sa.Text),
+    _time("pause_requested_at"),
+    sa.Column("pause_requested_by", sa.Text),
     # Set once a user has requested that it stops with its best result so far.
-    _time("stop_requested_at"), sa.Column("stop_requested_by", sa.Text),
+    _time("stop_requested_at"),
+    sa.Column("stop_requested_by", sa.Text),
     _ref("search_id", "searches.id", nullable=True),
     sa.Column("bracket", sa.Integer, nullable=False, default=0, server_default="0"),
     # Index of its sample among those drawn for its number; is_drawn False: none yet.
     sa.Column("draw", sa.Integer, nullable=False, default=0, server_default="0"),
     sa.Column("is_drawn", sa.Boolean, nullable=False, default=True, server_default=sa.true()),
     # Best finite value of the searcher's metric in a validation, and its step.
-    sa.Column("best_metric", sa.Float), sa.Column("best_step", sa.BigInteger),
+    sa.Column("best_metric", sa.Float),
+    sa.Column("best_step", sa.BigInteger),
     # Time at which a newer trial of its task instance replaced it, because a user cleared the task.
     _time("cleared_at"),
-    sa.Column("failure", Json), sa.Column("result", Json),
-    _time("created_at", nullable=False), _time("ended_at"),
+    sa.Column("failure", Json),
+    sa.Column("result", Json),
+    _time("created_at", nullable=False),
+    _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
     sa.Index("ix_trials_experiment_id", "experiment_id", "number"),
     sa.Index("ix_trials_search_id", "search_id", "number"),
-)  # fmt: skip
+)
 
 allocations = sa.Table(
-    "allocations", metadata, _id(),
+    "allocations",
+    metadata,
+    _id(),
     # None for a gang that GangSensor holds; see gangs.
     _ref("trial_id", "trials.id", nullable=True),
-    sa.Column("pool", Name, nullable=False), _int("slots"), _int("priority", 42), _flag("is_single_host"),
+    sa.Column("pool", Name, nullable=False),
+    _int("slots"),
+    _int("priority", 42),
+    _flag("is_single_host"),
     sa.Column("on_unplaceable", sa.String(8), nullable=False, default="fail"),
     sa.Column("state", sa.String(16), nullable=False),
     # Place in the queue, inherited by the next request of the same trial.
     sa.Column("sequence", sa.BigInteger, nullable=False, default=0),
-    sa.Column("token", sa.BigInteger), _text("reason"), _flag("unplaceable"),
+    sa.Column("token", sa.BigInteger),
+    _text("reason"),
+    _flag("unplaceable"),
     # Place among the waiting requests, as of the last pass that considered it.
     sa.Column("position", sa.Integer),
-    _time("submitted_at", nullable=False), _time("renewed_at", nullable=False),
-    _time("granted_at"), _time("ended_at"),
+    _time("submitted_at", nullable=False),
+    _time("renewed_at", nullable=False),
+    _time("granted_at"),
+    _time("ended_at"),
     # Counters up to granted_at and up to eligible_since, inherited by the next request of the same trial.
-    _seconds("held_s"), _seconds("waited_s"), _time("eligible_since"),
+    _seconds("held_s"),
+    _seconds("waited_s"),
+    _time("eligible_since"),
     sa.Column("paused", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.Column("max_runtime_s", sa.Float),
     # {host: [slot, ...]} that become free for it, and the hosts that are reserved for it.
-    sa.Column("claim", Json), sa.Column("reserved_hosts", Json),
+    sa.Column("claim", Json),
+    sa.Column("reserved_hosts", Json),
     # Expected start, latest or approximate, and in words.
-    _time("expected_at"), sa.Column("expected", sa.Text, nullable=False, default="", server_default=""),
+    _time("expected_at"),
+    sa.Column("expected", sa.Text, nullable=False, default="", server_default=""),
     # None: as soon as it has written a checkpoint.
     sa.Column("preemptible", sa.Boolean),
     sa.Column("has_checkpoint", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.Column("cost_s", sa.Float),
-    _time("preempted_at"), _ref("preempted_for", "allocations.id", nullable=True),
+    _time("preempted_at"),
+    _ref("preempted_for", "allocations.id", nullable=True),
     # One recoverer at a time.
-    _time("recovering_until"), sa.Column("recoverer", sa.Text),
+    _time("recovering_until"),
+    sa.Column("recoverer", sa.Text),
     sa.Index("ix_allocations_pool_state", "pool", "state", "priority", "sequence"),
     sa.Index("ix_allocations_trial_id", "trial_id"),
-)  # fmt: skip
+)
 
 #: Gangs that GangSensor holds for several tasks of a DAG run.
 gangs = sa.Table(
-    "gangs", metadata,
+    "gangs",
+    metadata,
     sa.Column("allocation_id", Id, sa.ForeignKey("allocations.id"), primary_key=True, autoincrement=False),
-    sa.Column("dag_id", AirflowId, nullable=False), sa.Column("run_id", AirflowId, nullable=False),
-    sa.Column("task_id", AirflowId, nullable=False), _int("map_index", -1), _int("max_tries"),
-    _seconds("hold_for_s", 900.0), _time("held_until"),
-    _int("watch"), sa.Column("watcher", sa.Text), sa.Column("ended_because", sa.Text),
+    sa.Column("dag_id", AirflowId, nullable=False),
+    sa.Column("run_id", AirflowId, nullable=False),
+    sa.Column("task_id", AirflowId, nullable=False),
+    _int("map_index", -1),
+    _int("max_tries"),
+    _seconds("hold_for_s", 900.0),
+    _time("held_until"),
+    _int("watch"),
+    sa.Column("watcher", sa.Text),
+    sa.Column("ended_because", sa.Text),
     # The attempt that uses it, or whose end not every host has confirmed, and those hosts.
-    sa.Column("attempt_id", Id), sa.Column("unclear", Json, nullable=False, default=list),
+    sa.Column("attempt_id", Id),
+    sa.Column("unclear", Json, nullable=False, default=list),
     # Not unique: a task that is retried after its gang has ended gets another gang.
     sa.Index("ix_gangs_dag_id_run_id_task_id_map_index", "dag_id", "run_id", "task_id", "map_index"),
-)  # fmt: skip
+)
 
 #: One row per slot of a grant; slot -1 stands for the host of a gang of 0 slots.
 allocation_slots = sa.Table(
-    "allocation_slots", metadata, _id(), _ref("allocation_id", "allocations.id"),
+    "allocation_slots",
+    metadata,
+    _id(),
+    _ref("allocation_id", "allocations.id"),
     sa.Column("token", sa.BigInteger, nullable=False),
-    sa.Column("host", Name, nullable=False), sa.Column("slot", sa.Integer, nullable=False),
-    _time("released_at"), sa.Column("proof", sa.String(16)),
+    sa.Column("host", Name, nullable=False),
+    sa.Column("slot", sa.Integer, nullable=False),
+    _time("released_at"),
+    sa.Column("proof", sa.String(16)),
     sa.Index("ix_allocation_slots_allocation_id", "allocation_id", "token"),
     # The invariant of the whole store: a slot is granted again only after its release.
     sa.Index(
-        "uq_allocation_slots_held", "host", "slot", unique=True,
+        "uq_allocation_slots_held",
+        "host",
+        "slot",
+        unique=True,
         sqlite_where=sa.text("released_at IS NULL AND slot >= 0"),
         postgresql_where=sa.text("released_at IS NULL AND slot >= 0"),
     ),
     sa.Index(
-        "ix_allocation_slots_live", "host", "allocation_id",
-        sqlite_where=sa.text("released_at IS NULL"), postgresql_where=sa.text("released_at IS NULL"),
+        "ix_allocation_slots_live",
+        "host",
+        "allocation_id",
+        sqlite_where=sa.text("released_at IS NULL"),
+        postgresql_where=sa.text("released_at IS NULL"),
     ),
-)  # fmt: skip
+)
 
 attempts = sa.Table(
-    "attempts", metadata, _id(), _ref("trial_id", "trials.id"), _int("number", 1),
-    _ref("allocation_id", "allocations.id"), sa.Column("state", sa.String(16), nullable=False),
-    _int("watch"), sa.Column("watcher", sa.Text), _time("renewed_at"),
-    sa.Column("plan", Json), sa.Column("master", Json), _text("reason"),
-    sa.Column("failure", Json), sa.Column("result", Json),
-    _time("created_at", nullable=False), _time("started_at"), _time("ended_at"),
+    "attempts",
+    metadata,
+    _id(),
+    _ref("trial_id", "trials.id"),
+    _int("number", 1),
+    _ref("allocation_id", "allocations.id"),
+    sa.Column("state", sa.String(16), nullable=False),
+    _int("watch"),
+    sa.Column("watcher", sa.Text),
+    _time("renewed_at"),
+    sa.Column("plan", Json),
+    sa.Column("master", Json),
+    _text("reason"),
+    sa.Column("failure", Json),
+    sa.Column("result", Json),
+    _time("created_at", nullable=False),
+    _time("started_at"),
+    _time("ended_at"),
     # The task log has all of rank 0's log, or marks for the missing parts.
     sa.Column("log_closed", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.UniqueConstraint("trial_id", "number"),
     sa.Index("ix_attempts_allocation_id", "allocation_id"),
-)  # fmt: skip
+)
 
 #: Committed position in each file of a run. A new grant is a new run, whose files begin at 0.
 streams = sa.Table(
-    "streams", metadata,
+    "streams",
+    metadata,
     sa.Column("attempt_id", Id, sa.ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
     sa.Column("token", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("host", Name, primary_key=True), sa.Column("stream", Name, primary_key=True),
+    sa.Column("host", Name, primary_key=True),
+    sa.Column("stream", Name, primary_key=True),
     sa.Column("position", sa.BigInteger, nullable=False),
     # Raised when the file was restarted, because its host lost its end in a crash.
     sa.Column("epoch", sa.Integer, nullable=False, default=0, server_default="0"),
-)  # fmt: skip
+)
 
 events = sa.Table(
-    "events", metadata, _id(), _ref("attempt_id", "attempts.id"), sa.Column("token", sa.BigInteger, nullable=False),
-    sa.Column("host", Name, nullable=False), sa.Column("stream", Name, nullable=False),
-    sa.Column("seq", sa.BigInteger), _time("at", nullable=False), sa.Column("kind", sa.String(63), nullable=False),
+    "events",
+    metadata,
+    _id(),
+    _ref("attempt_id", "attempts.id"),
+    sa.Column("token", sa.BigInteger, nullable=False),
+    sa.Column("host", Name, nullable=False),
+    sa.Column("stream", Name, nullable=False),
+    sa.Column("seq", sa.BigInteger),
+    _time("at", nullable=False),
+    sa.Column("kind", sa.String(63), nullable=False),
     sa.Column("body", Json, nullable=False),
     sa.Index("ix_events_attempt_id", "attempt_id", "kind"),
-)  # fmt: skip
+)
 
 ranks = sa.Table(
-    "ranks", metadata,
+    "ranks",
+    metadata,
     sa.Column("attempt_id", Id, sa.ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
     sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("host", Name, nullable=False), _int("local_rank"), _int("slot", -1),
-    sa.Column("pid", sa.BigInteger), sa.Column("exit_code", sa.Integer), _time("exited_at"),
-    sa.Column("error", Json), _flag("sent_signal"), sa.Column("log_tail", sa.LargeBinary),
-)  # fmt: skip
+    sa.Column("host", Name, nullable=False),
+    _int("local_rank"),
+    _int("slot", -1),
+    sa.Column("pid", sa.BigInteger),
+    sa.Column("exit_code", sa.Integer),
+    _time("exited_at"),
+    sa.Column("error", Json),
+    _flag("sent_signal"),
+    sa.Column("log_tail", sa.LargeBinary),
+)
 
 metrics = sa.Table(
-    "metrics", metadata, _id(), _ref("trial_id", "trials.id"), _ref("attempt_id", "attempts.id"),
-    sa.Column("metric_group", sa.String(16), nullable=False), sa.Column("step", sa.BigInteger, nullable=False),
-    _int("rank"), sa.Column("epoch", sa.Float), sa.Column("metrics", Json, nullable=False), _time("at", nullable=False),
+    "metrics",
+    metadata,
+    _id(),
+    _ref("trial_id", "trials.id"),
+    _ref("attempt_id", "attempts.id"),
+    sa.Column("metric_group", sa.String(16), nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    _int("rank"),
+    sa.Column("epoch", sa.Float),
+    sa.Column("metrics", Json, nullable=False),
+    _time("at", nullable=False),
     sa.Index("ix_metrics_trial_id", "trial_id", "metric_group", "step"),
-)  # fmt: skip
+)
 
 checkpoints = sa.Table(
-    "checkpoints", metadata, _id(), _ref("trial_id", "trials.id"), _ref("attempt_id", "attempts.id"),
-    sa.Column("run", Name, nullable=False), sa.Column("host", Name, nullable=False),
-    sa.Column("step", sa.BigInteger, nullable=False), _text("path"), sa.Column("size_bytes", sa.BigInteger),
-    sa.Column("sha256", sa.String(64)), sa.Column("metrics", Json, nullable=False), _time("at", nullable=False),
-    sa.Column("copy_url", sa.Text), _time("removed_at"),
+    "checkpoints",
+    metadata,
+    _id(),
+    _ref("trial_id", "trials.id"),
+    _ref("attempt_id", "attempts.id"),
+    sa.Column("run", Name, nullable=False),
+    sa.Column("host", Name, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    _text("path"),
+    sa.Column("size_bytes", sa.BigInteger),
+    sa.Column("sha256", sa.String(64)),
+    sa.Column("metrics", Json, nullable=False),
+    _time("at", nullable=False),
+    sa.Column("copy_url", sa.Text),
+    _time("removed_at"),
     # Reason why it is not used: its path is outside the configured places.
     sa.Column("refused", sa.Text),
     sa.Index("ix_checkpoints_trial_id", "trial_id", "step"),
-)  # fmt: skip
+)
 
 #: Reports of trials at the rungs of a search, and the decisions on them. Reports of other trials never change an entry.
 rung_entries = sa.Table(
-    "rung_entries", metadata, _id(), _ref("search_id", "searches.id"), _int("bracket"), _int("rung"),
-    _ref("trial_id", "trials.id"), _ref("attempt_id", "attempts.id"),
+    "rung_entries",
+    metadata,
+    _id(),
+    _ref("search_id", "searches.id"),
+    _int("bracket"),
+    _int("rung"),
+    _ref("trial_id", "trials.id"),
+    _ref("attempt_id", "attempts.id"),
     # As reported; None if that was no finite number, and for a trial that failed.
-    sa.Column("metric", sa.Float), sa.Column("units", sa.BigInteger, nullable=False),
+    sa.Column("metric", sa.Float),
+    sa.Column("units", sa.BigInteger, nullable=False),
     # Sort key within the rung, smallest first.
     sa.Column("rank_value", sa.Float, nullable=False),
     # None for a trial that failed.
-    sa.Column("decision", sa.String(16)), _flag("is_error"), _time("at", nullable=False),
+    sa.Column("decision", sa.String(16)),
+    _flag("is_error"),
+    _time("at", nullable=False),
     # Time from which it no longer counts, because its trial was cleared.
     _time("left_at"),
     sa.UniqueConstraint("trial_id", "rung"),
     sa.Index(
-        "ix_rung_entries_rank", "search_id", "bracket", "rung", "rank_value", "left_at",
-        sqlite_where=sa.text("left_at IS NULL"), postgresql_where=sa.text("left_at IS NULL"),
+        "ix_rung_entries_rank",
+        "search_id",
+        "bracket",
+        "rung",
+        "rank_value",
+        "left_at",
+        sqlite_where=sa.text("left_at IS NULL"),
+        postgresql_where=sa.text("left_at IS NULL"),
     ),
-)  # fmt: skip
+)

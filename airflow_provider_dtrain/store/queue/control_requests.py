@@ -21,14 +21,19 @@ from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 
 _WISHES: sa.Select[Any] = (
     sa.select(
-        trials.c.kill_requested_at, trials.c.kill_requested_by, trials.c.pause_requested_at,
-        trials.c.pause_requested_by, trials.c.stop_requested_at, trials.c.stop_requested_by,
-        allocations.c.preempted_at, CLAIMANTS.c.trial_id.label("claimant_trial"),
+        trials.c.kill_requested_at,
+        trials.c.kill_requested_by,
+        trials.c.pause_requested_at,
+        trials.c.pause_requested_by,
+        trials.c.stop_requested_at,
+        trials.c.stop_requested_by,
+        allocations.c.preempted_at,
+        CLAIMANTS.c.trial_id.label("claimant_trial"),
         gangs.c.ended_because,
     )
     .select_from(FOLLOWED)
     .where(attempts.c.id == sa.bindparam("attempt"))
-)  # fmt: skip
+)
 
 
 class ControlRequests:

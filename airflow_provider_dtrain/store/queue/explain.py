@@ -114,16 +114,25 @@ class QueueView:
         newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
         rows = conn.execute(
             sa.select(
-                allocations, attempts.c.id.label("attempt_id"), attempts.c.number.label("attempt_number"),
-                attempts.c.reason.label("attempt_reason"), attempts.c.state.label("attempt_state"),
-                attempts.c.renewed_at.label("followed_at"), trials.c.number.label("trial_number"),
-                trials.c.experiment_id, experiments.c.name.label("experiment"), trials.c.dag_id, trials.c.run_id,
-                trials.c.task_id, trials.c.map_index, trials.c.max_tries,
+                allocations,
+                attempts.c.id.label("attempt_id"),
+                attempts.c.number.label("attempt_number"),
+                attempts.c.reason.label("attempt_reason"),
+                attempts.c.state.label("attempt_state"),
+                attempts.c.renewed_at.label("followed_at"),
+                trials.c.number.label("trial_number"),
+                trials.c.experiment_id,
+                experiments.c.name.label("experiment"),
+                trials.c.dag_id,
+                trials.c.run_id,
+                trials.c.task_id,
+                trials.c.map_index,
+                trials.c.max_tries,
             )
             .select_from(JOINED)
             .where(allocations.c.state != "released", attempts.c.id.in_(newest), allocations.c.trial_id.is_not(None))
             .where(sa.true() if pool is None else allocations.c.pool == pool)
-        ).all()  # fmt: skip
+        ).all()
         rows = sorted([*rows, *gang_rows(conn, pool)], key=_in_queue_order)
         placed = placements(conn, {row.id: row.token for row in rows if row.token is not None})
         waiting: dict[str, int] = {}
@@ -168,11 +177,23 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
     waits = place_of is not None
     gang = gang_words(row.dag_id, row.task_id) if row.experiment is None else None
     return TaskView(
-        allocation_id=row.id, attempt_id=row.attempt_id, attempt_number=row.attempt_number, trial_id=row.trial_id,
-        trial_number=row.trial_number, experiment_id=row.experiment_id, experiment=gang or row.experiment,
+        allocation_id=row.id,
+        attempt_id=row.attempt_id,
+        attempt_number=row.attempt_number,
+        trial_id=row.trial_id,
+        trial_number=row.trial_number,
+        experiment_id=row.experiment_id,
+        experiment=gang or row.experiment,
         key=key_of(row),
-        pool=row.pool, priority=row.priority, slots=row.slots, placement=placement, state=row.state,
-        reason=reason, position=place_of,
-        since=row.submitted_at if waits else row.granted_at, expected=row.expected if waits else "", paused=row.paused,
+        pool=row.pool,
+        priority=row.priority,
+        slots=row.slots,
+        placement=placement,
+        state=row.state,
+        reason=reason,
+        position=place_of,
+        since=row.submitted_at if waits else row.granted_at,
+        expected=row.expected if waits else "",
+        paused=row.paused,
         heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
-    )  # fmt: skip
+    )

@@ -67,16 +67,52 @@ _HELD: sa.Label[str] = (
 #: All allocations of a pool that wait or hold slots.
 ENTRIES: sa.Select[Any] = (
     sa.select(
-        *(allocations.c[name] for name in (
-            "id", "trial_id", "slots", "priority", "is_single_host", "on_unplaceable", "state", "sequence", "reason",
-            "unplaceable", "position", "renewed_at", "granted_at", "held_s", "waited_s", "eligible_since", "paused",
-            "max_runtime_s", "claim", "reserved_hosts", "expected_at", "expected", "preemptible", "has_checkpoint",
-            "cost_s", "preempted_at",
-        )),
-        trials.c.excluded, trials.c.dag_id.label("trial_dag"), trials.c.task_id.label("trial_task"),
-        trials.c.map_index, trials.c.experiment_id, experiments.c.weight, experiments.c.max_slots,
-        searches.c.id.label("search_id"), searches.c.max_concurrent_trials,
-        gangs.c.dag_id, gangs.c.task_id, gangs.c.held_until, gangs.c.attempt_id, gangs.c.ended_because, _HELD,
+        *(
+            allocations.c[name]
+            for name in (
+                "id",
+                "trial_id",
+                "slots",
+                "priority",
+                "is_single_host",
+                "on_unplaceable",
+                "state",
+                "sequence",
+                "reason",
+                "unplaceable",
+                "position",
+                "renewed_at",
+                "granted_at",
+                "held_s",
+                "waited_s",
+                "eligible_since",
+                "paused",
+                "max_runtime_s",
+                "claim",
+                "reserved_hosts",
+                "expected_at",
+                "expected",
+                "preemptible",
+                "has_checkpoint",
+                "cost_s",
+                "preempted_at",
+            )
+        ),
+        trials.c.excluded,
+        trials.c.dag_id.label("trial_dag"),
+        trials.c.task_id.label("trial_task"),
+        trials.c.map_index,
+        trials.c.experiment_id,
+        experiments.c.weight,
+        experiments.c.max_slots,
+        searches.c.id.label("search_id"),
+        searches.c.max_concurrent_trials,
+        gangs.c.dag_id,
+        gangs.c.task_id,
+        gangs.c.held_until,
+        gangs.c.attempt_id,
+        gangs.c.ended_because,
+        _HELD,
     )
     .select_from(
         allocations.outerjoin(trials, trials.c.id == allocations.c.trial_id)
@@ -85,7 +121,7 @@ ENTRIES: sa.Select[Any] = (
         .outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
     )
     .where(allocations.c.pool == sa.bindparam("pool_name"), _IS_LIVE)
-)  # fmt: skip
+)
 #: One row per host, and one more for each further unusable slot of it.
 HOSTS: sa.Select[Any] = (
     sa.select(hosts.c.name, hosts.c.slot_count, hosts.c.state, slots.c.slot, slots.c.enabled)
@@ -196,9 +232,13 @@ _NO_SLOTS: frozenset[int] = frozenset()
 # Most hosts are the same as at the previous pass.
 @lru_cache(maxsize=10_000)
 def _machine(
-    name: str, count: int, state: HostState, holders: tuple[tuple[str, tuple[int, ...]], ...],
-    off: frozenset[int], blocked: frozenset[int],
-) -> Host:  # fmt: skip
+    name: str,
+    count: int,
+    state: HostState,
+    holders: tuple[tuple[str, tuple[int, ...]], ...],
+    off: frozenset[int],
+    blocked: frozenset[int],
+) -> Host:
     taken = tuple(sorted((slot, who) for who, indices in holders for slot in indices))
     return Host(name, count, frozenset(slot for slot, _ in taken), state, off, blocked, taken)
 
@@ -234,13 +274,22 @@ def _is_preemptible(entry: Any) -> bool:
 def _request(entry: Any, found: Situation) -> GangRequest:
     claim = entry.claim and Placement({host: tuple(indices) for host, indices in entry.claim.items()})
     return GangRequest(
-        request_id=str(entry.id), slots=entry.slots, priority=entry.priority, is_single_host=entry.is_single_host,
-        excluded_hosts=_excluded(entry, found) if entry.excluded else frozenset(), sequence=entry.sequence,
-        max_slots=entry.max_slots, max_gangs=entry.max_concurrent_trials or None, held_s=entry.held_s,
+        request_id=str(entry.id),
+        slots=entry.slots,
+        priority=entry.priority,
+        is_single_host=entry.is_single_host,
+        excluded_hosts=_excluded(entry, found) if entry.excluded else frozenset(),
+        sequence=entry.sequence,
+        max_slots=entry.max_slots,
+        max_gangs=entry.max_concurrent_trials or None,
+        held_s=entry.held_s,
         waited_s=waited_s(entry, found.now),
-        max_runtime_s=entry.max_runtime_s, claim=claim or None, reserved_hosts=tuple(entry.reserved_hosts or ()),
-        is_preemptible=_is_preemptible(entry), **_group(entry),
-    )  # fmt: skip
+        max_runtime_s=entry.max_runtime_s,
+        claim=claim or None,
+        reserved_hosts=tuple(entry.reserved_hosts or ()),
+        is_preemptible=_is_preemptible(entry),
+        **_group(entry),
+    )
 
 
 def _excluded(entry: Any, found: Situation) -> frozenset[str]:
@@ -268,12 +317,18 @@ def _running(entry: Any, found: Situation) -> RunningGang:
     is_ending = is_expired or is_stopping or entry.preempted_at is not None or entry.ended_because is not None
     counters = {} if is_expired else {"waited_s": entry.waited_s, "held_s": held_s(entry, found.now), **_group(entry)}
     return RunningGang(
-        request_id=str(entry.id), placement=Placement(found.held.get(entry.id, {})), who=_who(entry),
-        priority=entry.priority, sequence=entry.sequence, ran_s=ran_s,
+        request_id=str(entry.id),
+        placement=Placement(found.held.get(entry.id, {})),
+        who=_who(entry),
+        priority=entry.priority,
+        sequence=entry.sequence,
+        ran_s=ran_s,
         is_preemptible=entry.slots > 0 and entry.state in {"starting", "running"} and _is_preemptible(entry),
-        cost_s=entry.cost_s or 0.0, is_ending=is_ending,
-        ends_in_s=None if runtime_s is None else max(0.0, runtime_s - ran_s), **counters,
-    )  # fmt: skip
+        cost_s=entry.cost_s or 0.0,
+        is_ending=is_ending,
+        ends_in_s=None if runtime_s is None else max(0.0, runtime_s - ran_s),
+        **counters,
+    )
 
 
 def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -> datetime | None:
@@ -337,10 +392,15 @@ def _note(entry: Any, found: Situation, decision: PassDecision, kept: Mapping[st
 
 def _passed_over(entry: Any, found: Situation) -> dict[str, Any]:
     return {
-        "reason": entry.reason if entry.paused else SILENT_REASON, "unplaceable": entry.unplaceable, "position": None,
-        "claim": None, "reserved_hosts": None, "expected": "", "expected_at": None,
+        "reason": entry.reason if entry.paused else SILENT_REASON,
+        "unplaceable": entry.unplaceable,
+        "position": None,
+        "claim": None,
+        "reserved_hosts": None,
+        "expected": "",
+        "expected_at": None,
         **_waiting_time(entry, found.now, counts=False),
-    }  # fmt: skip
+    }
 
 
 def _expected_at(entry: Any, within_s: float | None, now: datetime) -> datetime | None:

@@ -53,10 +53,17 @@ GRANT = Statement(
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))
     .values(
-        state="granted", token=sa.bindparam("new_token"), granted_at=sa.bindparam("now"), reason="", unplaceable=False,
-        waited_s=sa.bindparam("waited"), eligible_since=None, position=None, **NOTHING_KEPT,
+        state="granted",
+        token=sa.bindparam("new_token"),
+        granted_at=sa.bindparam("now"),
+        reason="",
+        unplaceable=False,
+        waited_s=sa.bindparam("waited"),
+        eligible_since=None,
+        position=None,
+        **NOTHING_KEPT,
     )
-)  # fmt: skip
+)
 GRANT_AT_ONCE = Statement(
     sa.text("""
         WITH base AS (
@@ -74,10 +81,12 @@ GRANT_AT_ONCE = Statement(
         FROM base, jsonb_to_recordset(:places)
             AS p(new_allocation_id bigint, new_token bigint, new_host text, new_slot int)
     """).bindparams(
-        sa.bindparam("n", type_=sa.BigInteger), sa.bindparam("now", type_=UtcDateTime),
-        sa.bindparam("given", type_=postgresql.JSONB), sa.bindparam("places", type_=postgresql.JSONB),
+        sa.bindparam("n", type_=sa.BigInteger),
+        sa.bindparam("now", type_=UtcDateTime),
+        sa.bindparam("given", type_=postgresql.JSONB),
+        sa.bindparam("places", type_=postgresql.JSONB),
     )
-)  # fmt: skip
+)
 PLACE = Statement(
     allocation_slots.insert().values(
         {name: sa.bindparam(f"new_{name}") for name in ("allocation_id", "token", "host", "slot")}

@@ -184,9 +184,15 @@ class Queue:
         preempted = tuple(int(victim) for victim, _ in decision.preemptions)
         left = len(found.waiting) - len(granted)
         orders = grants(conn, found, decision)
-        orders.append((PREEMPT, [
-            {"of": int(victim), "for_whom": int(claimant), "now": now} for victim, claimant in decision.preemptions
-        ]))  # fmt: skip
+        orders.append(
+            (
+                PREEMPT,
+                [
+                    {"of": int(victim), "for_whom": int(claimant), "now": now}
+                    for victim, claimant in decision.preemptions
+                ],
+            )
+        )
         orders += noted(conn, notes(found, decision, granted))
         orders.append((PASSED, [{**values, "due": next_due(found, decision, granted), "left": left}]))
         if conn.dialect.name == "postgresql":

@@ -67,7 +67,14 @@ def request_again(
         set_trial(conn, trial.id, "paused")
     bump(conn, row.pool)
     return statements.insert(
-        conn, allocations, **values, state="waiting", renewed_at=now,
-        reason=paused_by(conn, trial) if is_paused else reason, held_s=held_s(row, until),
-        waited_s=waited_s(row, until), paused=is_paused, eligible_since=None if is_paused else now,
-    )  # fmt: skip
+        conn,
+        allocations,
+        **values,
+        state="waiting",
+        renewed_at=now,
+        reason=paused_by(conn, trial) if is_paused else reason,
+        held_s=held_s(row, until),
+        waited_s=waited_s(row, until),
+        paused=is_paused,
+        eligible_since=None if is_paused else now,
+    )

@@ -46,11 +46,12 @@ HOSTS_OF_ATTEMPT = Statement(
 _SETTLE = Statement(
     hosts.update()
     .where(
-        hosts.c.pool == sa.bindparam("of_pool"), hosts.c.state == "draining",
+        hosts.c.pool == sa.bindparam("of_pool"),
+        hosts.c.state == "draining",
         ~sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.host == hosts.c.name).exists(),
     )
     .values(state="drained", state_since=sa.bindparam("now"))
-)  # fmt: skip
+)
 
 
 def release_host(

@@ -28,9 +28,13 @@ _GRANTED = Statement(
     )
 )
 _SIGNS_OF = sa.select(
-    allocations.c.id, allocations.c.state, allocations.c.unplaceable, allocations.c.paused,
-    trials.c.kill_requested_at, trials.c.pause_requested_at,
-).outerjoin(trials, trials.c.id == allocations.c.trial_id)  # fmt: skip
+    allocations.c.id,
+    allocations.c.state,
+    allocations.c.unplaceable,
+    allocations.c.paused,
+    trials.c.kill_requested_at,
+    trials.c.pause_requested_at,
+).outerjoin(trials, trials.c.id == allocations.c.trial_id)
 _LISTED: Any = sa.func.json_each(sa.bindparam("ids", type_=sa.JSON)).table_valued("value")
 #: One statement for any number of ids, so that it is compiled once.
 _SIGNS = Statement(

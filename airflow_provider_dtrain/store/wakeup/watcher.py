@@ -265,9 +265,10 @@ class Changes:
         """Wake the waiters for these grants, and those for every change in these pools."""
         with self._lock:
             concerned = [
-                waiter for waiter in self._waiters
+                waiter
+                for waiter in self._waiters
                 if waiter.allocation_id in granted or (waiter.allocation_id is None and waiter.pool in touched)
-            ]  # fmt: skip
+            ]
             now = time.monotonic()
             self._missed_grants = {one: at for one, at in self._missed_grants.items() if now - at < REMEMBER_S}
             self._missed_grants |= dict.fromkeys(granted - {waiter.allocation_id for waiter in concerned}, now)
@@ -313,10 +314,13 @@ class Changes:
         for pool in due:
             self._wake_one(pool)
         changed = self._changed(signs)
-        _wake([
-            waiter for waiter in waiters
-            if waiter.allocation_id in changed or (waiter.allocation_id is None and waiter.pool in due)
-        ])  # fmt: skip
+        _wake(
+            [
+                waiter
+                for waiter in waiters
+                if waiter.allocation_id in changed or (waiter.allocation_id is None and waiter.pool in due)
+            ]
+        )
 
     def _changed(self, signs: Mapping[int, Sign]) -> set[int]:
         """Return the requests that have changed since the last poll. A new request counts as changed."""
