@@ -363,7 +363,8 @@ def _can_do_without(conn: Connection, pool: PoolRow, row: AllocationRow, names: 
 
     :param row: of allocations
     """
-    options, request = options_of(pool), GangRequest("", row.slots, row.priority, row.is_single_host)
+    options = options_of(pool)
+    request = GangRequest("", row.slots, row.priority, row.is_single_host)
     rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
     found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
     return not (isinstance(found, Unplaceable) and found.never)
@@ -384,7 +385,8 @@ def _next(
     row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
     keep = keep and attempt.ended_at is None
     if row.trial_id is None:
-        allocation_id, state = row.id, stay_with_gang(conn, now, row, attempt, keep=keep)
+        allocation_id = row.id
+        state = stay_with_gang(conn, now, row, attempt, keep=keep)
         if state == "waiting" and trial.state != "queued":
             set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
     else:
@@ -417,7 +419,8 @@ def _gang_for_next(
     conn: Connection, now: datetime, row: AllocationRow, *, keep: bool, ended_at: datetime | None
 ) -> tuple[int, str]:
     """Return the next attempt's allocation and state: the gang it keeps, or a new request."""
-    all_hosts, held = held_hosts(conn, row.id, released=True), held_hosts(conn, row.id)
+    all_hosts = held_hosts(conn, row.id, released=True)
+    held = held_hosts(conn, row.id)
     if keep and held and held == all_hosts and row.state != "released":
         set_allocation(conn, row.id, row.state, "starting")
         # The slots do not become free after all.

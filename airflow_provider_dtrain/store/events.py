@@ -192,7 +192,8 @@ class Events:
             conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(log_closed=True))
 
     def _move_log(self, conn: Connection, attempt_id: int, host: str, rank: int, new_offset: int) -> None:
-        token, stream = _token_of(conn, attempt_id), f"rank{rank}.log"
+        token = _token_of(conn, attempt_id)
+        stream = f"rank{rank}.log"
         insert = self.db.insert(streams).values(
             attempt_id=attempt_id, token=token, host=host, stream=stream, position=new_offset
         )
@@ -340,7 +341,8 @@ def _started(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _:
 
 
 def _exited(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
-    error, tail = event.get("error"), event.get("log_tail")
+    error = event.get("error")
+    tail = event.get("log_tail")
     values: dict[str, Any] = {
         "exit_code": _integer(event.get("exit_code")),
         "exited_at": moment(event.get("at")),

@@ -220,7 +220,8 @@ def _views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None
     )
     rows = conn.execute(query).all()
     ids = [row.id for row in rows]
-    counts, best = _counts(conn, ids), _best(conn, ids)
+    counts = _counts(conn, ids)
+    best = _best(conn, ids)
     return [_view(row, counts.get(row.id, {}), *best.get(row.id, (None, None))) for row in rows]
 
 

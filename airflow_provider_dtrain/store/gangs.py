@@ -70,7 +70,8 @@ class Gangs:
         if newest is not None and newest.ended_because is None:
             return _view(conn, newest.allocation_id)
         _refuse_unplaceable(conn, submission, pool)
-        now, names = self.db.now(), ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
+        now = self.db.now()
+        names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
         query = (
             allocations.insert()
             .values(
@@ -123,7 +124,9 @@ class Gangs:
         :raises UnplaceableError: no set of the pool's hosts can serve it now, and the submission says to fail then
         :raises GangEndedError: the request was withdrawn
         """
-        row, gang, now = _watched(conn, allocation_id, watch), held_gang(conn, allocation_id), self.db.now()
+        row = _watched(conn, allocation_id, watch)
+        gang = held_gang(conn, allocation_id)
+        now = self.db.now()
         if gang.ended_because is not None:
             check_gang(row, gang, row.token)
         renew_waiting(conn, row, now)
@@ -301,7 +304,8 @@ def _locked_gang(conn: Connection, allocation_id: int) -> AllocationRow:
 
 
 def _watched(conn: Connection, allocation_id: int, watch: int) -> AllocationRow:
-    row, gang = _locked_gang(conn, allocation_id), held_gang(conn, allocation_id)
+    row = _locked_gang(conn, allocation_id)
+    gang = held_gang(conn, allocation_id)
     if gang.watch < watch:
         words = f"its watch is {gang.watch} in the store, but was {watch}"
         raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {words}.")

@@ -228,7 +228,10 @@ def add_checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, An
 
     A checkpoint outside the trial's places is stored as refused: its path is shown, but never used.
     """
-    step, path, values, size = event.get("step"), event.get("path"), event.get("metrics"), event.get("size_bytes")
+    step = event.get("step")
+    path = event.get("path")
+    values = event.get("metrics")
+    size = event.get("size_bytes")
     if not _is_step(step) or not isinstance(path, str):
         return
     places = _places(conn, attempt.trial_id)

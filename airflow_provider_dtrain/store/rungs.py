@@ -117,13 +117,15 @@ def answer(conn: Connection, attempt: AttemptRow, questions: Sequence[Mapping[st
 
 
 def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], asked: int, now: datetime) -> None:
-    metric, units = _metric(event.get("metric")), event.get("units")
+    metric = _metric(event.get("metric"))
+    units = event.get("units")
     of = {"trial": attempt.trial_id, "smaller": rank_value(metric), "larger": rank_value(metric, False)}
     locked, own, first = statements.read(conn, (_LOCK, _OWN, _FIRST), of)
     place = _place(locked, own)
     if place is None or asked < place.rung or _is_refused(conn, attempt, own[0].draw):
         return
-    search, lengths = place.search, place.lengths
+    search = place.search
+    lengths = place.lengths
     value = of["smaller" if search.smaller_is_better else "larger"]
 
     def standing(rung: int, value: float) -> tuple[int, int]:

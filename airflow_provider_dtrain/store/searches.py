@@ -205,9 +205,11 @@ class Searches:
         search = conn.execute(query.with_for_update(key_share=True)).one_or_none()
         if search is None:
             raise _no_search(search_id)
-        by, former = list(vars_of(key).values()), search.announced
+        by = list(vars_of(key).values())
+        former = search.announced
         if former is not None and former["by"] != by:
-            said, sign = former["metric"], 1 if search.smaller_is_better else -1
+            said = former["metric"]
+            sign = 1 if search.smaller_is_better else -1
             if sign * metric >= sign * said:
                 return float(said)
         values = {"announced": {"metric": metric, "by": by}}

@@ -57,21 +57,32 @@ class Store:
         #: Shared by all other attributes.
         self.db = db = Database(engine, clock=clock)
         #: Configurations: templates, effective configurations, user code.
-        self.templates, self.configs, self.payloads = Templates(db), Configs(db), Payloads(db)
+        self.templates = Templates(db)
+        self.configs = Configs(db)
+        self.payloads = Payloads(db)
         #: Machines and their slots.
-        self.pools, self.hosts = Pools(db), Hosts(db)
+        self.pools = Pools(db)
+        self.hosts = Hosts(db)
         #: Work: experiments, the searches that plan their trials, trials, and launches of these.
-        self.experiments, self.searches = Experiments(db), Searches(db)
-        self.trials, self.attempts = Trials(db), Attempts(db)
+        self.experiments = Experiments(db)
+        self.searches = Searches(db)
+        self.trials = Trials(db)
+        self.attempts = Attempts(db)
         #: Slots: requests and passes, their explanation, held gangs, and the wake-up of waiters.
         self.wakeup = Wakeup(db)
-        self.queue, self.queue_view, self.gangs = Queue(db, self.wakeup), QueueView(db), Gangs(db)
+        self.queue = Queue(db, self.wakeup)
+        self.queue_view = QueueView(db)
+        self.gangs = Gangs(db)
         #: Requests of users to followers.
         self.control = ControlRequests(db)
         #: Reports of hosts.
-        self.events, self.metrics, self.checkpoints = Events(db), Metrics(db), Checkpoints(db)
+        self.events = Events(db)
+        self.metrics = Metrics(db)
+        self.checkpoints = Checkpoints(db)
         #: Upkeep.
-        self.recovery, self.maintenance, self.retention = Recovery(db), MaintenanceWindow(db), Retention(db)
+        self.recovery = Recovery(db)
+        self.maintenance = MaintenanceWindow(db)
+        self.retention = Retention(db)
         #: Random identity of the store, part of the names of its runs.
         self.store_id = self._store_id()
 

@@ -236,7 +236,8 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
     names = ("number", "config_id", "payload", "seed", "max_restarts", "search_id", "bracket")
     values = {name: getattr(submission, name) for name in names}
     values.update(_sample(conn, submission))
-    key, wish = submission.key, experiment.wish
+    key = submission.key
+    wish = experiment.wish
     wished: dict[str, Any] = {}
     if wish is not None:
         wished = {f"{wish}_requested_at": now, f"{wish}_requested_by": experiment.wished_by}

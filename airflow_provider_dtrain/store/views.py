@@ -159,7 +159,8 @@ def attempt_views(conn: Connection, where: sa.ColumnElement[bool]) -> list[Attem
 
 
 def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) -> AttemptView:
-    waits, reason = row.allocation_state == "waiting", row.reason
+    waits = row.allocation_state == "waiting"
+    reason = row.reason
     waits_held = row.gang is not None and row.state == "waiting"
     # A host may have a run of this name, of a trial that the store has lost.
     was_refused = row.ended_at is not None and row.plan is None and row.allocation_state == "released"

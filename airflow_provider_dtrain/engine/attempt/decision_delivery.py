@@ -44,7 +44,9 @@ class Deciding:
     """
 
     def __init__(self, rt: Runtime, view: AttemptView, timeout_s: float) -> None:
-        self.rt, self.view, self.timeout_s = rt, view, timeout_s
+        self.rt = rt
+        self.view = view
+        self.timeout_s = timeout_s
         master = (view.plan or {}).get("master") or {}
         #: Host of rank 0; None without a search.
         self.host: str | None = master.get("host") if view.search_id is not None else None

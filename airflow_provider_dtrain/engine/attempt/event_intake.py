@@ -38,7 +38,8 @@ class AttemptQuota:
     """Quota that the hosts of one attempt share, read from the store with the first frame."""
 
     def __init__(self, rt: Runtime) -> None:
-        self._rt, self._lock = rt, asyncio.Lock()
+        self._rt = rt
+        self._lock = asyncio.Lock()
         self._quota: Quota | None = None
 
     async def get(self) -> Quota:
@@ -67,7 +68,10 @@ class Intake:
     """
 
     def __init__(self, rt: Runtime, host: str, ranks: frozenset[int], quota: AttemptQuota) -> None:
-        self._rt, self._host, self._ranks, self._quota = rt, host, ranks, quota
+        self._rt = rt
+        self._host = host
+        self._ranks = ranks
+        self._quota = quota
         self._told: set[tuple[str, str]] = set()
         #: stream -> byte that comes next, and how often it began again since the subscription
         self._places: dict[str, tuple[int, int]] = {}
@@ -172,13 +176,16 @@ def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:
     problems: dict[str, str] = {}
     of_supervisor = SupervisorQuota(host, quota.usage)
     for line in read_lines(frame.data, source):
-        event, code, reason = line.event, line.code, line.reason
+        event = line.event
+        code = line.code
+        reason = line.reason
         if event is not None and source.rank is None:
             is_new = of_supervisor.admit(event)
             if is_new is None:
                 continue
             if not is_new:
-                code, reason = "repeated", f"one '{event['kind']}' more than a supervisor writes"
+                code = "repeated"
+                reason = f"one '{event['kind']}' more than a supervisor writes"
                 event = None
         elif event is not None:
             verdict = quota.admit(event, line.size)
@@ -195,7 +202,8 @@ def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:
 
 def _add_gap(batch: list[dict[str, Any]], base: int, line: Line, code: str, reason: str, *, is_left_out: bool) -> None:
     """Append a gap, or extend the last one."""
-    offset, size = base + line.start, line.size if is_left_out else 0
+    offset = base + line.start
+    size = line.size if is_left_out else 0
     last = batch[-1] if batch else None
     if last is not None and last["kind"] == "gap" and last["code"] == code:
         last["bytes"] += size

@@ -51,7 +51,10 @@ class GangFollower:
         lost: Mapping[str, HostError] | None = None,
     ) -> None:
         assert view.run is not None
-        self.rt, self.view, self.run_name, self.on_event = rt, view, view.run, on_event
+        self.rt = rt
+        self.view = view
+        self.run_name = view.run
+        self.on_event = on_event
         self.end = GangEnd(lost=dict(lost or {}), ended=dict.fromkeys(lost or {}, "lost"))
         self.gang = Gang(view=view, run_name=view.run, end=self.end)
         self.give_way = GiveWay(rt, self.gang, preemption_timeout_s)

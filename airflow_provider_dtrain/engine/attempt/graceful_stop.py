@@ -23,7 +23,9 @@ class GiveWay:
     """
 
     def __init__(self, rt: Runtime, gang: Gang, timeout_s: float) -> None:
-        self.rt, self.gang, self.timeout_s = rt, gang, timeout_s
+        self.rt = rt
+        self.gang = gang
+        self.timeout_s = timeout_s
         #: Reason as text; None = no stop was requested.
         self.words: str | None = None
         #: True: a user requested a pause.
@@ -78,7 +80,8 @@ class GiveWay:
 
     def _wish(self) -> str | None:
         """Return why the gang must release its slots, or None when it may keep them."""
-        wishes, view = self.rt.wishes, self.gang.view
+        wishes = self.rt.wishes
+        view = self.gang.view
         if wishes.stop_by is not None:
             return f"stopped by {wishes.stop_by}"
         if wishes.pause_by is not None:
@@ -92,7 +95,9 @@ class GiveWay:
     async def _begin(self, words: str) -> None:
         # Write to the store first: a process that takes over must not mistake the end for the end of training.
         await self.rt.db(self.rt.store.attempts.set_stopping, self.rt.attempt_id, self.rt.watch, words)
-        self.words, self.asked_at, self.gang.end.asked = words, time.monotonic(), True
+        self.words = words
+        self.asked_at = time.monotonic()
+        self.gang.end.asked = True
         self.rt.log.warning(
             "The gang must release its slots: %s. Its ranks have %.0f s to write a checkpoint and end.",
             words,

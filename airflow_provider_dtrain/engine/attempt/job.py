@@ -146,7 +146,8 @@ class Job:
         """
         from airflow_provider_dtrain.engine.copies.checkpoints import send
 
-        own, weights = self.checkpoint_source, self.weights_source
+        own = self.checkpoint_source
+        weights = self.weights_source
         if own is not None and own.copy_url is not None:
             send(link, run, RESTORED, Path(own.copy_url), trusted(own).name)
         if weights is not None and weights.is_sent:

@@ -19,7 +19,8 @@ def max_runtime(view: AttemptView, config: ExperimentConfig) -> tuple[float, flo
 
     It counts from the grant, so restarts on the same gang do not extend it.
     """
-    limit_s, since = config.max_runtime, view.created_at if view.is_held_gang else view.granted_at
+    limit_s = config.max_runtime
+    since = view.created_at if view.is_held_gang else view.granted_at
     if limit_s is None or since is None:
         return None
     return limit_s, time.monotonic() + limit_s - (datetime.now(UTC) - since).total_seconds()

@@ -45,7 +45,8 @@ async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool 
 
 
 async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
-    said, slots = "", slots_of(rt)
+    said = ""
+    slots = slots_of(rt)
     while True:
         match await slots.request():
             case Granted(slots=granted):

@@ -31,7 +31,8 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
         ago = runs[name].get("unrenewed_s")
         if isinstance(ago, int | float) and ago <= LEASE_TTL_S:
             continue
-        token, wait_s = int(name.rpartition(".")[2]), FENCE_WAIT_S
+        token = int(name.rpartition(".")[2])
+        wait_s = FENCE_WAIT_S
         found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
         words = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_words(found)}"
         rt.log.warning(

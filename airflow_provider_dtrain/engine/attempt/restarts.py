@@ -128,8 +128,10 @@ class Restarts:
 
     async def _facts(self, failed: Failed) -> Facts:
         """Return the facts for the restart policy. A host that failed the attempt is asked for its state."""
-        view, error = failed.view, failed.error
-        is_behind, host = False, getattr(error, "host", "")
+        view = failed.view
+        error = failed.error
+        is_behind = False
+        host = getattr(error, "host", "")
         if isinstance(error, HostError) and failed.give_way is None:
             self.rt.log.warning("%s", error)
             if isinstance(error, HostUnreachableError):
@@ -247,7 +249,9 @@ class Restarts:
 
     async def _give_back(self, failed: Failed, action: GiveBack) -> None:
         """Release the gang and wait for another one, to resume from the latest checkpoint."""
-        view, give_way, error = failed.view, failed.give_way, failed.error
+        view = failed.view
+        give_way = failed.give_way
+        error = failed.error
         assert give_way is not None
         assert give_way.words is not None
         self.stop_took_s = give_way.took_s or 0.0

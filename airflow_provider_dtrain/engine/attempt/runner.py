@@ -75,7 +75,8 @@ class AttemptRunner:
     """
 
     def __init__(self, rt: Runtime, *, deadline: float | None = None, patient: bool = True) -> None:
-        self.rt, self.patient = rt, patient
+        self.rt = rt
+        self.patient = patient
         rt.deadline = deadline
         self.restarts = Restarts(rt)
         #: Background recovery while the trial waits; None for a follower that only ends an attempt.
@@ -141,7 +142,9 @@ class AttemptRunner:
         :raises NotFoundError: something else is missing
         :raises StoreError: the store has lost the trial
         """
-        known, lost, view = self._known, self._lost, None
+        known = self._known
+        lost = self._lost
+        view = None
         if known is None or (isinstance(error, NotFoundError) and await self._is_stored()):
             raise error
         self.rt.log.warning(
@@ -378,7 +381,8 @@ class AttemptRunner:
 
     def _first_step(self) -> None:
         """Store the total cost of the last stop and this start, once the ranks have finished a step."""
-        since, self.rt.taken_up_at = self.rt.taken_up_at, None
+        since = self.rt.taken_up_at
+        self.rt.taken_up_at = None
         stop_took_s = self.restarts.stop_took_s
         if since is None or stop_took_s is None:
             return

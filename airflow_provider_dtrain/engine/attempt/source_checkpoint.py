@@ -87,7 +87,8 @@ def _of_trial(store: Store, trial_id: int, which: str) -> SourceCheckpoint:
     found = store.checkpoints.of_trial(trial_id)
     if which == "best" and found:
         searcher = store.configs.get(trial.config_id).document.get("searcher") or {}
-        metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
+        metric = searcher.get("metric")
+        smaller = searcher.get("smaller_is_better", True)
         return _of_view(best_checkpoint(found, metric, smaller))
     if which == "latest" and found:
         return _of_view(max(found, key=lambda c: (c.attempt, c.step, c.checkpoint_id)))

@@ -87,8 +87,13 @@ class HostFollower:
         on_progress: Callable[[str, Progress], None],
         on_event: Callable[[str, dict[str, Any], float], None],
     ) -> None:
-        self.rt, self.gang, self.host, self.run_name = rt, gang, host, gang.run_name
-        self.on_link, self.on_progress, self.on_event = on_link, on_progress, on_event
+        self.rt = rt
+        self.gang = gang
+        self.host = host
+        self.run_name = gang.run_name
+        self.on_link = on_link
+        self.on_progress = on_progress
+        self.on_event = on_event
         self.boot_id = (gang.view.plan or {}).get("boots", {}).get(host)
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.sink: Callable[[Frame], None] | None = None
@@ -149,7 +154,8 @@ class HostFollower:
         link = await self.rt.link(self.host)
         self.is_linked = True
         self.is_restarted = bool(self.boot_id) and link.hello.boot_id != self.boot_id
-        store, attempt_id = self.rt.store, self.rt.attempt_id
+        store = self.rt.store
+        attempt_id = self.rt.attempt_id
         stored = await self.rt.db(store.events.offsets, attempt_id)
         self.epochs = {
             stream: epoch
@@ -206,7 +212,9 @@ class HostFollower:
             self.rt.log.info("Host '%s' answers again", self.host)
         if self.is_shown_away:
             await self.rt.note_host(self.host, "ready")
-        self.unreachable_since, self.wait_s, self.is_shown_away = None, RECONNECT_FIRST_S, False
+        self.unreachable_since = None
+        self.wait_s = RECONNECT_FIRST_S
+        self.is_shown_away = False
 
     async def _consume(self, link: HostLink) -> None:
         since = time.monotonic()
@@ -293,7 +301,8 @@ class HostFollower:
 
     async def _commit_events(self, link: HostLink, frame: Frame) -> None:
         stream = str(frame.stream)
-        epoch, offset_s = self.epochs.get(stream, 0) + frame.epoch, link.clock_offset_s
+        epoch = self.epochs.get(stream, 0) + frame.epoch
+        offset_s = link.clock_offset_s
         events = await asyncio.shield(self.intake.commit(frame, epoch, offset_s))
         turn_by = time.monotonic() + TURN_S
         for event in events:

@@ -29,7 +29,9 @@ class GangWatchdog:
     """
 
     def __init__(self, hosts: Iterable[str], hang_timeout_s: float, log: logging.Logger | TaskLog) -> None:
-        self._hosts, self._hang_timeout_s, self._log = tuple(hosts), hang_timeout_s, log
+        self._hosts = tuple(hosts)
+        self._hang_timeout_s = hang_timeout_s
+        self._log = log
         #: host -> time.monotonic() when its latest report arrived, and the report
         self._reports: dict[str, tuple[float, Progress]] = {}
         #: rank -> number of consecutive reports in which it is behind
@@ -51,7 +53,8 @@ class GangWatchdog:
 
         :param ended: hosts whose part of the gang has ended
         """
-        now, over = time.monotonic(), set(ended)
+        now = time.monotonic()
+        over = set(ended)
         fresh = {
             host: report
             for host, (came_at, report) in list(self._reports.items())

@@ -22,7 +22,8 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
     :param without: ids of checkpoints that are about to be removed
     """
     searcher = store.configs.get(view.config_id).document.get("searcher") or {}
-    metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
+    metric = searcher.get("metric")
+    smaller = searcher.get("smaller_is_better", True)
     # Ignore attempts whose hyperparameters were rejected.
     first = first_attempt(store, view)
     reports = [row for row in store.metrics.of_trial(view.trial_id) if row.attempt >= first]

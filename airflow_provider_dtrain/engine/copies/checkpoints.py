@@ -46,23 +46,28 @@ class CheckpointCopier:
     """
 
     def __init__(self, rt: Runtime, view: AttemptView, config: ExperimentConfig) -> None:
-        self.rt, self.view = rt, view
-        self.policy, self.metric = config.checkpoint_policy, config.searcher.metric
+        self.rt = rt
+        self.view = view
+        self.policy = config.checkpoint_policy
+        self.metric = config.searcher.metric
         self.numbers = while_running(numbers_of(config))
         storage = config.checkpoint_storage.model_dump(mode="json")
         self.places = CheckpointPlaces.of(storage, view.experiment_id, view.trial_id)
-        self._wake, self._closing = asyncio.Event(), False
+        self._wake = asyncio.Event()
+        self._closing = False
         #: Ids of checkpoints that exceed a limit. They are not tried again.
         self._said_too_large: set[int] = set()
         self._swept = False
 
     def reported(self, event: Mapping[str, Any]) -> None:
         """Log a checkpoint event that is in the store, and wake the copier."""
-        step, path = event.get("step"), event.get("path")
+        step = event.get("step")
+        path = event.get("path")
         try:
             self.rt.log.event("Checkpoint at step %s: %s", step, self.places.find(path).path)
         except UntrustedPathError as error:
-            trial, shown = self.view.trial_id, shown_path(path)
+            trial = self.view.trial_id
+            shown = shown_path(path)
             self.rt.log.event(
                 "Checkpoint of step %s is refused, %s is not touched: %s. See: airflow dtrain trials describe %d",
                 step,
@@ -133,7 +138,8 @@ class CheckpointCopier:
 
     async def _copy(self, checkpoint: CheckpointView) -> bool:
         """Copy a checkpoint, and return False when the trial's copy limit leaves too little room for it."""
-        target, settings = self._target(checkpoint), self.rt.settings
+        target = self._target(checkpoint)
+        settings = self.rt.settings
         taken = await in_thread(tree_bytes, target.parent)
         limit = min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - taken)
         try:

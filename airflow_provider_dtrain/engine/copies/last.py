@@ -37,7 +37,8 @@ async def until_copied(
     :raises HandedOver: the next follower makes the copies
     """
     has_run = Stopped not in raised
-    copying, asked = asyncio.ensure_future(copies), asyncio.ensure_future(_requested(rt, requests, has_run))
+    copying = asyncio.ensure_future(copies)
+    asked = asyncio.ensure_future(_requested(rt, requests, has_run))
     try:
         await asyncio.wait({copying, asked}, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         if copying.done():
@@ -59,7 +60,8 @@ async def until_copied(
 
 async def _requested(rt: Runtime, requests: tuple[type[Exception], ...], has_run: bool) -> Exception:
     """Return the first control request."""
-    is_first, is_stopping = True, has_run
+    is_first = True
+    is_stopping = has_run
     while True:
         try:
             await rt.check(at_once=is_first, runs=is_stopping)
@@ -68,7 +70,8 @@ async def _requested(rt: Runtime, requests: tuple[type[Exception], ...], has_run
                 return found
         if is_first:
             # A stop from before has ended the ranks, and waits for the copy of the checkpoint that they wrote for it.
-            is_first, is_stopping = False, has_run and rt.wishes.stop_by is not None
+            is_first = False
+            is_stopping = has_run and rt.wishes.stop_by is not None
         await asyncio.sleep(CHECK_S)
 
 

@@ -124,7 +124,8 @@ class OutputCopies:
         :raises tarfile.TarError: the archive is damaged or leads outside its folder
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        before, limit_bytes = self.newest(first_attempt=first_attempt), min(limit_bytes, MOST_BYTES)
+        before = self.newest(first_attempt=first_attempt)
+        limit_bytes = min(limit_bytes, MOST_BYTES)
         is_same_run = before is not None and before.manifest.run == manifest.run
         versions = (
             {path: file.version for path, file in before.manifest.files.items()} if before and is_same_run else {}

@@ -64,7 +64,8 @@ class OutputKeeper:
     """
 
     def __init__(self, rt: Runtime, view: AttemptView) -> None:
-        self.rt, self.view = rt, view
+        self.rt = rt
+        self.view = view
         self.copies = copies_of(rt, view)
         self._closing = asyncio.Event()
         self._told: set[str] = set()
@@ -121,7 +122,8 @@ class OutputKeeper:
 
     def _limit(self) -> int:
         """Return how many bytes the outputs may have. Blocks."""
-        settings, newest = self.rt.settings, self.copies.newest()
+        settings = self.rt.settings
+        newest = self.copies.newest()
         others = tree_bytes(self.copies.folder) - (tree_bytes(newest.folder) if newest else 0)
         return max(0, min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - others))
 

@@ -97,14 +97,17 @@ class LogBuffer:
     """
 
     def __init__(self, place: LogPlace, begin: int, *, most_bytes: int = MOST_WAITING_BYTES) -> None:
-        self.place, self._most = place, most_bytes
+        self.place = place
+        self._most = most_bytes
         #: Offset before which everything was returned, or marked as missing.
         self.position = begin
         self._begins: int | None = begin
         self._pieces: deque[_Bytes | _Gap] = deque()
         #: Bytes and gaps that wait; the bytes include those that the pieces take.
-        self._waiting, self._gaps = 0, 0
-        self._is_full, self._is_finished = False, False
+        self._waiting = 0
+        self._gaps = 0
+        self._is_full = False
+        self._is_finished = False
         self._lock = threading.Lock()
 
     def add(self, offset: int, data: bytes) -> None:
@@ -144,7 +147,8 @@ class LogBuffer:
         is_same = isinstance(last, _Gap) and last.reason == reason
         if isinstance(last, _Gap) and last.end == start != last.offset and (is_same or self._is_crowded):
             self._waiting -= last.cost
-            last.end, last.reason = end, reason if is_same else SEVERAL
+            last.end = end
+            last.reason = reason if is_same else SEVERAL
             self._waiting += last.cost
         elif end is None or end > start:
             self._push(_Gap(start, end, reason))

@@ -26,7 +26,8 @@ class LogChannel:
     """
 
     def __init__(self, fd: int | None, ask: Callable[[], object] | None = None) -> None:
-        self._fd, self._ask = fd, ask
+        self._fd = fd
+        self._ask = ask
 
     def is_read(self) -> bool:
         """Return whether the parent has read every record, or True when the kernel cannot tell."""
@@ -53,7 +54,8 @@ class LogChannel:
 def airflow_channel() -> LogChannel:
     """Return the channel of this process, as Airflow has set it up."""
     runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
-    comms, structlog = getattr(runner, "SUPERVISOR_COMMS", None), sys.modules.get("structlog")
+    comms = getattr(runner, "SUPERVISOR_COMMS", None)
+    structlog = sys.modules.get("structlog")
     if comms is None or structlog is None:
         return LogChannel(None)
     output = getattr(structlog.get_config().get("logger_factory"), "io", None)

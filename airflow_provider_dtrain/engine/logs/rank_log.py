@@ -37,7 +37,9 @@ class RankLog:
     def __init__(
         self, rt: LogFollower, view: AttemptView, *, host: str, begin: int, committed: int, watch: int | None = None
     ) -> None:
-        self.rt, self.attempt_id, self.host = rt, view.attempt_id, host
+        self.rt = rt
+        self.attempt_id = view.attempt_id
+        self.host = host
         self.watch = rt.watch if watch is None else watch
         self.buffer = LogBuffer(LogPlace(view.trial_id, view.number), begin)
         #: Part of the log that the task log's file shows.
@@ -48,15 +50,20 @@ class RankLog:
         self.received = begin
         #: Offset before which Airflow has written everything, or a mark that it is missing.
         self.written = begin
-        self.committed, self._committed_at = committed, time.monotonic()
-        self._tail, self._is_tail_new = bytearray(), False
+        self.committed = committed
+        self._committed_at = time.monotonic()
+        self._tail = bytearray()
+        self._is_tail_new = False
         #: Offset of the bytes that were received before the host lost the file's end. They arrive again.
         self._again = 0
-        self._handed, self._due_at, self.is_urgent = begin, 0.0, False
+        self._handed = begin
+        self._due_at = 0.0
+        self.is_urgent = False
         #: Numbers of records handed over and confirmed. A mark without an end moves no position, but must be confirmed.
         self._records_handed = self._records_confirmed = 0
         self._context = contextvars.copy_context()
-        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
         self._sender = log_sender(rt.settings.task_log_records_per_s)
         self._sender.add(self)
 
@@ -64,7 +71,8 @@ class RankLog:
     def take(self, offset: int, data: bytes) -> None:
         """Receive bytes of the log, and drop those that arrived before."""
         self.received = offset + len(data)
-        data, offset = data[max(0, self._again - offset) :], max(offset, self._again)
+        data = data[max(0, self._again - offset) :]
+        offset = max(offset, self._again)
         if data:
             self._tail += data
             if len(self._tail) > 4 * TAIL_BYTES:
@@ -96,7 +104,8 @@ class RankLog:
 
     def send(self) -> bool:
         """Hand the next record to Airflow's logger, and return whether there was one."""
-        rate, before = max(1, self.rt.log.rate_bytes_per_s or 1), self.buffer.position
+        rate = max(1, self.rt.log.rate_bytes_per_s or 1)
+        before = self.buffer.position
         # Count before the buffer gives it out: a reader in between must not conclude that all is written.
         self._records_handed += 1
         lines = self.buffer.record(min(MOST_RECORD_BYTES, max(MAX_LINE_BYTES, rate // 2)))
@@ -118,7 +127,8 @@ class RankLog:
 
         No record was handed over since they were counted.
         """
-        self._records_confirmed, self.written = records, self._handed
+        self._records_confirmed = records
+        self.written = self._handed
         self._notify()
 
     def _notify(self) -> None:
@@ -133,7 +143,8 @@ class RankLog:
         :param closed: the task log has everything, or marks that say what is missing
         :raises StaleWatchError: another process follows the attempt
         """
-        now, written = time.monotonic(), self.written
+        now = time.monotonic()
+        written = self.written
         is_new = written != self.committed or self._is_tail_new
         if not closed and not (is_new and (at_once or now - self._committed_at >= COMMIT_EVERY_S)):
             return

@@ -61,10 +61,12 @@ class TaskLog:
         self, logger: logging.Logger | Any, rate_bytes_per_s: int | None, *, file: Hashable | None = None
     ) -> None:
         self._logger = logger
-        self.rate_bytes_per_s, self.file = rate_bytes_per_s, file
+        self.rate_bytes_per_s = rate_bytes_per_s
+        self.file = file
         #: Lines about events that wait, how many more are left out, and whether one of them is a warning.
         self._lines: list[str] = []
-        self._left_out, self._is_warning = 0, False
+        self._left_out = 0
+        self._is_warning = False
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -118,7 +120,10 @@ class TaskLog:
             return
         more = [f"and {self._left_out} more lines like these"] if self._left_out else []
         write = self._logger.warning if self._is_warning else self._logger.info
-        lines, self._lines, self._left_out, self._is_warning = self._lines + more, [], 0, False
+        lines = self._lines + more
+        self._lines = []
+        self._left_out = 0
+        self._is_warning = False
         self._not_before = time.monotonic() + EVENTS_EVERY_S
         write("%s", "\n".join(lines))
 

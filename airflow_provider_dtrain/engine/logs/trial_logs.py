@@ -69,7 +69,8 @@ class TrialLogs:
 
         :param committed: first byte that the task log may not have
         """
-        begin, lost = self.begin_of(view, committed), self._emptied.pop(view.attempt_id, None)
+        begin = self.begin_of(view, committed)
+        lost = self._emptied.pop(view.attempt_id, None)
         first = min(lost.begin, committed) if lost is not None else committed
         log = RankLog(self.rt, view, host=host, begin=first, committed=committed, watch=watch)
         if first < begin:

@@ -70,8 +70,13 @@ class Runtime:
     def __init__(
         self, hook: DtrainHook, store: Store, attempt_id: int, watch: int, log: TaskLog, *, watcher: str
     ) -> None:
-        self.hook, self.store, self.settings = hook, store, hook.settings
-        self.attempt_id, self.watch, self.log, self.watcher = attempt_id, watch, log, watcher
+        self.hook = hook
+        self.store = store
+        self.settings = hook.settings
+        self.attempt_id = attempt_id
+        self.watch = watch
+        self.log = log
+        self.watcher = watcher
         #: Rank 0's lines in the task log.
         self.logs = TrialLogs(self)
         #: Unix time when the trial must have ended; None = never
@@ -87,7 +92,8 @@ class Runtime:
         self.proved_at = time.monotonic()
         #: Called on a kill, in the event loop's thread. It sends the messages that need no waiting.
         self.on_kill: Callable[[], None] | None = None
-        self._killed, self._handing_over = asyncio.Event(), asyncio.Event()
+        self._killed = asyncio.Event()
+        self._handing_over = asyncio.Event()
         self._wishes_read_at = time.monotonic() - WISH_CHECK_S
         self._records: dict[str, HostRecord] = {}
 
@@ -118,9 +124,12 @@ class Runtime:
     async def retake(self, attempt_id: int) -> None:
         """Take over an attempt of the trial from any earlier follower."""
         self.watch = await self.db(self.store.attempts.watch, attempt_id, watcher=self.watcher)
-        self.attempt_id, self.taken_up_at, self.proved_at = attempt_id, None, time.monotonic()
+        self.attempt_id = attempt_id
+        self.taken_up_at = None
+        self.proved_at = time.monotonic()
         self.followed = None
-        self.wishes, self._wishes_read_at = Wishes(), time.monotonic() - WISH_CHECK_S
+        self.wishes = Wishes()
+        self._wishes_read_at = time.monotonic() - WISH_CHECK_S
 
     async def prove_watch(self) -> None:
         """Verify that this process is the follower that may stop and fence.

@@ -24,7 +24,9 @@ async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kw
     :param log: gets one line when the store is unavailable
     :raises StoreUnavailableError: the store stayed unavailable for ``STORE_PATIENCE_S``
     """
-    give_up_at, pause_s, said = time.monotonic() + STORE_PATIENCE_S, 0.5, False
+    give_up_at = time.monotonic() + STORE_PATIENCE_S
+    pause_s = 0.5
+    said = False
     while True:
         try:
             return await in_thread(method, *args, **kwargs)
@@ -33,5 +35,6 @@ async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kw
                 raise
             if not said:
                 log.warning("%s Retrying for up to %.0f s.", error, STORE_PATIENCE_S)
-            said, pause_s = True, min(pause_s * 2, 15.0)
+            said = True
+            pause_s = min(pause_s * 2, 15.0)
             await asyncio.sleep(pause_s)

@@ -23,7 +23,8 @@ async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = REQUEST_
     """
     from airflow_provider_dtrain.store.wakeup.watcher import Waiter
 
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
 
     def wake() -> None:
         # Called by the watcher thread. A loop that was closed meanwhile has no coroutine to wake.

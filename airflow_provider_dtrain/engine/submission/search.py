@@ -121,7 +121,8 @@ def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: s
     from airflow_provider_dtrain.core.search_plan import outline
     from airflow_provider_dtrain.store.records.searches import SearchSubmission
 
-    searcher, shape = config.searcher, outline(config)
+    searcher = config.searcher
+    shape = outline(config)
     divisor = {} if shape.divisor is None else {"divisor": shape.divisor}
     return SearchSubmission(
         key=key,
@@ -197,7 +198,8 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     best = _best(store, search)
     before = store.searches.best_metric_of(search.experiment, search.smaller_is_better, before_search_id=search_id)
     result = _result(store, search, best, counts)
-    metric, announced = result["metric"], None
+    metric = result["metric"]
+    announced = None
     is_new_best = _beats(metric, before, search.smaller_is_better)
     if is_new_best:
         announced = store.searches.announce_best(search_id, key, metric)

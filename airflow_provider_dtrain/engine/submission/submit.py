@@ -250,7 +250,8 @@ def _submission(
 
     search = store.searches.get(int(trial["search_id"])) if trial.get("search_id") is not None else None
     seed = search.seed if search is not None else config.reproducibility.experiment_seed or 0
-    number, resources = int(trial.get("number", 0)), config.resources
+    number = int(trial.get("number", 0))
+    resources = config.resources
     pool = resources.pool or (store.gangs.get(gang.allocation_id).pool if gang is not None else None)
     return TrialSubmission(
         key=key,

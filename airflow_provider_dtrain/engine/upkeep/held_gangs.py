@@ -71,8 +71,12 @@ class GangWaiter:
     def __init__(
         self, hook: DtrainHook, allocation_id: int, log: TaskLog, *, watcher: str, deadline: float | None = None
     ) -> None:
-        self.hook, self.store, self.allocation_id, self.log = hook, hook.store, allocation_id, log
-        self.watcher, self.deadline = watcher, deadline
+        self.hook = hook
+        self.store = hook.store
+        self.allocation_id = allocation_id
+        self.log = log
+        self.watcher = watcher
+        self.deadline = deadline
         self.watch: int | None = None
         self._said = self._pool = ""
 
@@ -115,7 +119,8 @@ class GangWaiter:
         """Wait until something may have changed for the request, or until its renewal is due."""
         from airflow_provider_dtrain.store.wakeup.watcher import Waiter
 
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
 
         def wake() -> None:
             # A loop that was closed meanwhile has no coroutine to wake.

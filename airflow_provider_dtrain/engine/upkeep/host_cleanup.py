@@ -62,7 +62,8 @@ def _collect(
 ) -> None:
     age_s = max(COLLECT_AGE_S, (datetime.now(UTC) - cutoff).total_seconds())
     old = _call(link, older_than_s=age_s, dry_run=True)
-    sizes, archives = _sizes(link.host, old, "sizes"), _sizes(link.host, old, "archives")
+    sizes = _sizes(link.host, old, "sizes")
+    archives = _sizes(link.host, old, "archives")
     # Read after the host has answered: a run that began since then is too young to be in its answer.
     needed = hook.store.retention.needed_archives(cutoff)
     runs, kept = hook.store.retention.collectable(sizes, cutoff, with_checkpoints=with_checkpoints)

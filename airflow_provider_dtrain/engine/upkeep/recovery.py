@@ -278,7 +278,8 @@ class Look:
 
 def _is_namesake(view: AttemptView, host: str, run: Mapping[str, Any]) -> bool:
     """Return whether a run on a host has the attempt's name but is another launch."""
-    mine, there = teardown.launch_of(view, host), run.get("launch")
+    mine = teardown.launch_of(view, host)
+    there = run.get("launch")
     return mine is not None and there is not None and mine != there
 
 
@@ -305,7 +306,9 @@ class _Shared:
     """Recovery rounds that all waiting coroutines of an event loop share."""
 
     def __init__(self, hook: DtrainHook) -> None:
-        self.look, self.users, self.wanted_once = Look(hook), 0, False
+        self.look = Look(hook)
+        self.users = 0
+        self.wanted_once = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

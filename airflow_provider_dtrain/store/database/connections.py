@@ -180,7 +180,8 @@ def _prepare_if_direct(connection: Any, record: Any) -> None:
     # Not through a cursor, which would begin a transaction.
     answer = connection.pgconn.exec_(b"SELECT pg_backend_pid()")
     if answer.get_value(0, 0) == str(connection.info.backend_pid).encode():
-        connection.prepare_threshold, connection.prepared_max = PREPARE_AFTER, PREPARED_MAX
+        connection.prepare_threshold = PREPARE_AFTER
+        connection.prepared_max = PREPARED_MAX
         durability.configure_psycopg(connection)
     else:
         record.info[statements.POOLED] = True
@@ -228,12 +229,14 @@ def create_sqlite_file(path: Path) -> None:
 
 def file_system_of(path: Path) -> str:
     """Return the type of the file system that holds a path, e.g. ``ext4``."""
-    best, kind = "", "unknown"
+    best = ""
+    kind = "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, fs_type, *_ = line.split(" ")
         inside = str(path) == mount or str(path).startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
-            best, kind = mount, fs_type
+            best = mount
+            kind = fs_type
     return kind
 
 
@@ -261,7 +264,8 @@ class ForkGate:
         with self._changed:
             self._changed.wait_for(lambda: not self._forking or me in self._busy, timeout=FORK_WAIT_S)
             self._busy[me] = self._busy.get(me, 0) + 1
-        changed, busy = self._changed, self._busy
+        changed = self._changed
+        busy = self._busy
         try:
             yield
         finally:

@@ -52,7 +52,9 @@ class Statement:
     def __init__(
         self, clause: sa.ClauseElement, postgresql: sa.ClauseElement | None = None, *, keeps: bool = False
     ) -> None:
-        self._clause, self._postgresql, self._keeps = clause, postgresql, keeps
+        self._clause = clause
+        self._postgresql = postgresql
+        self._keeps = keeps
         self._forms: dict[str, _Form] = {}
         _known.append(self)
 
@@ -114,7 +116,8 @@ class _Form:
         return list(map(make, cursor.fetchall()))
 
     def _changed_rows(self, cursor: Any) -> list[Any]:
-        before, kept = self._kept or {}, {}
+        before = self._kept or {}
+        kept = {}
         found = cursor.fetchall()
         if not found:
             return []

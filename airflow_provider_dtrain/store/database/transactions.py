@@ -45,7 +45,8 @@ class Database:
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
-        self.engine, self.clock = engine, clock
+        self.engine = engine
+        self.clock = clock
         # READ COMMITTED gives each statement its own snapshot: BEGIN and ROLLBACK around reads would only add two
         # round trips.
         alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}

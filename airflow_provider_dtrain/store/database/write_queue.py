@@ -38,7 +38,8 @@ class ThreadQueue:
     """A lock that threads receive in the order of their requests."""
 
     def __init__(self) -> None:
-        self._lock, self._is_taken = threading.Lock(), False
+        self._lock = threading.Lock()
+        self._is_taken = False
         self._waiting: deque[threading.Event] = deque()
 
     def acquire(self, timeout_s: float) -> bool:
@@ -130,11 +131,13 @@ def _take_ticket(descriptor: int, deadline: float) -> int:
 
 def _wait(descriptor: int, ticket: int, deadline: float) -> None:
     """Wait until no earlier ticket is held, except those of skipped writers."""
-    first, since = -1, time.monotonic()
+    first = -1
+    since = time.monotonic()
     while (found := _first_holder(descriptor, _numbers(descriptor)[1] + 1, ticket)) is not None:
         now = time.monotonic()
         if found != first:
-            first, since = found, now
+            first = found
+            since = now
         elif now - since > STUCK_S:
             os.pwrite(descriptor, struct.pack("<Q", found), 8)
         if now > deadline:

@@ -126,11 +126,13 @@ class ControlRequests:
         if (trial_id is None) == (experiment_id is None):
             raise UserError("set_priority needs either a trial or an experiment.")
         if trial_id is not None:
-            where, subject = trials.c.id == trial_id, f"trial {trial_id}"
+            where = trials.c.id == trial_id
+            subject = f"trial {trial_id}"
             if conn.scalar(sa.select(trials.c.id).where(where)) is None:
                 raise _no_trial(trial_id)
         else:
-            where, subject = trials.c.experiment_id == experiment_id, f"experiment {experiment_id}"
+            where = trials.c.experiment_id == experiment_id
+            subject = f"experiment {experiment_id}"
             require_experiment(conn, experiment_id or 0)
         set_priority_of(conn, where, priority or 0)
         self.db.audit(conn, by, "priority set", subject, str(priority))
@@ -257,7 +259,8 @@ def request_end(
     conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str
 ) -> int:
     """Request a stop or a kill of these trials, and return the number of those that have not ended."""
-    at, who = f"{wish}_requested_at", f"{wish}_requested_by"
+    at = f"{wish}_requested_at"
+    who = f"{wish}_requested_by"
     # Airflow may retry an errored trial, which must then end at once.
     asked = (of_trials, trials.c.state.in_((*states.TRIAL_LIVE, "errored")), trials.c[at].is_(None))
     conn.execute(trials.update().where(*asked).values({at: now, who: by}))

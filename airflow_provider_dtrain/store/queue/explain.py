@@ -138,7 +138,8 @@ class QueueView:
         waiting: dict[str, int] = {}
         views = []
         for row in rows:
-            place_of, reason = None, row.attempt_reason
+            place_of = None
+            reason = row.attempt_reason
             if row.state == "waiting":
                 waiting[row.pool] = waiting.get(row.pool, 0) + 1
                 place_of = row.position or waiting[row.pool]

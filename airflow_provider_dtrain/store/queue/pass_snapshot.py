@@ -377,7 +377,9 @@ def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> l
 
 def _note(entry: Any, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
     key = str(entry.id)
-    never, claim, expected = decision.unplaceable.get(key), decision.claims.get(key), decision.expected.get(key)
+    never = decision.unplaceable.get(key)
+    claim = decision.claims.get(key)
+    expected = decision.expected.get(key)
     return {
         "reason": never.reason if never else decision.ineligible.get(key) or decision.reasons.get(key, entry.reason),
         "unplaceable": never is not None and entry.on_unplaceable == "fail",

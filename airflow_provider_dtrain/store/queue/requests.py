@@ -95,7 +95,8 @@ class Queue:
     """
 
     def __init__(self, db: Database, wakeup: Wakeup) -> None:
-        self.db, self._wakeup = db, wakeup
+        self.db = db
+        self._wakeup = wakeup
 
     def schedule(self, pool: str) -> PassResult:
         """Grant all requests of a pool that can be granted now, and wake their waiters in this process.
@@ -168,7 +169,8 @@ class Queue:
         return found
 
     def _passed(self, conn: Connection, pool: str) -> PassResult | None:
-        now, values = self.db.now(), {"pool_name": pool}
+        now = self.db.now()
+        values = {"pool_name": pool}
         locked, *rows = statements.read(conn, OPENING, {**values, "now": now})
         if not locked:
             return None
@@ -263,7 +265,8 @@ class Queue:
         :raises NotFoundError: the attempt never held slots there
         """
         _, row, [hosts, [newest]] = lock_gang(conn, attempt_id, watch, HOSTS_OF_ATTEMPT, _NEWEST)
-        names, now = [host] if isinstance(host, str) else [*host], self.db.now()
+        names = [host] if isinstance(host, str) else [*host]
+        now = self.db.now()
         if row.trial_id is None:
             for name in names:
                 row = statements.first(conn, ALLOCATION, {"gang": row.id})

@@ -183,7 +183,8 @@ def _end_experiment(conn: Connection, now: datetime, trial_id: int) -> None:
     newest = next(iter(statements.read(conn, (_SEARCH_OF,), {"trial": trial_id})[0]), None)
     search = None if newest is None else newest.id
     rows = statements.read(conn, (_TRIALS_BESIDE,), {"trial": trial_id, "search": search})[0]
-    counts, planned = {row.state: row.all for row in rows}, sum(row.planned for row in rows)
+    counts = {row.state: row.all for row in rows}
+    planned = sum(row.planned for row in rows)
     state = experiment_end(counts, of.wish)
     is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
     if state is None or is_open or any(row.state in states.TRIAL_LIVE for row in rows):

@@ -105,7 +105,8 @@ class Listener:
 
     def _check_echo(self, engine: Engine) -> None:
         """Check that a message of another connection arrives, which fails behind a pooler that shares connections."""
-        word, deadline = secrets.token_hex(8), time.monotonic() + ECHO_S
+        word = secrets.token_hex(8)
+        deadline = time.monotonic() + ECHO_S
         with gate.transaction(), engine.begin() as other:
             other.execute(sa.select(_message("echo", word)))
         while time.monotonic() < deadline:
@@ -127,7 +128,8 @@ class Listener:
         try:
             if not self._kept:
                 self._wait(wake, timeout_s)
-            payloads, self._kept = self._kept + self._arrived(), []
+            payloads = self._kept + self._arrived()
+            self._kept = []
         except Exception as error:
             raise StoreUnavailableError(f"Notifications from the store failed: {error}.") from error
         return [message for payload in payloads if (message := parsed(payload, self._schema)) is not None]
@@ -148,7 +150,8 @@ class Listener:
 
     def close(self) -> None:
         """Close the connection. Repeatable, never raises."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             try:
                 connection.close()

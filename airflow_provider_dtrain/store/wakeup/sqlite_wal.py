@@ -23,7 +23,8 @@ class Written:
 
     def has_changed(self) -> bool:
         """Return whether any process, including this one, has written since the last call."""
-        before, self._seen = self._seen, self._sign()
+        before = self._seen
+        self._seen = self._sign()
         return before != self._seen
 
     def _sign(self) -> tuple[int, int] | None:

@@ -71,7 +71,9 @@ class Changes:
     """
 
     def __init__(self, db: Database) -> None:
-        self._db, self._polling, self._pid = db, Polling(db), os.getpid()
+        self._db = db
+        self._polling = Polling(db)
+        self._pid = os.getpid()
         self._waiters: dict[Waiter, None] = {}
         self._known: dict[int, _Known] = {}
         self._lock = threading.Lock()
@@ -88,7 +90,8 @@ class Changes:
         self._missed_grants: dict[int, float] = {}
         self._used_at = time.monotonic()
         self._listener: Listener | None = None
-        self._retry_s, self._retry_at = RETRY_S, 0.0
+        self._retry_s = RETRY_S
+        self._retry_at = 0.0
         self._can_listen = can_listen(db.engine)
         self._written = Written(db.engine.url)
         self._passes: set[tuple[Any, ...]] = set()
@@ -150,7 +153,8 @@ class Changes:
         if not self.is_of_this_process:
             return
         with self._lock:
-            self._closed, thread = True, self._thread
+            self._closed = True
+            thread = self._thread
         self._ring()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=10.0)
@@ -180,7 +184,8 @@ class Changes:
                 return True
             # Under the same lock as the decision, so that the next waiter starts a new thread.
             self._thread = None
-            listener, self._listener = self._listener, None
+            listener = self._listener
+            self._listener = None
         if listener is not None:
             listener.close()
         return False
@@ -208,7 +213,8 @@ class Changes:
 
     def _stop_listening(self) -> None:
         with self._lock:
-            listener, self._listener = self._listener, None
+            listener = self._listener
+            self._listener = None
         if listener is not None:
             listener.close()
 
@@ -228,7 +234,8 @@ class Changes:
 
     def _silence(self, timeout_s: float) -> None:
         """Sleep until the time-out or a wake-up, and poll early when a SQLite store has changed."""
-        poll, until = select.poll(), time.monotonic() + timeout_s
+        poll = select.poll()
+        until = time.monotonic() + timeout_s
         poll.register(self._bell_out.fileno(), select.POLLIN)
         while (left := until - time.monotonic()) > 0 and not poll.poll(min(left, PEEK_S) * 1000):
             # With less time left, the regular poll is due anyway.
@@ -290,7 +297,9 @@ class Changes:
 
     def _look_into_told(self) -> None:
         """Wake one waiter of each changed pool, unless a pass has already seen the change."""
-        names, self._told, self._told_at = sorted(self._told), set(), math.inf
+        names = sorted(self._told)
+        self._told = set()
+        self._told_at = math.inf
         try:
             due = self._polling.due_pools(names)
         except DtrainError as error:
