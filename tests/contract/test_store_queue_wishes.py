@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations
+from airflow_provider_dtrain.store.queue.transitions import ungrant
 from airflow_provider_dtrain.store.records.queue import Wishes
 from testbed.stores import host
 
@@ -97,7 +98,7 @@ def test_a_grant_that_was_taken_up_meanwhile_is_not_taken_back(store, submit):
     stale = row_of(store, ticket.allocation_id)
     assert store.queue.take_up(ticket.attempt_id, store.attempts.watch(ticket.attempt_id, watcher="me"))
     with store.db.engine.begin() as connection:
-        assert store._ungrant(connection, stale, "late").state == "starting"
+        assert ungrant(connection, store.db.now(), stale, "late").state == "starting"
     assert store.attempts.get(ticket.attempt_id).held_hosts == ("h1",)
 
 
