@@ -31,8 +31,12 @@ from bench.grant_contention import GANG
 from testbed.stores import Server, host, server_programs
 
 HOSTS, SLOTS = 64, 8
+#: Clock of all steps: wall-clock time, or this process's CPU time for the comparison.
+clock: Callable[[], float] = time.perf_counter
 #: Parts of a comparison, each in a process of its own.
 PARTS = 3
+#: Steps until a trial has its slots.
+GRANT_PATH = ("submit", "pass (grant)", "take_up")
 STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")
 
 
@@ -76,9 +80,9 @@ def finish(store: Store, took: dict[str, list[float]], attempt: int, watch: int)
 
 
 def timed(into: list[float], action: Callable[[], object]) -> object:
-    begin = time.perf_counter()
+    begin = clock()
     result = action()
-    into.append(time.perf_counter() - begin)
+    into.append(clock() - begin)
     return result
 
 
@@ -163,24 +167,34 @@ def steps_of(url: str, rounds: int) -> dict[str, list[float]]:
     return took
 
 
-def plain_steps_of(url: str, rounds: int) -> dict[str, list[float]]:
-    plain_core.install()
+def compared(url: str, rounds: int, is_plain: bool, by_cpu: bool) -> dict[str, list[float]]:
+    global clock
+    if is_plain:
+        plain_core.install()
+    if by_cpu:
+        clock = time.process_time
     return steps_of(url, rounds)
 
 
 def compare(name: str, new_url: Callable[[], str], rounds: int) -> None:
     """Print each step beside the same step by plain Core: processes in turn, so that both see the same machine."""
-    took: dict[str, dict[str, list[float]]] = {"own": {}, "plain": {}}
+    columns = [(is_plain, by_cpu) for by_cpu in (False, True) for is_plain in (False, True)]
+    took: dict[tuple[bool, bool], dict[str, list[float]]] = {column: {} for column in columns}
     for _ in range(PARTS):
-        for way, work in (("own", steps_of), ("plain", plain_steps_of)):
+        for column in columns:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                found = process.submit(work, new_url(), rounds // PARTS).result()
+                found = process.submit(compared, new_url(), rounds // PARTS, *column).result()
             for step, values in found.items():
-                took[way].setdefault(step, []).extend(values)
-    print(f"\n{name}\n  {'':18} {'p50 ms':>10} {'plain Core':>12} {'ratio':>8}")
-    for step, values in took["own"].items():
-        own, plain = statistics.median(values) * 1e3, statistics.median(took["plain"][step]) * 1e3
-        print(f"  {step:18} {own:10.2f} {plain:12.2f} {plain / own:8.2f}")
+                took[column].setdefault(step, []).extend(values)
+    heads = " ".join(f"{kind:>8} {'plain Core':>12} {'ratio':>7}" for kind in ("wall", "CPU"))
+    print(f"\n{name}\n  {'p50 ms':18} {heads}")
+    rows = {step: [statistics.median(took[column][step]) * 1e3 for column in columns] for step in STEPS}
+    rows["grant path"] = [sum(rows[step][at] for step in GRANT_PATH) for at in range(len(columns))]
+    for step, (wall, plain_wall, cpu, plain_cpu) in rows.items():
+        print(
+            f"  {step:18} {wall:8.2f} {plain_wall:12.2f} {plain_wall / wall:7.2f} {cpu:8.2f} {plain_cpu:12.2f} "
+            f"{plain_cpu / cpu:7.2f}"
+        )
 
 
 if __name__ == "__main__":
