@@ -25,8 +25,8 @@ from airflow_provider_dtrain.store.database.transactions import (
     set_back,
     writes,
 )
-from airflow_provider_dtrain.store.held_gangs import last_users, pass_gang_on, stay_with_gang
 from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue.held_gangs import last_users, pass_gang_on, stay_with_gang
 from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requeue import exclude, request_again, set_waiting, wait_again
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, move_allocation, set_allocation

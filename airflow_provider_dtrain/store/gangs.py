@@ -30,8 +30,14 @@ from airflow_provider_dtrain.store.database.transactions import (
     reads,
     writes,
 )
-from airflow_provider_dtrain.store.held_gangs import check_gang, end_expired_gangs, end_held_gang, held_gang, set_gang
 from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue.held_gangs import (
+    check_gang,
+    end_expired_gangs,
+    end_held_gang,
+    held_gang,
+    set_gang,
+)
 from airflow_provider_dtrain.store.queue.pass_snapshot import FORGOTTEN_AFTER, pool_machines
 from airflow_provider_dtrain.store.queue.requests import renew_waiting
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_allocation

@@ -25,8 +25,8 @@ from airflow_provider_dtrain.store.database.tables import (
     trials,
 )
 from airflow_provider_dtrain.store.database.transactions import Database, bump, check_name, lock_pool, reads, writes
-from airflow_provider_dtrain.store.held_gangs import gang_words
 from airflow_provider_dtrain.store.pools import pool_for_host
+from airflow_provider_dtrain.store.queue.held_gangs import gang_words
 from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
 from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
 from airflow_provider_dtrain.store.views import attempt_views, store_mark

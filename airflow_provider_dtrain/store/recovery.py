@@ -11,7 +11,7 @@ from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL, PROBED_AFTER
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
-from airflow_provider_dtrain.store.held_gangs import last_users
+from airflow_provider_dtrain.store.queue.held_gangs import last_users
 from airflow_provider_dtrain.store.records.trials import AttemptView
 from airflow_provider_dtrain.store.views import attempt_views
 

@@ -9,12 +9,14 @@ import time
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.store.database import notifications
+from airflow_provider_dtrain.store.database.notifications import Message, parsed
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
 from airflow_provider_dtrain.store.wakeup import pg_notify
 from airflow_provider_dtrain.store.wakeup import watcher as changes_module
-from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, Message, parsed
+from airflow_provider_dtrain.store.wakeup.pg_notify import Listener
 from airflow_provider_dtrain.store.wakeup.watcher import Changes, Waiter
 from testbed.stores import host
 
@@ -283,7 +285,7 @@ def test_hundreds_of_grants_are_told_in_messages_that_postgresql_takes(told):
     bell_in, bell_out = pg_notify.socket.socketpair()
     ids = [10**17 + number for number in range(1000)]
     with mine.db.engine.begin() as connection:
-        connection.execute(pg_notify.TELL, pg_notify.granted_messages("gpus", ids))
+        connection.execute(notifications.TELL, notifications.granted_messages("gpus", ids))
     found: set[int] = set()
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < len(ids) and time.monotonic() < deadline:

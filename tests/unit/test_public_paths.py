@@ -35,7 +35,10 @@ DAGS = {
     "plugins.dtrain_plugin": ("DtrainPlugin",),
     "get_provider_info": ("get_provider_info",),
 }
-TRAIN = {"train": ("init", "Context", "InvalidHP", "TrainError"), "train.pytorch": ("PyTorchTrial", "PyTorchTrialContext", "DataLoader", "Trainer", "init")}
+TRAIN = {
+    "train": ("init", "Context", "InvalidHP", "TrainError"),
+    "train.pytorch": ("PyTorchTrial", "PyTorchTrialContext", "DataLoader", "Trainer", "init"),
+}
 
 
 @pytest.mark.parametrize(("module", "names"), (CORE | TRIGGERS | DAGS | TRAIN).items())

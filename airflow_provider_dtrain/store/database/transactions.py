@@ -23,10 +23,10 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import dump_json, gate, utcnow
+from airflow_provider_dtrain.store.database.notifications import POOL_CHANGED
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit, pools
-from airflow_provider_dtrain.store.wakeup.pg_notify import POOL_CHANGED
 
 P = ParamSpec("P")
 T = TypeVar("T")

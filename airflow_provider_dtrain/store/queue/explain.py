@@ -28,9 +28,9 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, hosts, pools, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
-from airflow_provider_dtrain.store.held_gangs import gang_rows, gang_words
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
+from airflow_provider_dtrain.store.queue.held_gangs import gang_rows, gang_words
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
 from airflow_provider_dtrain.store.records.trials import TaskView
 from airflow_provider_dtrain.store.views import JOINED, heard_at, key_of, placements, waits_because

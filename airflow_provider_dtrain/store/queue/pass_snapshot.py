@@ -36,8 +36,8 @@ from airflow_provider_dtrain.store.database.tables import (
     slots,
     trials,
 )
-from airflow_provider_dtrain.store.held_gangs import gang_words, trial_words
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
+from airflow_provider_dtrain.store.queue.held_gangs import gang_words, trial_words
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 
 #: A request that was not renewed within this time is removed.

@@ -15,11 +15,11 @@ from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import UtcDateTime
+from airflow_provider_dtrain.store.database.notifications import TELL
 from airflow_provider_dtrain.store.database.statements import Orders, Statement
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, counters, pools
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import ENTRIES, HOSTS, NOTES, Situation
-from airflow_provider_dtrain.store.wakeup.pg_notify import TELL
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.notifications import granted_messages
 from airflow_provider_dtrain.store.database.rows import AllocationRow
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
@@ -30,10 +31,15 @@ from airflow_provider_dtrain.store.database.transactions import (
     reads,
     writes,
 )
-from airflow_provider_dtrain.store.held_gangs import confirm_host, end_expired_gangs, leave_gang, require_confirmed
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import (
     ineligible,
+)
+from airflow_provider_dtrain.store.queue.held_gangs import (
+    confirm_host,
+    end_expired_gangs,
+    leave_gang,
+    require_confirmed,
 )
 from airflow_provider_dtrain.store.queue.pass_snapshot import (
     FORGOTTEN_AFTER,
@@ -67,7 +73,6 @@ from airflow_provider_dtrain.store.queue.transitions import end_attempt, set_att
 from airflow_provider_dtrain.store.records.queue import PassResult
 from airflow_provider_dtrain.store.records.trials import Proof
 from airflow_provider_dtrain.store.views import run_name, store_mark
-from airflow_provider_dtrain.store.wakeup.pg_notify import granted_messages
 from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
 
 #: Most tries of a caller whose pass failed or met the passes of other processes.

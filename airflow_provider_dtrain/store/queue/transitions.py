@@ -15,8 +15,8 @@ from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRo
 from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
 from airflow_provider_dtrain.store.database.transactions import bump
-from airflow_provider_dtrain.store.held_gangs import leave_gang
 from airflow_provider_dtrain.store.queue.accounting import held_s
+from airflow_provider_dtrain.store.queue.held_gangs import leave_gang
 from airflow_provider_dtrain.store.queue.slot_release import (
     ALLOCATION,
     free_rows,

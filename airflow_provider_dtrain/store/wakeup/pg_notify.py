@@ -1,8 +1,4 @@
-"""PostgreSQL notifications for waiters: a pool has changed, a gang was granted.
-
-A message is sent by the transaction that makes the change, so a rollback sends none. It only says what to query:
-a lost message, for instance behind pgbouncer, costs time and nothing else.
-"""
+"""Reception of PostgreSQL notifications on a connection of its own, see ``database.notifications``."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,62 +14,12 @@ from sqlalchemy.engine import Engine
 
 from airflow_provider_dtrain.errors import StoreUnavailableError
 from airflow_provider_dtrain.store.database.connections import gate
+from airflow_provider_dtrain.store.database.notifications import CHANNEL, Message, message, parsed
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "dtrain"
-#: Most bytes of ids in one message; PostgreSQL accepts 8,000 bytes.
-MESSAGE_BYTES = 7000
 #: Longest wait for a test message to this connection.
 ECHO_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """A change that another transaction made to a pool."""
-
-    pool: str
-    #: Allocations that were granted; empty: any change that may affect the next decision.
-    granted: frozenset[int] = frozenset()
-
-
-def granted_messages(pool: str, allocation_ids: Sequence[int]) -> list[dict[str, str]]:
-    """Return the parameters of :data:`TELL` that notify the waiters for these allocations."""
-    return [{"message": f" granted {pool} {words}"} for words in _pieces([str(one) for one in allocation_ids])]
-
-
-#: Sends ``message`` when the transaction commits.
-TELL = sa.select(
-    sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), sa.bindparam("message", type_=sa.Text)))
-)
-
-
-#: RETURNING clause for an UPDATE of a pool's version, so that the notification costs no statement of its own.
-POOL_CHANGED: sa.ColumnElement[Any] = sa.func.pg_notify(
-    CHANNEL, sa.func.concat(sa.func.current_schema(), " changed ", sa.bindparam("pool_name", type_=sa.Text))
-)
-
-
-def _message(kind: str, words: str) -> sa.ColumnElement[Any]:
-    # Stores may share a database. Each has its own schema, but channels belong to the whole database.
-    return sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), f" {kind} {words}"))
-
-
-def _pieces(ids: Sequence[str]) -> Iterator[str]:
-    most = MESSAGE_BYTES // 20
-    for start in range(0, len(ids), most):
-        yield ",".join(ids[start : start + most])
-
-
-def parsed(payload: str, schema: str) -> Message | None:
-    """Return the parsed message, None when it is of another store or of an unknown kind."""
-    home, _, rest = payload.partition(" ")
-    match rest.split(" "):
-        case ["changed", pool]:
-            return Message(pool=pool) if home == schema else None
-        case ["granted", pool, ids] if home == schema and all(one.isdigit() for one in ids.split(",")):
-            return Message(pool=pool, granted=frozenset(map(int, ids.split(","))))
-    return None
 
 
 class Listener:
@@ -108,7 +52,7 @@ class Listener:
         word = secrets.token_hex(8)
         deadline = time.monotonic() + ECHO_S
         with gate.transaction(), engine.begin() as other:
-            other.execute(sa.select(_message("echo", word)))
+            other.execute(sa.select(message("echo", word)))
         while time.monotonic() < deadline:
             self._wait(None, deadline - time.monotonic())
             arrived = self._arrived()
@@ -132,7 +76,7 @@ class Listener:
             self._kept = []
         except Exception as error:
             raise StoreUnavailableError(f"Notifications from the store failed: {error}.") from error
-        return [message for payload in payloads if (message := parsed(payload, self._schema)) is not None]
+        return [found for payload in payloads if (found := parsed(payload, self._schema)) is not None]
 
     def _wait(self, wake: socket.socket | None, timeout_s: float) -> None:
         poll = select.poll()

@@ -17,8 +17,9 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
 from airflow_provider_dtrain.store.database.connections import gate
+from airflow_provider_dtrain.store.database.notifications import Message
 from airflow_provider_dtrain.store.database.transactions import Database
-from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, Message, can_listen
+from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, can_listen
 from airflow_provider_dtrain.store.wakeup.polling import Polling, Sign
 from airflow_provider_dtrain.store.wakeup.sqlite_wal import Written
 
