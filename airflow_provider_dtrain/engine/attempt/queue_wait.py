@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_dtrain.core.lifecycle.timing import PAUSED_LOOK_S, REQUEST_RENEW_S
-from airflow_provider_dtrain.engine.attempt.queue_slots import slots_of
-from airflow_provider_dtrain.engine.attempt.slot_port import Granted, Never, Waiting
+from airflow_provider_dtrain.engine.slots.selection import slots_of
+from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider_dtrain.engine.attempt.slot_port import SlotPort
     from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.engine.slots.slot_port import SlotPort
 
 
 class RecoveryRounds(Protocol):
@@ -37,16 +37,15 @@ async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool 
     :raises UnplaceableError: no set of the pool's hosts can serve the request now or later
     :raises GangEndedError: the held gang that it should use has ended
     """
-    wait = _wait_to_use if (await rt.view()).is_held_gang else _wait
     try:
-        await wait(rt, recovery, patient=patient)
+        await _wait(rt, recovery, patient=patient)
     finally:
         await recovery.close()
 
 
 async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
     said = ""
-    slots = slots_of(rt)
+    slots = slots_of(rt, await rt.view())
     while True:
         match await slots.request():
             case Granted(slots=granted):
@@ -62,32 +61,19 @@ async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None
                     said = reason
         if not patient:
             rt.hand_over()
+        # The follower of the attempt that holds the slots may have died.
         recovery.tick()
         await slots.changed()
 
 
 async def _taken_up(rt: Runtime, granted: Mapping[str, tuple[int, ...]]) -> None:
     rt.taken_up_at = time.monotonic()
-    hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(granted.items()))
-    rt.log.info("Granted: slots of %s for %s", hosts, (await rt.view()).label)
-
-
-async def _wait_to_use(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
-    """Wait until this attempt may use its held gang."""
-    said = ""
-    while await rt.db(rt.store.gangs.use, rt.attempt_id, rt.watch) is None:
-        view = await rt.view()
-        if view.reason != said:
-            rt.log.info("Waiting: %s", view.reason)
-            said = view.reason
-        if not patient:
-            rt.hand_over()
-        # The follower of the trial that uses it may have died.
-        recovery.tick()
-        await rt.pause(rt.settings.pass_interval_s)
-    rt.taken_up_at = time.monotonic()
     view = await rt.view()
-    rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
+    if view.is_held_gang:
+        rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
+        return
+    hosts = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(granted.items()))
+    rt.log.info("Granted: slots of %s for %s", hosts, view.label)
 
 
 async def _until_active(rt: Runtime, slots: SlotPort, reason: str, *, patient: bool) -> None:

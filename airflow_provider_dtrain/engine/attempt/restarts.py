@@ -29,11 +29,11 @@ from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
 from airflow_provider_dtrain.engine.attempt.job import job_of
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome, failure_dict
-from airflow_provider_dtrain.engine.attempt.queue_slots import slots_of
 from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, look_at_host
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
 from airflow_provider_dtrain.engine.copies.outputs import beginning
+from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostError,
@@ -313,7 +313,7 @@ class Restarts:
         async with self.rt.renewing():
             while True:
                 await teardown.release(self.rt, view)
-                missing = await slots_of(self.rt).uncleared() - gone
+                missing = await slots_of(self.rt, view).uncleared() - gone
                 never = not self.rt.settings.orphan_timeout_s or await self.rt.is_held()
                 if not missing or view.plan is None or (time.monotonic() > give_up_at and not never):
                     return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import classify, first_failure, is_aftermath
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
-from airflow_provider_dtrain.engine.attempt.queue_slots import slots_of
+from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
@@ -147,7 +147,7 @@ async def release(rt: Runtime, view: AttemptView) -> list[str]:
     proof: Proof = "clear" if view.plan is not None else "untaken"
     clear = await fence(rt, view) if proof == "clear" else list(view.held_hosts)
     if clear:
-        await slots_of(rt).release(clear, proof=proof)
+        await slots_of(rt, view).release(clear, proof=proof)
     return clear
 
 

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
-from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLLOWER_SILENT_S, REQUEST_RENEW_S
+from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLLOWER_SILENT_S
 from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots
+from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 from airflow_provider_dtrain.errors import GangEndedError, StoreSetBackError, UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+    from airflow_provider_dtrain.engine.slots.slot_port import SlotRequest
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
     from airflow_provider_dtrain.store.records.trials import AttemptView, TrialKey
@@ -78,14 +81,12 @@ class GangWaiter:
         self.watcher = watcher
         self.deadline = deadline
         self.watch: int | None = None
-        self._said = self._pool = ""
+        self._said = ""
 
     async def run(self, *, patient: bool = True) -> GangView | None:
         """Return the gang once it is held.
 
-        Any waiter runs the scheduling pass, so no daemon is needed.
-
-        :param patient: False: return None after the first pass that does not grant
+        :param patient: False: return None after the first answer that grants nothing
         :raises UnplaceableError: no set of the pool's hosts can serve it now or later
         :raises GangEndedError: it was withdrawn
         :raises StaleWatchError: another process waits for it now
@@ -107,35 +108,24 @@ class GangWaiter:
         """
         if self.watch is not None:
             try:
-                return await self._look(self.watch)
+                return await self._look()
             except StoreSetBackError as error:
                 self.log.warning(
                     "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
                 )
         self.watch = await self._db(self.store.gangs.watch, self.allocation_id, watcher=self.watcher)
-        return await self._look(self.watch)
+        return await self._look()
 
     async def _changed(self) -> None:
-        """Wait until something may have changed for the request, or until its renewal is due."""
-        from airflow_provider_dtrain.store.wakeup.watcher import Waiter
+        """Wait until the request may have another answer, has to be renewed, or times out."""
+        left_s = None if self.deadline is None else max(0.1, self.deadline - time.time())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._slots().changed()
 
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-
-        def wake() -> None:
-            # A loop that was closed meanwhile has no coroutine to wake.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(woken.set)
-
-        left_s = REQUEST_RENEW_S if self.deadline is None else min(REQUEST_RENEW_S, self.deadline - time.time())
-        waiter = Waiter(self._pool, self.allocation_id, wake, self.hook.settings.pass_interval_s)
-        changes = self.store.wakeup.changes()
-        changes.add(waiter)
-        try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), max(0.1, left_s))
-        finally:
-            changes.remove(waiter)
+    def _slots(self) -> SlotRequest:
+        assert self.watch is not None
+        return GangSlots(self.hook, self.allocation_id, self.watch, self.log)
 
     async def withdraw(self, because: str) -> None:
         """Withdraw the request, or release the gang that was granted.
@@ -144,22 +134,20 @@ class GangWaiter:
         """
         await self._db(self.store.gangs.end, self.allocation_id, because, watch=self.watch)
 
-    async def _look(self, watch: int) -> GangView | None:
-        view = await self._db(self.store.gangs.renew, self.allocation_id, watch)
-        self._pool = view.pool
-        await self._db(self.store.queue.schedule, view.pool)
-        held = await self._db(self.store.gangs.take_up, self.allocation_id, watch)
-        if held is not None:
-            places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(held.placement.items()))
-            self.log.info("Holding %d slot(s) of pool '%s': %s", held.slots, held.pool, places)
-            return held
-        view = await self._db(self.store.gangs.get, self.allocation_id)
-        if view.reason and view.reason != self._said:
-            self.log.info("Waiting: %s Pool '%s'.", view.reason, view.pool)
-            self._said = view.reason
-        if view.unplaceable:
-            raise UnplaceableError(view.reason)
+    async def _look(self) -> GangView | None:
+        match await self._slots().request():
+            case Granted(slots=granted):
+                view = await self._db(self.store.gangs.get, self.allocation_id)
+                places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(granted.items()))
+                self.log.info("Holding %d slot(s) of pool '%s': %s", view.slots, view.pool, places)
+                return view
+            case Never(reason=reason):
+                raise UnplaceableError(reason)
+            case Waiting(reason=reason) if reason and reason != self._said:
+                self.log.info("Waiting: %s", reason)
+                self._said = reason
         if self.deadline is not None and time.time() > self.deadline:
+            view = await self._db(self.store.gangs.get, self.allocation_id)
             raise GangTimeout(f"No gang of {view.slots} slots was granted in pool '{view.pool}': {view.reason}")
         return None
 

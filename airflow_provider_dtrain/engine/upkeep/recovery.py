@@ -26,12 +26,12 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
     RECOVERY_MOST_S,
 )
 from airflow_provider_dtrain.engine.attempt import teardown
-from airflow_provider_dtrain.engine.attempt.queue_slots import slots_of
 from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
 from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DONE, Runtime
 from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class Look:
         # Until this process took the watch, the follower could still write a plan and send it to hosts.
         view = await rt.view()
         clear = await teardown.release(rt, view)
-        if not await slots_of(rt).uncleared():
+        if not await slots_of(rt, view).uncleared():
             await rt.db(store.queue.put_back, rt.attempt_id, rt.watch, "its follower died before it was started")
         await self._give_back(rt)
         return clear

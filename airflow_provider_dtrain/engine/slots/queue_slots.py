@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
-from airflow_provider_dtrain.engine.attempt.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.engine.session.wakeup import changed
+from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider_dtrain.engine.attempt.slot_port import SlotPort
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import Proof
-
-
-def slots_of(rt: Runtime) -> SlotPort:
-    """Return the port to the slots of a follower's attempt."""
-    return QueueSlots(rt)
 
 
 class QueueSlots:

@@ -1,4 +1,4 @@
-"""The port through which the engine gets slots for an attempt, wherever they come from.
+"""The port through which the engine gets slots for attempts and held gangs, wherever they come from.
 
 ``tests/contract/test_slot_port.py`` is the contract of all implementations. Code that runs after the grant knows the
 attempt's placement, and not who granted it.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Granted:
-    """The attempt holds its slots, and its follower may launch it."""
+    """The request holds its slots, and its follower may launch or hold the gang."""
 
     #: host -> slot indices
     slots: Mapping[str, tuple[int, ...]]
@@ -40,29 +40,34 @@ class Never:
     reason: str
 
 
-class SlotPort(Protocol):
-    """Slots of one attempt, as its follower requests and releases them.
-
-    ``request`` and ``release`` raise :class:`StaleWatchError` when another process follows the attempt.
-    """
+class SlotRequest(Protocol):
+    """Request for slots, as one follower makes it."""
 
     async def request(self) -> Granted | Waiting | Never:
         """Request the slots, or renew the request, and return the answer.
 
         Repeatable: a request that was granted returns the same slots again. A follower repeats a request that waits, to
         show that the task is still there.
+
+        :raises StaleWatchError: another process follows the request
+        :raises GangEndedError: the held gang of the request has ended
         """
 
     async def changed(self) -> None:
         """Wait until a request that waits may have another answer, or until it has to be renewed.
 
-        Control requests end the wait with the exceptions of :meth:`Runtime.check`.
+        Control requests to an attempt end the wait with the exceptions of :meth:`Runtime.check`.
         """
+
+
+class SlotPort(SlotRequest, Protocol):
+    """Slots of one attempt, as its follower requests and releases them."""
 
     async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
         """Release the slots on hosts where no process of the attempt can run. Repeatable.
 
         :param proof: evidence that none can run there
+        :raises StaleWatchError: another process follows the attempt
         """
 
     async def uncleared(self) -> frozenset[str]:
