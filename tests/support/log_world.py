@@ -24,6 +24,8 @@ class Book:
         self.closed: list[int] = []
         #: Logs that ``open_logs`` returns unless closed.
         self.open: list[Any] = []
+        self.events = SimpleNamespace(commit_log=self.commit_log, open_logs=self.open_logs)
+        self.attempts = SimpleNamespace(get=self.attempt)
 
     def commit_log(self, *place: Any, closed: bool) -> None:
         self.positions.append(place[4])
