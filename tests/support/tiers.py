@@ -31,6 +31,77 @@ EACH_CHANGE: Mapping[str, frozenset[str]] = {
         "test_a_database_that_is_killed_and_comes_back_costs_nothing[postgresql]",
         "test_a_backup_from_before_the_grant_never_lets_two_gangs_share_a_slot[sqlite]",
     }),
+    "tests/integration/test_cli_hold.py": frozenset({
+        "test_a_run_outlives_its_usual_lease_while_leases_are_held",
+        "test_a_maintenance_that_makes_no_sense_is_a_usage_error",
+    }),
+    "tests/integration/test_cli_hosts.py": frozenset({
+        "test_a_host_behind_ssh_is_registered_with_a_key_that_somebody_accepted",
+        "test_a_host_that_answers_nonsense_is_not_registered",
+        "test_states_of_hosts_and_slots_follow_the_verbs",
+        "test_explain_says_now_later_or_never",
+        "test_a_host_that_nobody_uses_is_removed",
+    }),
+    "tests/integration/test_engine_checkpoints.py": frozenset({
+        "test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbroken_run",
+        "test_what_the_whole_experiment_does_not_keep_is_removed_on_the_host_and_here",
+    }),
+    "tests/integration/test_engine_preemption.py": frozenset({
+        "test_a_preempted_gang_writes_a_checkpoint_and_goes_on_from_it",
+        "test_ranks_that_do_not_listen_are_stopped_after_preemption_timeout",
+        "test_a_paused_trial_holds_nothing_until_it_is_activated",
+    }),
+    "tests/integration/test_engine_recovery.py": frozenset({
+        "test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_looks",
+        "test_an_attempt_whose_follower_died_before_the_launch_waits_again",
+        "test_a_waiting_trial_gets_the_slots_of_one_whose_follower_died",
+        "test_a_follower_that_another_one_replaced_stops_silently",
+        "test_a_restored_store_takes_no_other_run_for_its_own",
+        "test_a_run_that_a_restored_store_has_forgotten_is_fenced_and_its_slots_are_used",
+    }),
+    "tests/integration/test_engine_rungs.py": frozenset({
+        "test_a_rank_that_dies_around_a_decision_to_go_on_goes_on_and_is_told_the_same_again",
+        "test_an_answer_after_decision_timeout_ends_the_ranks_at_a_later_boundary",
+    }),
+    "tests/integration/test_example_scripts.py": frozenset({
+        "test_the_configurations_use_nothing_that_is_not_built",
+        "test_the_trial_class_runs_off_cluster",
+    }),
+    "tests/integration/test_task_log.py": frozenset({
+        "test_a_log_without_a_fault_is_there_once_and_in_order",
+        "test_a_killed_triggerer_loses_no_line",
+    }),
+    "tests/integration/test_task_log_workers.py": frozenset({
+        "test_the_log_of_a_worker_without_a_fault_is_there_once_and_in_order",
+        "test_a_killed_worker_loses_no_line",
+    }),
+    "tests/integration/test_train_optimizations.py": frozenset({
+        "test_the_weight_after_each_batch_is_the_one_computed_by_hand",
+        "test_all_ranks_hold_the_same_bits",
+        "test_a_run_resumed_inside_a_group_has_the_bits_of_an_unbroken_one[fp16-2]",
+    }),
+    "tests/integration/test_train_ranks.py": frozenset({
+        "test_digits_learns_at_two_ranks",
+        "test_all_ranks_end_with_identical_parameters",
+        "test_the_result_names_a_checkpoint_that_is_there",
+        "test_one_and_two_ranks_train_on_the_same_global_batches",
+        "test_the_failing_rank_is_the_one_with_the_cause_in_its_error_file",
+        "test_torchrun_runs_the_same_script",
+    }),
+    "tests/integration/test_train_rungs.py": frozenset({
+        "test_two_hosts_stop_at_the_same_step_when_the_searcher_says_so",
+        "test_a_restart_below_the_asked_rung_asks_again_and_takes_the_stored_answer",
+        "test_a_trial_class_validates_at_its_rungs_and_ends_with_a_checkpoint",
+    }),
+    "tests/integration/test_train_saving.py": frozenset({
+        "test_a_resumed_run_ends_as_an_unbroken_one[2-2-3]",
+        "test_a_full_disk_is_a_named_error_and_no_older_checkpoint_is_lost",
+        "test_the_last_save_failing_fails_the_trial",
+    }),
+    "tests/integration/test_train_trial_ranks.py": frozenset({
+        "test_two_ranks_resumed_in_the_middle_of_an_epoch_and_a_group_equal_an_unbroken_run",
+        "test_torchrun_runs_a_trial_class",
+    }),
     "tests/integration/test_main_job.py": frozenset({
         "test_digits_trains_on_one_two_and_three_hosts[gpus-4-2]",
         "test_a_gang_that_no_hosts_can_ever_hold_fails_at_once_with_the_reason",
