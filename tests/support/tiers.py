@@ -1,6 +1,7 @@
 """Tests of slow modules that run for each change. The other tests of these modules are in the nightly tier.
 
-A fact belongs to each change if a change in its code is likely to break it and no faster test would notice.
+A fact belongs to each change if a change in its code is likely to break it and no faster test would notice. A module
+whose tests build on each other, as those of ``test_cli_hosts.py`` do, runs as a whole.
 """
 
 from __future__ import annotations
@@ -34,13 +35,6 @@ EACH_CHANGE: Mapping[str, frozenset[str]] = {
     "tests/integration/test_cli_hold.py": frozenset({
         "test_a_run_outlives_its_usual_lease_while_leases_are_held",
         "test_a_maintenance_that_makes_no_sense_is_a_usage_error",
-    }),
-    "tests/integration/test_cli_hosts.py": frozenset({
-        "test_a_host_behind_ssh_is_registered_with_a_key_that_somebody_accepted",
-        "test_a_host_that_answers_nonsense_is_not_registered",
-        "test_states_of_hosts_and_slots_follow_the_verbs",
-        "test_explain_says_now_later_or_never",
-        "test_a_host_that_nobody_uses_is_removed",
     }),
     "tests/integration/test_engine_checkpoints.py": frozenset({
         "test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbroken_run",
