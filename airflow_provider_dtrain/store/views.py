@@ -77,6 +77,10 @@ def store_mark(conn: Connection) -> str:
     return str(statements.first(conn, STORE_ID, {}).value)[:8]
 
 
+#: Columns from which :func:`key_of` makes the task instance.
+TRIAL_KEY = (trials.c.dag_id, trials.c.run_id, trials.c.task_id, trials.c.map_index, trials.c.max_tries)
+
+
 def key_of(row: Row[Any]) -> TrialKey:
     """Return the task instance behind a row that has a trial's columns."""
     return TrialKey(
@@ -91,11 +95,7 @@ _VIEWS: sa.Select[Any] = (
         trials.c.state.label("trial_state"),
         trials.c.experiment_id,
         experiments.c.name.label("experiment"),
-        trials.c.dag_id,
-        trials.c.run_id,
-        trials.c.task_id,
-        trials.c.map_index,
-        trials.c.max_tries,
+        *TRIAL_KEY,
         trials.c.config_id,
         trials.c.payload,
         trials.c.hparams,

@@ -33,7 +33,7 @@ from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.held_gangs import gang_rows, gang_words
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
 from airflow_provider_dtrain.store.records.trials import TaskView
-from airflow_provider_dtrain.store.views import JOINED, heard_at, key_of, placements, waits_because
+from airflow_provider_dtrain.store.views import JOINED, TRIAL_KEY, heard_at, key_of, placements, waits_because
 
 #: Classes of the queue, best first.
 CLASS_WORDS: Mapping[int, str] = {
@@ -123,11 +123,7 @@ class QueueView:
                 trials.c.number.label("trial_number"),
                 trials.c.experiment_id,
                 experiments.c.name.label("experiment"),
-                trials.c.dag_id,
-                trials.c.run_id,
-                trials.c.task_id,
-                trials.c.map_index,
-                trials.c.max_tries,
+                *TRIAL_KEY,
             )
             .select_from(JOINED)
             .where(allocations.c.state != "released", attempts.c.id.in_(newest), allocations.c.trial_id.is_not(None))
