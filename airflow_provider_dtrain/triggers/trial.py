@@ -52,20 +52,23 @@ class TrialTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event with the outcome."""
         started_at = time.monotonic()
+        emptied = FILES.reopened(self._log_file())
+        for part in emptied:
+            # Before anything else, because this trigger may be killed or replaced before it shows them again.
+            self.log.warning("%s", part.emptied_mark())
         await load_engine()
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
         from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 
         warm_up(self)
         outcome = None
-        emptied = FILES.reopened(self._log_file())
         while outcome is None:
             self._runtime = runtime = await self._take_over()
-            runtime.logs.emptied(emptied)
-            emptied = []
+            runtime.logs.repeat(emptied)
             try:
                 outcome = await AttemptRunner(runtime, deadline=self.deadline).run(Recovery(runtime.hook))
             except Superseded as error:
+                emptied = runtime.logs.to_repeat
                 self.log.info("Another process follows this trial now (%s)", error)
                 await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))

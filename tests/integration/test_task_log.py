@@ -91,7 +91,8 @@ def test_what_a_stopped_parent_had_not_written_is_repeated_when_it_is_killed(
     first.signal(signal.SIGSTOP, child=False)
     store, before = scene.hook.store, max(scene.count(one) for one in trials)
     # The runner goes on without its parent, and so do the ranks.
-    scene.until(lambda: all(scene.stored(one) > before + 200 for one in trials), "more lines")
+    # At high load, the fastest trial may have written nearly all its lines by now.
+    scene.until(lambda: all(scene.stored(one) >= min(before + 200, LINES - 1) for one in trials), "more lines")
     if is_over:
         scene.until(lambda: all(store.trials.get(one).ended_at for one in trials), "the end of the trials")
     first.signal(signal.SIGKILL)

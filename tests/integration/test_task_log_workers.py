@@ -123,7 +123,8 @@ def test_what_a_stopped_supervisor_had_not_written_is_repeated_when_it_is_killed
     scene.writing(tasks.trials, dice)
     tasks.signal(signal.SIGSTOP, child=False)
     before = max(scene.count(one) for one in tasks.trials)
-    scene.until(lambda: all(scene.stored(one) > before + 200 for one in tasks.trials), "more lines")
+    # At high load, the fastest trial may have written nearly all its lines by now.
+    scene.until(lambda: all(scene.stored(one) >= min(before + 200, LINES - 1) for one in tasks.trials), "more lines")
     tasks.signal(signal.SIGKILL)
     tasks.begin_try()
     tasks.ended()

@@ -174,32 +174,28 @@ async def test_recovery_takes_no_log_and_commits_none(world: World) -> None:
 async def test_what_airflow_has_emptied_is_shown_again_and_committed_again(world: World) -> None:
     world.reader.go_on()
     logs = TrialLogs(world)  # type: ignore[arg-type]
-    logs.emptied([Shown(1, LogPlace(7, 1), 0, 500)])
+    logs.repeat([Shown(1, LogPlace(7, 1), 0, 500)])
     view = world.store.attempts.get(1)
     assert logs.begin_of(view, 800) == 0
     log = logs.follow(view, "a", 800)
     await log.commit(at_once=True)
     assert world.store.positions == [0], "a kill during the replay loses nothing"
+    assert logs.to_repeat == []
 
 
-async def test_of_a_long_file_that_airflow_has_emptied_the_beginning_is_named(world: World) -> None:
-    world.reader.go_on()
+async def test_of_a_long_file_that_airflow_has_emptied_the_end_is_shown_again(world: World) -> None:
     logs, end = TrialLogs(world), 3 * REPLAY_BYTES  # type: ignore[arg-type]
-    logs.emptied([Shown(1, LogPlace(7, 1), 10, end)])
+    logs.repeat([Shown(1, LogPlace(7, 1), 10, end)])
     log = logs.follow(world.store.attempts.get(1), "a", end)
     assert log.received == end - REPLAY_BYTES
-    assert await log.close()
-    assert f"bytes 10 to {end - REPLAY_BYTES} " in lines_of(world)[0]
 
 
-async def test_an_emptied_part_of_an_earlier_attempt_is_named(world: World) -> None:
+async def test_an_emptied_part_of_an_earlier_attempt_is_kept_for_whoever_shows_it(world: World) -> None:
     logs = TrialLogs(world)  # type: ignore[arg-type]
-    logs.emptied([Shown(1, LogPlace(7, 1), 0, 500)])
-    logs.look_back(world.store.attempts.get(2))
-    await logs.finish(world.store.attempts.get(2))
-    world.reader.go_on()
-    world.logs_of.clear()
-    assert trial_logs._EMPTIED in (await _first(world))
+    part = Shown(1, LogPlace(7, 1), 0, 500)
+    logs.repeat([part])
+    logs.follow(world.store.attempts.get(2), "a", 0)
+    assert logs.to_repeat == [part]
 
 
 async def _first(world: World) -> str:

@@ -12,6 +12,9 @@ import pytest
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+from airflow_provider_dtrain.engine.attempt.runner import Superseded
+from airflow_provider_dtrain.engine.logs.buffer import LogPlace, Shown
+from airflow_provider_dtrain.engine.logs.task_log import FILES
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.triggers import trial as trial_module
 from airflow_provider_dtrain.triggers.experiment import ExperimentTrigger
@@ -58,7 +61,7 @@ class Runner:
 async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    logs = SimpleNamespace(emptied=lambda parts: None, unconfirmed=[])
+    logs = SimpleNamespace(repeat=lambda parts: None, unconfirmed=[])
     runtime = SimpleNamespace(logs=logs, store=None, hook=None)
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
@@ -74,6 +77,51 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     operator = TrialOperator(task_id="train", config={"name": "x"})
     assert operator.execute_complete({}, event) == {"steps": 3}  # type: ignore[typeddict-item]
     assert warnings == [MARK]
+
+
+class Second:
+    """Runner whose trial another process follows at first."""
+
+    tries = 0
+
+    def __init__(self, rt: Any, **options: Any) -> None:
+        self.rt = rt
+
+    async def run(self, recovery: Any) -> Outcome:
+        type(self).tries += 1
+        if self.tries == 1:
+            raise Superseded("watch 3")
+        return Outcome(state="completed", result={"steps": 3})
+
+
+async def test_what_airflow_has_emptied_is_marked_first_and_shown_again_by_whichever_follower_gets_the_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtimes = []
+
+    async def take_over(trigger: TrialTrigger) -> Any:
+        logs: list[Any] = []
+        rt = SimpleNamespace(repeat=logs.extend, to_repeat=logs, unconfirmed=[])
+        runtimes.append(SimpleNamespace(logs=rt, store=None, hook=None))
+        return runtimes[-1]
+
+    lines: list[str] = []
+    log = SimpleNamespace(**dict.fromkeys(("info", "warning"), lambda text, *values: lines.append(text % values)))
+    monkeypatch.setattr(TrialTrigger, "log", log)
+    monkeypatch.setattr(TrialTrigger, "_log_file", lambda self: ("ti", 1))
+    monkeypatch.setattr(TrialTrigger, "_take_over", take_over)
+    monkeypatch.setattr(TrialTrigger, "_until_alone", lambda self: asyncio.sleep(0))
+    monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
+    monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Second)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.submission.search.drawn_name", lambda store, trial_id: None)
+    part = Shown(1, LogPlace(7, 1), 0, 500)
+    FILES.note(("ti", 1), part)
+    assert len([event async for event in TrialTrigger(trial_id=7).run()]) == 1
+    assert lines[0] == part.emptied_mark()
+    assert "bytes 0 to 500 (500) left out: Airflow emptied this file" in lines[0]
+    assert [rt.logs.to_repeat for rt in runtimes] == [[part], [part]]
 
 
 def test_an_event_of_an_older_version_has_no_marks() -> None:

@@ -14,6 +14,7 @@ MOST_WAITING_BYTES = 1 << 20
 #: Bytes that a piece takes in addition to its text, separate gaps that may wait, and characters of the reason of a gap.
 PIECE_BYTES, MOST_GAPS, REASON_LIMIT = 256, 100, 300
 SEVERAL = "several reasons"
+_EMPTIED = "Airflow emptied this file when the trial came back to this triggerer; what can be shown again follows"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 #: Prefix that torch puts before the lines of a failed rank, and before its own warnings.
@@ -60,6 +61,10 @@ class Shown:
     place: LogPlace
     begin: int
     end: int
+
+    def emptied_mark(self) -> str:
+        """Return the line that stands for this part after Airflow has emptied the file."""
+        return self.place.missing(self.begin, self.end, _EMPTIED)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.engine.logs.buffer import LogPlace, Shown
+from airflow_provider_dtrain.engine.logs.buffer import Shown
 from airflow_provider_dtrain.engine.logs.rank_log import RANK0_LOG, TAIL_BYTES, RankLog
 from airflow_provider_dtrain.engine.logs.task_log import FILES
 from airflow_provider_dtrain.errors import DtrainError, HostError, StaleWatchError
@@ -29,7 +29,6 @@ REPLAY_BYTES = 1 << 20
 #: and confirmed, so it passes only when a host, the store or Airflow's parent process does not answer.
 FINISH_MOST_S = 10.0
 _PIECE_BYTES = 128 * 1024
-_EMPTIED = "Airflow emptied this file when the trial came back to this triggerer"
 
 
 class TrialLogs:
@@ -53,8 +52,13 @@ class TrialLogs:
         """True when the task log of this follower takes lines of rank 0."""
         return self.rt.log.rate_bytes_per_s is not None
 
-    def emptied(self, parts: Sequence[Shown]) -> None:
-        """Record the parts that the file of the task log showed before Airflow emptied it."""
+    @property
+    def to_repeat(self) -> list[Shown]:
+        """Parts that the file of the task log showed before Airflow emptied it, and does not show again yet."""
+        return list(self._emptied.values())
+
+    def repeat(self, parts: Sequence[Shown]) -> None:
+        """Show parts again that the file of the task log showed before Airflow emptied it."""
         for part in parts:
             known = self._emptied.setdefault(part.attempt_id, part)
             known.begin, known.end = min(known.begin, part.begin), max(known.end, part.end)
@@ -70,11 +74,8 @@ class TrialLogs:
         :param committed: first byte that the task log may not have
         """
         begin = self.begin_of(view, committed)
-        lost = self._emptied.pop(view.attempt_id, None)
-        first = min(lost.begin, committed) if lost is not None else committed
-        log = RankLog(self.rt, view, host=host, begin=first, committed=committed, watch=watch)
-        if first < begin:
-            log.skip(first, begin, _EMPTIED)
+        self._emptied.pop(view.attempt_id, None)
+        log = RankLog(self.rt, view, host=host, begin=begin, committed=committed, watch=watch)
         FILES.note(self.rt.log.file, log.shown)
         self._open[view.attempt_id] = log
         return log
@@ -88,7 +89,6 @@ class TrialLogs:
     def look_back(self, view: AttemptView) -> None:
         """Begin to deliver, in the background, the lines that earlier followers of the trial have left."""
         if self.wanted:
-            self._mark_emptied(without=view.attempt_id)
             self._begin(0, self._rests(view.trial_id))
 
     def end(self, view: AttemptView) -> None:
@@ -109,7 +109,6 @@ class TrialLogs:
             async with asyncio.timeout(FINISH_MOST_S):
                 await asyncio.gather(*self._work.values(), return_exceptions=True)
                 await self._rests(view.trial_id)
-        self._mark_emptied()
         words = f"Airflow has not confirmed within {FINISH_MOST_S:.0f} s that it wrote them; they may be there"
         self.unconfirmed = [log.buffer.place.missing(log.written, None, words) for log in self._open.values()]
         self.abandon()
@@ -202,13 +201,6 @@ class TrialLogs:
     async def _read(self, view: AttemptView, host: str, offset: int, length: int) -> Piece:
         answer = await self.rt.call(host, "read", run=view.run, stream=RANK0_LOG, offset=offset, length=length)
         return piece_of(host, answer, offset=offset, length=length)
-
-    def _mark_emptied(self, *, without: int | None = None) -> None:
-        for attempt_id, part in list(self._emptied.items()):
-            if attempt_id != without:
-                del self._emptied[attempt_id]
-                place: LogPlace = part.place
-                self.rt.log.info(place.missing(part.begin, part.end, _EMPTIED))
 
 
 async def _quietly(rt: LogFollower, work: Coroutine[Any, Any, None]) -> None:
