@@ -1,12 +1,11 @@
 """Cost of a grant in the store: 4 hosts x 8 slots out of 64 hosts x 8.
 
-Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5] [--plain]``. PostgreSQL is measured if its server
+Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5]``. PostgreSQL is measured if its server
 programs are installed (the contract tests search for them in the same way), with fsync on as in production.
 
 Two tables per database. The first has each step alone. The second has grants per second of 1 process, of 8 contending
 processes with enough slots for all, and of 200 threads of one process that wait for the slots of 16 gangs, as in a
-triggerer, each compared with the rate of bare transactions (see ``grant_contention``). ``--plain`` prints each step
-alone, beside the same step with statements that SQLAlchemy Core executes (see ``plain_core``).
+triggerer, each compared with the rate of bare transactions (see ``grant_contention``).
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -26,17 +23,11 @@ from sqlalchemy.pool import NullPool
 
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
-from bench import grant_contention, plain_core
+from bench import grant_contention
 from bench.grant_contention import GANG
 from testbed.stores import Server, host, server_programs
 
 HOSTS, SLOTS = 64, 8
-#: Clock of all steps: wall-clock time, or this process's CPU time for the comparison.
-clock: Callable[[], float] = time.perf_counter
-#: Parts of a comparison, each in a process of its own.
-PARTS = 3
-#: Steps until a trial has its slots.
-GRANT_PATH = ("submit", "pass (grant)", "take_up")
 STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")
 
 
@@ -80,9 +71,9 @@ def finish(store: Store, took: dict[str, list[float]], attempt: int, watch: int)
 
 
 def timed(into: list[float], action: Callable[[], object]) -> object:
-    begin = clock()
+    begin = time.perf_counter()
     result = action()
-    into.append(clock() - begin)
+    into.append(time.perf_counter() - begin)
     return result
 
 
@@ -126,18 +117,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--contention", action="store_true", help="print only the tables under contention")
-    parser.add_argument("--plain", action="store_true", help="compare each step with statements run by plain Core")
     arguments = parser.parse_args()
     rounds, seconds, alone = arguments.rounds, arguments.seconds, not arguments.contention
     numbers = count()
     with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
-        if arguments.plain:
-            compare("SQLite", lambda: f"sqlite:///{Path(folder)}/p{next(numbers)}.db", rounds)
-        elif alone:
+        if alone:
             show_steps("SQLite (WAL, synchronous=FULL)", f"sqlite:///{Path(folder)}/s.db", rounds)
             without_pool(f"sqlite:///{Path(folder)}/s.db", rounds)
-        if not arguments.plain:
-            grant_contention.show("SQLite", lambda: fresh(f"sqlite:///{Path(folder)}/c{next(numbers)}.db"), seconds)
+        grant_contention.show("SQLite", lambda: fresh(f"sqlite:///{Path(folder)}/c{next(numbers)}.db"), seconds)
     programs = server_programs()
     if programs is None:
         print("\nPostgreSQL: skipped, server programs (initdb, pg_ctl) are not installed")
@@ -145,56 +132,18 @@ def main() -> None:
     server = Server(programs)
     try:
         server.start(fsync=True)
-        if arguments.plain:
-            compare("PostgreSQL", server.new_database, rounds)
-        elif alone:
+        if alone:
             show_steps("PostgreSQL (127.0.0.1, fsync on)", server.new_database(), rounds)
-        if not arguments.plain:
-            grant_contention.show("PostgreSQL", lambda: fresh(server.new_database()), seconds)
+        grant_contention.show("PostgreSQL", lambda: fresh(server.new_database()), seconds)
     finally:
         server.stop()
 
 
 def show_steps(name: str, url: str, rounds: int) -> None:
-    show(name, steps_of(url, rounds))
-
-
-def steps_of(url: str, rounds: int) -> dict[str, list[float]]:
     migrate(url)
     store = Store.open(url)
-    took = measure(store, rounds)
+    show(name, measure(store, rounds))
     store.close()
-    return took
-
-
-def compared(url: str, rounds: int, is_plain: bool, by_cpu: bool) -> dict[str, list[float]]:
-    global clock
-    if is_plain:
-        plain_core.install()
-    if by_cpu:
-        clock = time.process_time
-    return steps_of(url, rounds)
-
-
-def compare(name: str, new_url: Callable[[], str], rounds: int) -> None:
-    """Print each step beside the same step by plain Core: processes in turn, so that both see the same machine."""
-    columns = [(is_plain, by_cpu) for by_cpu in (False, True) for is_plain in (False, True)]
-    took: dict[tuple[bool, bool], dict[str, list[float]]] = {column: {} for column in columns}
-    for _ in range(PARTS):
-        for column in columns:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                found = process.submit(compared, new_url(), rounds // PARTS, *column).result()
-            for step, values in found.items():
-                took[column].setdefault(step, []).extend(values)
-    heads = " ".join(f"{kind:>8} {'plain Core':>12} {'ratio':>7}" for kind in ("wall", "CPU"))
-    print(f"\n{name}\n  {'p50 ms':18} {heads}")
-    rows = {step: [statistics.median(took[column][step]) * 1e3 for column in columns] for step in STEPS}
-    rows["grant path"] = [sum(rows[step][at] for step in GRANT_PATH) for at in range(len(columns))]
-    for step, (wall, plain_wall, cpu, plain_cpu) in rows.items():
-        print(
-            f"  {step:18} {wall:8.2f} {plain_wall:12.2f} {plain_wall / wall:7.2f} {cpu:8.2f} {plain_cpu:12.2f} "
-            f"{plain_cpu / cpu:7.2f}"
-        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import gate
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, experiments, trials
 from airflow_provider_dtrain.store.database.transactions import bump, lock_pool
 from airflow_provider_dtrain.store.queue.pass_writes import raise_token
@@ -30,9 +29,9 @@ from airflow_provider_dtrain.store.store import Store
 GANG = 32
 #: Wait for a grant after which the caller counts as starved.
 STARVED_S = 30.0
-STATE = Statement(sa.select(allocations.c.state).where(allocations.c.id == sa.bindparam("gang")))
-REQUEST = Statement(sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt")))
-FREE = Statement(
+STATE = sa.select(allocations.c.state).where(allocations.c.id == sa.bindparam("gang"))
+REQUEST = sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt"))
+FREE = (
     allocation_slots.update()
     .where(allocation_slots.c.allocation_id == sa.bindparam("gang"))
     .values(released_at=sa.bindparam("now"), proof="untaken")
@@ -114,8 +113,8 @@ class Task(Caller):
         return True
 
     def _state(self, allocation_id: int) -> str:
-        [found] = statements.look(self.store.db.reader, STATE, {"gang": allocation_id})
-        return str(found.state)
+        with self.store.db.reader.connect() as conn:
+            return str(conn.scalar(STATE, {"gang": allocation_id}))
 
     def end(self, grant: tuple[int, int]) -> None:
         self.store.attempts.end(grant[0], 0, state="completed")
@@ -139,7 +138,7 @@ class Bare(Caller):
     def submit(self) -> tuple[int, int]:
         now = self.store.db.now()
         key = {"dag_id": "bare", "run_id": self.name, "task_id": "t", "map_index": -1}
-        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
+        with gate.transaction(), statements.transaction(self.store.db.engine) as conn:
             lock_pool(conn, "gpus")
             statements.update(conn, experiments, self.experiment, state="running", ended_at=None)
             # max_tries makes the key unique.
@@ -162,7 +161,7 @@ class Bare(Caller):
 
     def until_granted(self, grant: tuple[int, int]) -> bool:
         now, gang = self.store.db.now(), grant[1]
-        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
+        with gate.transaction(), statements.transaction(self.store.db.engine) as conn:
             lock_pool(conn, "gpus")
             token = raise_token(conn, 1)
             statements.update(conn, allocations, gang, token=token, granted_at=now)
@@ -176,11 +175,11 @@ class Bare(Caller):
 
     def end(self, grant: tuple[int, int]) -> None:
         now = self.store.db.now()
-        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
+        with gate.transaction(), statements.transaction(self.store.db.engine) as conn:
             lock_pool(conn, "gpus")
             statements.update(conn, attempts, grant[0], state="completed", ended_at=now)
             statements.update(conn, trials, self.trial, state="completed", ended_at=now)
-            statements.send(conn, FREE, {"gang": grant[1], "now": now})
+            conn.execute(FREE, {"gang": grant[1], "now": now})
             statements.update(conn, allocations, grant[1], ended_at=now)
             statements.update(conn, experiments, self.experiment, state="completed", ended_at=now)
             bump(conn, "gpus")
@@ -195,8 +194,8 @@ class Returning(Task):
         if not self.attempt_id:
             self.attempt_id, allocation_id = super().submit()
             return self.attempt_id, allocation_id
-        [found] = statements.look(self.store.db.reader, REQUEST, {"attempt": self.attempt_id})
-        return self.attempt_id, int(found.allocation_id)
+        with self.store.db.reader.connect() as conn:
+            return self.attempt_id, int(conn.scalars(REQUEST, {"attempt": self.attempt_id}).one())
 
     def end(self, grant: tuple[int, int]) -> None:
         self.store.queue.put_back(grant[0], 0, "again")
@@ -213,9 +212,9 @@ class BareReturning(Bare):
 
     def end(self, grant: tuple[int, int]) -> None:
         now = self.store.db.now()
-        with gate.transaction(), statements.transaction(self.store.db.writer) as conn:
+        with gate.transaction(), statements.transaction(self.store.db.engine) as conn:
             lock_pool(conn, "gpus")
-            statements.send(conn, FREE, {"gang": grant[1], "now": now})
+            conn.execute(FREE, {"gang": grant[1], "now": now})
             statements.update(conn, allocations, grant[1], ended_at=now)
             gang = statements.insert(
                 conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,

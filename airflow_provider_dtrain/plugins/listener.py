@@ -62,23 +62,20 @@ def on_starting(component: Any) -> None:
             log.warning("%s cannot be imported; tasks that need it will fail with this error", module, exc_info=True)
             return
     try:
-        _compile_statements()
+        _import_driver()
     except DtrainError as error:
         log.warning("The provider's store is not configured correctly: %s", error)
 
 
-def _compile_statements() -> None:
-    """Compile the store's statements for its database, without connecting to it.
+def _import_driver() -> None:
+    """Import the store's database driver, without connecting to the database.
 
     :raises StoreError: the URL is wrong, or its driver is missing
     """
     from airflow_provider_dtrain.hooks.settings import settings
-    from airflow_provider_dtrain.store.database import statements
     from airflow_provider_dtrain.store.database.connections import make_engine, parse_url
 
-    engine = make_engine(parse_url(settings().sql_alchemy_conn))
-    statements.compile_all(engine.dialect)
-    engine.dispose()
+    make_engine(parse_url(settings().sql_alchemy_conn)).dispose()
 
 
 @hookimpl

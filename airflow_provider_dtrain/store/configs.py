@@ -11,7 +11,6 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import configs, payloads, templates
 from airflow_provider_dtrain.store.database.transactions import Database, check_name, digest_of, reads, writes
 from airflow_provider_dtrain.store.records.trials import Config, Template
@@ -185,11 +184,11 @@ class Payloads:
     @writes
     def use(self, conn: Connection, digest: str) -> bool:
         """Return whether the store holds this user code, and if so reset its age."""
-        return statements.count(conn, _USE, {"of_digest": digest, "now": self.db.now()}) > 0
+        return conn.execute(_USE, {"of_digest": digest, "now": self.db.now()}).rowcount > 0
 
 
-_CONFIG = Statement(sa.select(configs).where(configs.c.config_id == sa.bindparam("config")))
-_PAYLOAD = Statement(sa.select(payloads.c.content).where(payloads.c.digest == sa.bindparam("of_digest")))
+_CONFIG = sa.select(configs).where(configs.c.config_id == sa.bindparam("config"))
+_PAYLOAD = sa.select(payloads.c.content).where(payloads.c.digest == sa.bindparam("of_digest"))
 
 
 def _current(conn: Connection) -> list[Template]:
@@ -219,6 +218,4 @@ def _no_template(name: str, known: list[str]) -> NotFoundError:
     )
 
 
-_USE = Statement(
-    payloads.update().where(payloads.c.digest == sa.bindparam("of_digest")).values(created_at=sa.bindparam("now"))
-)
+_USE = payloads.update().where(payloads.c.digest == sa.bindparam("of_digest")).values(created_at=sa.bindparam("now"))

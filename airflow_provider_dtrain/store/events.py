@@ -15,7 +15,6 @@ from airflow_provider_dtrain.errors import StoreSetBackError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.moments import moment
 from airflow_provider_dtrain.store.database.rows import AttemptRow
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -260,14 +259,13 @@ class Events:
 
 
 _STREAM_KEY = ("attempt_id", "token", "host", "stream")
-_BEGIN_STREAM = Statement(
-    # Both databases spell ON CONFLICT alike.
+_BEGIN_STREAM = (
     postgresql.insert(streams)
     .values({name: sa.bindparam(f"of_{name}") for name in _STREAM_KEY} | {"position": sa.bindparam("new"), "epoch": 0})
     .on_conflict_do_nothing(index_elements=_STREAM_KEY)
     .returning(streams.c.position)
 )
-_MOVE_STREAM = Statement(
+_MOVE_STREAM = (
     streams.update()
     .where(*(streams.c[name] == sa.bindparam(f"of_{name}") for name in _STREAM_KEY))
     .where(streams.c.position == sa.bindparam("old"), streams.c.epoch == sa.bindparam("of_epoch"))
@@ -323,7 +321,7 @@ def _unknown(
     return [event for event in batch if dict(event) not in known.get(event.get("seq"), ())]
 
 
-_TOKEN = Statement(
+_TOKEN = (
     sa.select(allocations.c.token)
     .join(attempts, attempts.c.allocation_id == allocations.c.id)
     .where(attempts.c.id == sa.bindparam("attempt"))

@@ -13,7 +13,6 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.scheduling.model import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -85,7 +84,7 @@ class Hosts:
 
         :raises NotFoundError: the host does not exist; the message lists the existing ones
         """
-        found = _as_records(*statements.read(conn, (_HOST, _SLOTS), {"host_name": name}))
+        found = _as_records(*statements.read(conn, (_ONE_HOST, _ITS_SLOTS), {"host_name": name}))
         if not found:
             raise _no_host(conn, name)
         return found[0]
@@ -271,7 +270,7 @@ class Hosts:
         :param pool: only hosts of this pool; None = all
         """
         if pool is None:
-            return _as_records(*statements.read(conn, (_ALL_HOSTS, _ALL_SLOTS), {}))
+            return _as_records(*statements.read(conn, (_HOSTS, _THEIR_SLOTS), {}))
         return _records(conn, hosts.c.pool == pool)
 
 
@@ -355,8 +354,7 @@ _HOSTS: sa.Select[Any] = sa.select(hosts).order_by(hosts.c.name)
 _THEIR_SLOTS: sa.Select[Any] = (
     sa.select(slots).join(hosts, hosts.c.name == slots.c.host).order_by(slots.c.host, slots.c.slot)
 )
-_HOST, _SLOTS = (Statement(query.where(hosts.c.name == sa.bindparam("host_name"))) for query in (_HOSTS, _THEIR_SLOTS))
-_ALL_HOSTS, _ALL_SLOTS = Statement(_HOSTS), Statement(_THEIR_SLOTS)
+_ONE_HOST, _ITS_SLOTS = (query.where(hosts.c.name == sa.bindparam("host_name")) for query in (_HOSTS, _THEIR_SLOTS))
 
 
 def _records(conn: Connection, where: sa.ColumnElement[bool]) -> list[HostRecord]:

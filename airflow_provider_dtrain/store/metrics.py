@@ -24,7 +24,6 @@ from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import restore_floats
 from airflow_provider_dtrain.store.database.moments import moment
 from airflow_provider_dtrain.store.database.rows import AttemptRow
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, reads, writes
 from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricGroup, MetricRow
@@ -144,12 +143,12 @@ _IS_OF_REFUSED_HPARAMS = sa.and_(
 
 
 @cache
-def _metrics_query(has_group: bool, has_rank: bool) -> Statement:
+def _metrics_query(has_group: bool, has_rank: bool) -> sa.Select[Any]:
     where = [metrics.c.trial_id == sa.bindparam("trial")]
     where += [metrics.c.metric_group == sa.bindparam("group")] if has_group else []
     where += [metrics.c.rank == sa.bindparam("of_rank")] if has_rank else []
     query = sa.select(metrics, attempts.c.number).join(attempts, attempts.c.id == metrics.c.attempt_id)
-    return Statement(query.where(*where).order_by(metrics.c.step, metrics.c.id))
+    return query.where(*where).order_by(metrics.c.step, metrics.c.id)
 
 
 #: ``checkpoint_storage`` in the configuration of the row's trial.
@@ -161,9 +160,9 @@ _CHECKPOINTS: sa.Select[Any] = (
     .join(configs, configs.c.config_id == trials.c.config_id)
     .order_by(checkpoints.c.id)
 )
-_EVER_SAVED = Statement(_CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial")))
-_SAVED = Statement(_CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial"), _IS_THERE))
-_PLACES = Statement(
+_EVER_SAVED = _CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial"))
+_SAVED = _CHECKPOINTS.where(checkpoints.c.trial_id == sa.bindparam("trial"), _IS_THERE)
+_PLACES = (
     sa.select(trials.c.experiment_id, _STORAGE)
     .join(configs, configs.c.config_id == trials.c.config_id)
     .where(trials.c.id == sa.bindparam("trial"))

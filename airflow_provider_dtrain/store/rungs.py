@@ -18,20 +18,20 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.search.asha import LAST, advance, rank_value
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AttemptRow
-from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.statements import ByDialect
 from airflow_provider_dtrain.store.database.tables import attempts, rung_entries, searches, trials
 
 _MINE = rung_entries.alias("mine")
 _OF_SEARCH = searches.join(trials, trials.c.search_id == searches.c.id)
 _IS_TRIAL = trials.c.id == sa.bindparam("trial")
 #: Does not block the key-share lock of a concurrent submission of a trial.
-_LOCK = Statement(
+_LOCK = (
     sa.select(searches.c.id, searches.c.rungs, searches.c.divisor, searches.c.smaller_is_better, trials.c.bracket)
     .select_from(_OF_SEARCH)
     .where(_IS_TRIAL)
     .with_for_update(of=searches, key_share=True)
 )
-_OWN = Statement(
+_OWN = (
     sa.select(trials.c.cleared_at, trials.c.draw, rung_entries.c.rung, rung_entries.c.decision, rung_entries.c.is_error)
     .select_from(trials.outerjoin(rung_entries, rung_entries.c.trial_id == trials.c.id))
     .where(_IS_TRIAL)
@@ -43,7 +43,7 @@ _SMALLER = sa.select(searches.c.smaller_is_better).select_from(_OF_SEARCH).where
 _RANK_VALUE = sa.case((_SMALLER, sa.bindparam("smaller")), else_=sa.bindparam("larger"))
 
 
-def _standing(rung: sa.ColumnElement[int]) -> Statement:
+def _standing(rung: sa.ColumnElement[int]) -> sa.Select[Any]:
     """Return the query for the number of entries of a rung, and for the trial's place among them.
 
     The place is the number of entries with a rank value up to the trial's. The query has two plain counts without a
@@ -57,7 +57,7 @@ def _standing(rung: sa.ColumnElement[int]) -> Statement:
     )
     every = sa.select(sa.func.count()).select_from(rung_entries).where(*there)
     before = every.where(rung_entries.c.rank_value <= _RANK_VALUE)
-    return Statement(sa.select(every.scalar_subquery().label("entries"), before.scalar_subquery().label("before")))
+    return sa.select(every.scalar_subquery().label("entries"), before.scalar_subquery().label("before"))
 
 
 #: For the rung that a trial waits for, and for a later one that it reaches with the same report.
@@ -79,8 +79,8 @@ def _insert(dialect: Any, *, replaces: bool) -> Any:
     return insert.on_conflict_do_update(index_elements=key, set_=values, where=rung_entries.c.is_error)
 
 
-_ENTER = Statement(_insert(sqlite, replaces=True), _insert(postgresql, replaces=True))
-_FAIL = Statement(_insert(sqlite, replaces=False), _insert(postgresql, replaces=False))
+_ENTER = ByDialect(_insert(sqlite, replaces=True), _insert(postgresql, replaces=True))
+_FAIL = ByDialect(_insert(sqlite, replaces=False), _insert(postgresql, replaces=False))
 _BEST = (
     sa.select(searches.c.metric, searches.c.smaller_is_better, trials.c.best_metric, trials.c.draw)
     .select_from(_OF_SEARCH)
@@ -151,7 +151,7 @@ def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], ask
         )
         for rung in step.entered
     ]
-    statements.write(conn, [(_ENTER, rows)])
+    statements.execute(conn, _ENTER, *rows)
 
 
 def note_failure(conn: Connection, attempt: AttemptRow, now: datetime) -> None:
@@ -162,7 +162,7 @@ def note_failure(conn: Connection, attempt: AttemptRow, now: datetime) -> None:
         return
     units = place.lengths[place.rung - 1] if place.rung else 0
     values = {"metric": None, "rank_value": LAST, "units": units, "decision": None, "is_error": True}
-    statements.write(conn, [(_FAIL, [_row(attempt, place.search, place.rung, now, **values)])])
+    statements.execute(conn, _FAIL, _row(attempt, place.search, place.rung, now, **values))
 
 
 def leave(conn: Connection, search_id: int, trial_ids: Sequence[int], now: datetime) -> None:

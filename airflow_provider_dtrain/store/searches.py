@@ -11,7 +11,6 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, configs, experiments, rung_entries, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, writes
 from airflow_provider_dtrain.store.queue.transitions import experiment_end, open_experiment
@@ -263,7 +262,7 @@ def _is_key(key: TrialKey) -> sa.ColumnElement[bool]:
 _SEARCHES: sa.Select[Any] = sa.select(searches, experiments.c.name.label("experiment")).join(
     experiments, experiments.c.id == searches.c.experiment_id
 )
-_SEARCH = Statement(_SEARCHES.where(searches.c.id == sa.bindparam("search")))
+_SEARCH = _SEARCHES.where(searches.c.id == sa.bindparam("search"))
 
 
 def _search_view(conn: Connection, where: sa.ColumnElement[bool]) -> SearchView | None:
@@ -299,9 +298,7 @@ _ENTRIES: sa.Select[Any] = (
     )
     .order_by(rung_entries.c.bracket, rung_entries.c.rung, rung_entries.c.rank_value, rung_entries.c.id)
 )
-_DECISIONS = Statement(
-    _ENTRIES.where(rung_entries.c.trial_id == sa.bindparam("trial"), rung_entries.c.decision.is_not(None))
-)
+_DECISIONS = _ENTRIES.where(rung_entries.c.trial_id == sa.bindparam("trial"), rung_entries.c.decision.is_not(None))
 
 
 def _as_entries(rows: Iterable[Row[Any]]) -> list[RungEntry]:

@@ -13,7 +13,6 @@ from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -134,17 +133,17 @@ def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
 
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
 _KEY = (*_TASK, "max_tries")
-_NEWEST_OF = Statement(
+_NEWEST_OF = (
     sa.select(trials.c.experiment_id, attempts.c.trial_id, attempts.c.id, attempts.c.number, attempts.c.allocation_id)
     .join(attempts, attempts.c.trial_id == trials.c.id)
     .where(*(trials.c[name] == sa.bindparam(f"of_{name}") for name in _KEY))
     .order_by(attempts.c.number.desc())
     .limit(1)
 )
-_CONFIG = Statement(sa.select(configs.c.config_id).where(configs.c.config_id == sa.bindparam("config")))
-_SEARCH = Statement(sa.select(searches.c.id).where(searches.c.id == sa.bindparam("search")))
-_PAYLOAD = Statement(sa.select(payloads.c.digest).where(payloads.c.digest == sa.bindparam("of_digest")))
-_CLEAR = Statement(
+_CONFIG = sa.select(configs.c.config_id).where(configs.c.config_id == sa.bindparam("config"))
+_SEARCH = sa.select(searches.c.id).where(searches.c.id == sa.bindparam("search"))
+_PAYLOAD = sa.select(payloads.c.digest).where(payloads.c.digest == sa.bindparam("of_digest"))
+_CLEAR = (
     trials.update()
     .where(
         *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _TASK),
@@ -156,7 +155,7 @@ _CLEAR = Statement(
     .returning(trials.c.id)
 )
 
-_DRAWN = Statement(
+_DRAWN = (
     sa.select(trials.c.hparams, trials.c.draw)
     .where(
         *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _TASK),

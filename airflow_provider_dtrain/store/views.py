@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -69,7 +68,7 @@ def run_name(store: str, trial_id: int, number: int, token: int) -> str:
     return f"{store}-t{trial_id}.{number}.{token}"
 
 
-STORE_ID = Statement(sa.select(meta.c.value).where(meta.c.key == "store_id"))
+STORE_ID = sa.select(meta.c.value).where(meta.c.key == "store_id")
 
 
 def store_mark(conn: Connection) -> str:
@@ -128,8 +127,8 @@ _VIEWS: sa.Select[Any] = (
     .select_from(FOLLOWED)
     .order_by(attempts.c.id)
 )
-_VIEW = Statement(_VIEWS.where(attempts.c.id == sa.bindparam("attempt")))
-_GRANT = Statement(
+_VIEW = _VIEWS.where(attempts.c.id == sa.bindparam("attempt"))
+_GRANT = (
     sa.select(*(allocation_slots.c[name] for name in ("token", "host", "slot", "released_at")))
     .join(attempts, attempts.c.allocation_id == allocation_slots.c.allocation_id)
     .where(attempts.c.id == sa.bindparam("attempt"))
@@ -330,7 +329,7 @@ _TRIALS: sa.Select[Any] = (
     .join(experiments, experiments.c.id == trials.c.experiment_id)
     .order_by(trials.c.id.desc())
 )
-_TRIAL = Statement(_TRIALS.where(trials.c.id == sa.bindparam("trial")))
+_TRIAL = _TRIALS.where(trials.c.id == sa.bindparam("trial"))
 
 
 def trial_view(conn: Connection, trial_id: int) -> TrialView | None:

@@ -136,7 +136,7 @@ def test_a_store_behind_a_pooler_works_and_prepares_nothing(pooled):
 
 def test_each_transaction_through_a_pooler_commits_durably(pooled):
     """A session's own setting would be that of the next client of the server process."""
-    with statements.transaction(pooled.db.writer) as connection:
+    with statements.transaction(pooled.db.engine) as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "on"
     with pooled.db.engine.connect() as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "off"

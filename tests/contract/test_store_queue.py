@@ -114,7 +114,8 @@ def test_a_pass_does_nothing_while_nothing_changed(store, submit, clock):
     statements = []
     sa.event.listen(store.db.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     assert store.queue.schedule("gpus").waiting == 1
-    assert [text.split()[0] for text in statements] == ["SELECT"]
+    # SQLite's own BEGIN costs no round trip.
+    assert [text.split()[0] for text in statements if text != "BEGIN"] == ["SELECT"]
 
 
 def test_a_waiting_request_says_why_and_where_it_stands(store, submit):

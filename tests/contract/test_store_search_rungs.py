@@ -86,7 +86,7 @@ def test_an_entry_that_was_decided_is_not_replaced_by_another_one(search):
     with search.store.db.engine.begin() as conn:
         row = dict(conn.execute(sa.select(rung_entries)).mappings().one())
         values = {f"new_{name}": row[name] for name in rungs._NAMES} | {"new_metric": 0.1, "new_decision": "stop"}
-        statements.write(conn, [(rungs._ENTER, [values])])
+        statements.execute(conn, rungs._ENTER, values)
     assert search.entries() == before
 
 

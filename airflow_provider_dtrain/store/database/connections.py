@@ -163,11 +163,6 @@ def _postgresql(url: URL) -> Engine:
     if is_psycopg:
         event.listen(engine, "connect", _prepare_if_direct)
         event.listen(engine, "checkout", _refuse_closed)
-    if statements.can_send_together(engine.dialect):
-        # Deferred statements are sent together with COMMIT: a listener of "commit" would run before they are durable.
-        engine.dialect.do_commit = statements.commit  # type: ignore[method-assign, assignment]
-        for name in ("do_execute", "do_executemany", "do_execute_no_params"):
-            event.listen(engine, name, statements.send_first)
     return engine
 
 
@@ -209,8 +204,7 @@ def _refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     deferred = connection.get_execution_options().get("dtrain_reads", False)
     # A deferred transaction that writes later can fail with SQLITE_BUSY at once, without waiting.
-    with statements.raw(connection) as driver:
-        driver.execute("BEGIN" if deferred else "BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
 
 
 def create_sqlite_file(path: Path) -> None:

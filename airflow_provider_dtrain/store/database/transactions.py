@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import dump_json, gate, utcnow
 from airflow_provider_dtrain.store.database.notifications import POOL_CHANGED
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
-from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.statements import ByDialect, Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit, pools
 
 P = ParamSpec("P")
@@ -51,7 +51,6 @@ class Database:
         # round trips.
         alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
         self.reader = engine.execution_options(dtrain_reads=True, **alone)
-        self.writer = statements.writer(engine)
 
     def now(self) -> datetime:
         """Return the current time as aware UTC."""
@@ -86,7 +85,7 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
         for attempt in range(TRIES):
             is_done = False
             try:
-                with gate.transaction(), statements.transaction(self.db.writer) as conn:
+                with gate.transaction(), statements.transaction(self.db.engine) as conn:
                     result = method(self, conn, *args, **kwargs)
                     is_done = True
                 return result
@@ -184,24 +183,24 @@ def check_name(kind: str, name: str) -> str:
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _ATTEMPT: sa.BindParameter[int] = sa.bindparam("attempt_id")
-_LOCK_POOL = Statement(sa.select(pools).where(pools.c.name == _POOL).with_for_update())
+_LOCK_POOL = sa.select(pools).where(pools.c.name == _POOL).with_for_update()
 _POOL_OF = (
     sa.select(allocations.c.pool)
     .join(attempts, attempts.c.allocation_id == allocations.c.id)
     .where(attempts.c.id == _ATTEMPT)
 )
 #: All requests of a trial are in the same pool, so the pool that was read before the lock is still valid after it.
-_LOCK_POOL_OF = Statement(sa.select(pools).where(pools.c.name == _POOL_OF.scalar_subquery()).with_for_update())
+_LOCK_POOL_OF = sa.select(pools).where(pools.c.name == _POOL_OF.scalar_subquery()).with_for_update()
 _RAISED = pools.update().where(pools.c.name == _POOL).values(version=pools.c.version + 1)
 #: On PostgreSQL the same statement sends the notification.
-_BUMP = Statement(_RAISED, _RAISED.returning(POOL_CHANGED))
+_BUMP = ByDialect(_RAISED, _RAISED.returning(POOL_CHANGED))
 #: Without the plan, which is large, and which no caller of the guard reads.
-_GUARD = Statement(
+_GUARD = (
     sa.select(*(column for column in attempts.c if column.name not in {"plan", "master"}))
     .where(attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))
     .with_for_update()
 )
-_GANG_OF = Statement(
+_GANG_OF = (
     sa.select(allocations).join(attempts, attempts.c.allocation_id == allocations.c.id).where(attempts.c.id == _ATTEMPT)
 )
 
@@ -238,7 +237,7 @@ def lock_pool_of(conn: Connection, attempt_id: int) -> PoolRow:
 
 def bump(conn: Connection, pool: str) -> None:
     """Raise the version of a pool, because its next pass may decide differently."""
-    statements.send(conn, _BUMP, {"pool_name": pool})
+    statements.execute(conn, _BUMP, {"pool_name": pool})
 
 
 def guard(conn: Connection, attempt_id: int, watch: int) -> AttemptRow:
@@ -262,10 +261,10 @@ def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[AttemptRo
 
 def lock_gang(
     conn: Connection, attempt_id: int, watch: int, *more: Statement
-) -> tuple[AttemptRow, AllocationRow, list[list[Any]]]:
+) -> tuple[AttemptRow, AllocationRow, list[Sequence[Any]]]:
     """Return the rows of an attempt and of its allocation, with their pool and the attempt locked.
 
-    :param more: queries by ``attempt_id`` that run in the same round trip; their rows come third
+    :param more: queries by ``attempt_id`` that run with the same lock; their rows come third
     :raises NotFoundError: the attempt does not exist
     :raises StaleWatchError: another process has taken the attempt over
     """

@@ -11,7 +11,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import experiments
 
 #: Columns that a new request inherits from the previous request of its trial, besides the counters.
@@ -50,7 +49,7 @@ def ineligible(row: Any, now: datetime) -> dict[str, Any]:
     return {"waited_s": waited_s(row, now), "eligible_since": None}
 
 
-_WISH = Statement(sa.select(experiments.c.wish).where(experiments.c.id == sa.bindparam("experiment")))
+_WISH = sa.select(experiments.c.wish).where(experiments.c.id == sa.bindparam("experiment"))
 
 
 def paused_by(conn: Connection, trial: Any) -> str:

@@ -25,7 +25,6 @@ from airflow_provider_dtrain.core.scheduling.model import (
 )
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -132,7 +131,7 @@ HOSTS: sa.Select[Any] = (
     .where(hosts.c.pool == sa.bindparam("pool_name"))
 )
 #: Queries of a pass, after the lock of the pool.
-SITUATION = (Statement(ENTRIES, keeps=True), Statement(HOSTS))
+SITUATION = (ENTRIES, HOSTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,18 +15,15 @@ from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import UtcDateTime
-from airflow_provider_dtrain.store.database.notifications import TELL
-from airflow_provider_dtrain.store.database.statements import Orders, Statement
+from airflow_provider_dtrain.store.database.statements import ByDialect, Orders
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, counters, pools
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import ENTRIES, HOSTS, NOTES, Situation
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)
-LOOK = Statement(
-    sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
-        pools.c.name == _POOL
-    )
+LOOK = sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
+    pools.c.name == _POOL
 )
 _IS_DUE = sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
 _LOCKED = sa.select(
@@ -37,7 +34,7 @@ _LOCKED = sa.select(
 _PASS_LOCK = sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), " dtrain ", _POOL_NAME), 0)
 _IS_ALONE = sa.func.pg_try_advisory_xact_lock(_PASS_LOCK)
 #: One statement that is its own transaction, so the server releases the lock at once.
-AWAIT_PASS = Statement(sa.select(sa.func.pg_advisory_xact_lock_shared(_PASS_LOCK)))
+AWAIT_PASS = sa.select(sa.func.pg_advisory_xact_lock_shared(_PASS_LOCK))
 _TURN = "dtrain.turn"
 #: Marks the transaction that runs the pass, in a setting of the server.
 _HAS_TURN = sa.func.set_config(_TURN, "taken", True)
@@ -45,11 +42,11 @@ _HAS_TURN = sa.func.set_config(_TURN, "taken", True)
 _IF_TURN = sa.func.current_setting(_TURN, True) == "taken"
 #: The locked pool, without a row while another process runs a pass; then the queries of ``SITUATION``.
 OPENING = (
-    Statement(_LOCKED, postgresql=_LOCKED.add_columns(_HAS_TURN).where(_IS_ALONE).with_for_update()),
-    Statement(ENTRIES, postgresql=ENTRIES.where(_IF_TURN), keeps=True),
-    Statement(HOSTS, postgresql=HOSTS.where(_IF_TURN)),
+    ByDialect(_LOCKED, _LOCKED.add_columns(_HAS_TURN).where(_IS_ALONE).with_for_update()),
+    ByDialect(ENTRIES, ENTRIES.where(_IF_TURN)),
+    ByDialect(HOSTS, HOSTS.where(_IF_TURN)),
 )
-GRANT = Statement(
+GRANT = (
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))
     .values(
@@ -64,8 +61,7 @@ GRANT = Statement(
         **NOTHING_KEPT,
     )
 )
-GRANT_AT_ONCE = Statement(
-    sa.text("""
+GRANT_AT_ONCE = sa.text("""
         WITH base AS (
             UPDATE counters SET value = value + :n WHERE name = 'token' RETURNING value - :n AS token
         ), granted AS (
@@ -81,23 +77,20 @@ GRANT_AT_ONCE = Statement(
         FROM base, jsonb_to_recordset(:places)
             AS p(new_allocation_id bigint, new_token bigint, new_host text, new_slot int)
     """).bindparams(
-        sa.bindparam("n", type_=sa.BigInteger),
-        sa.bindparam("now", type_=UtcDateTime),
-        sa.bindparam("given", type_=postgresql.JSONB),
-        sa.bindparam("places", type_=postgresql.JSONB),
-    )
+    sa.bindparam("n", type_=sa.BigInteger),
+    sa.bindparam("now", type_=UtcDateTime),
+    sa.bindparam("given", type_=postgresql.JSONB),
+    sa.bindparam("places", type_=postgresql.JSONB),
 )
-PLACE = Statement(
-    allocation_slots.insert().values(
-        {name: sa.bindparam(f"new_{name}") for name in ("allocation_id", "token", "host", "slot")}
-    )
+PLACE = allocation_slots.insert().values(
+    {name: sa.bindparam(f"new_{name}") for name in ("allocation_id", "token", "host", "slot")}
 )
-PREEMPT = Statement(
+PREEMPT = (
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))
     .values(preempted_at=sa.bindparam("now"), preempted_for=sa.bindparam("for_whom"))
 )
-NOTE = Statement(
+NOTE = (
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))
     .values({name: sa.bindparam(f"new_{name}") for name in NOTES})
@@ -110,17 +103,16 @@ _NOTES: Any = (
     .render_derived(with_types=True)
 )
 #: One statement for all requests: with one per request, the server would plan a thousand of them.
-NOTE_AT_ONCE = Statement(
+NOTE_AT_ONCE = (
     allocations.update()
     .where(allocations.c.id == _NOTES.c.of)
     .values({name: _NOTES.c[f"new_{name}"] for name in NOTES})
 )
-PASSED = Statement(
+PASSED = (
     pools.update()
     .where(pools.c.name == _POOL)
     .values(passed_version=pools.c.version, next_due_at=sa.bindparam("due"), waiting=sa.bindparam("left"))
 )
-TELL_GRANTED = Statement(TELL)
 
 
 def grants(conn: Connection, found: Situation, decision: PassDecision) -> Orders:
@@ -166,7 +158,7 @@ def raise_token(conn: Connection, by: int) -> int:
     return int(statements.read(conn, (_TOKEN,), {"by": by})[0][0].value)
 
 
-_TOKEN = Statement(
+_TOKEN = (
     counters.update()
     .where(counters.c.name == "token")
     .values(value=counters.c.value + sa.bindparam("by"))

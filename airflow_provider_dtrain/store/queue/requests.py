@@ -13,9 +13,8 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.notifications import granted_messages
+from airflow_provider_dtrain.store.database.notifications import TELL, granted_messages
 from airflow_provider_dtrain.store.database.rows import AllocationRow
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -27,7 +26,6 @@ from airflow_provider_dtrain.store.database.transactions import (
     guard_gang,
     lock_gang,
     lock_pool,
-    reading,
     reads,
     writes,
 )
@@ -56,7 +54,6 @@ from airflow_provider_dtrain.store.queue.pass_writes import (
     OPENING,
     PASSED,
     PREEMPT,
-    TELL_GRANTED,
     grants,
     noted,
     raise_token,
@@ -81,16 +78,14 @@ TURNS = 5
 MOST_RAISE = 2**40
 #: Highest token that a host can raise the counter to. Supervisors accept 10**18, so most of the tokens stay free.
 TOKEN_LIMIT = 2**56
-_TAKE_UP = Statement(
+_TAKE_UP = (
     allocations.update()
     .where(allocations.c.id == sa.bindparam("gang"), allocations.c.state == "granted")
     .values(state="starting")
     .returning(allocations.c.token)
 )
 #: The newest attempt of the allocation of an attempt.
-_NEWEST = Statement(
-    sa.select(sa.func.max(attempts.c.id).label("id")).where(attempts.c.allocation_id == ALLOCATION_OF_ATTEMPT)
-)
+_NEWEST = sa.select(sa.func.max(attempts.c.id).label("id")).where(attempts.c.allocation_id == ALLOCATION_OF_ATTEMPT)
 
 
 class Queue:
@@ -148,16 +143,14 @@ class Queue:
                 return found
         return PassResult(granted=(), waiting=waiting)
 
-    def _look(self, pool: str) -> tuple[bool, int]:
-        """Return whether a pass is due, and the number of waiting requests."""
-        found = reading(lambda: statements.look(self.db.reader, LOOK, {"pool_name": pool}))
-        if not found:
-            self._refuse_unknown(pool)
-        return _is_due(found[0], self.db.now()), int(found[0].waiting)
-
     @reads
-    def _refuse_unknown(self, conn: Connection, pool: str) -> None:
-        lock_pool(conn, pool)
+    def _look(self, conn: Connection, pool: str) -> tuple[bool, int]:
+        """Return whether a pass is due, and the number of waiting requests.
+
+        :raises NotFoundError: the pool does not exist
+        """
+        row = statements.first(conn, LOOK, {"pool_name": pool}) or lock_pool(conn, pool)
+        return _is_due(row, self.db.now()), int(row.waiting)
 
     @reads
     def _await_pass(self, conn: Connection, pool: str) -> None:
@@ -203,7 +196,7 @@ class Queue:
         orders += noted(conn, notes(found, decision, granted))
         orders.append((PASSED, [{**values, "due": next_due(found, decision, granted), "left": left}]))
         if conn.dialect.name == "postgresql":
-            orders.append((TELL_GRANTED, granted_messages(pool, granted)))
+            orders.append((TELL, granted_messages(pool, granted)))
         statements.write(conn, orders)
         return PassResult(granted=granted, waiting=left, preempted=preempted)
 

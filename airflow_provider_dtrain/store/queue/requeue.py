@@ -10,14 +10,13 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle.timing import EXCLUDED_FOR
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, ranks, trials
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.queue.accounting import KEPT_BY_REQUESTS, held_s, paused_by, waited_s
 from airflow_provider_dtrain.store.queue.transitions import set_attempt, set_trial
 
-_TRIAL = Statement(sa.select(trials).where(trials.c.id == sa.bindparam("trial")))
-_FORGET_RANKS = Statement(ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt")))
+_TRIAL = sa.select(trials).where(trials.c.id == sa.bindparam("trial"))
+_FORGET_RANKS = ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt"))
 
 
 def wait_again(conn: Connection, now: datetime, attempt: AttemptRow, row: AllocationRow, reason: str) -> None:
@@ -30,7 +29,7 @@ def wait_again(conn: Connection, now: datetime, attempt: AttemptRow, row: Alloca
 def set_waiting(conn: Connection, attempt: AttemptRow, reason: str) -> None:
     """Set an attempt to waiting, without the plan and the ranks of its last launch."""
     set_attempt(conn, attempt, "waiting", plan=None, master=None, reason=reason, started_at=None)
-    statements.send(conn, _FORGET_RANKS, {"attempt": attempt.id})
+    conn.execute(_FORGET_RANKS, {"attempt": attempt.id})
 
 
 def exclude(

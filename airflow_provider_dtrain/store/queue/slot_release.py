@@ -11,7 +11,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, hosts
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.records.trials import Proof
@@ -23,27 +22,24 @@ def held_rows() -> sa.ColumnElement[bool]:
 
 
 _GANG: sa.BindParameter[int] = sa.bindparam("gang")
-_FREE = (
+_FREE_ALL = (
     allocation_slots.update()
     .where(held_rows(), allocation_slots.c.allocation_id == _GANG)
     .values(released_at=sa.bindparam("now"), proof=sa.bindparam("by_proof"))
 )
-_FREE_ALL = Statement(_FREE)
-_FREE_HOST = Statement(_FREE.where(allocation_slots.c.host == sa.bindparam("of_host")))
-ALLOCATION = Statement(sa.select(allocations).where(allocations.c.id == _GANG))
-_STILL_HELD = Statement(
-    sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.allocation_id == _GANG).limit(1)
-)
+_FREE_HOST = _FREE_ALL.where(allocation_slots.c.host == sa.bindparam("of_host"))
+ALLOCATION = sa.select(allocations).where(allocations.c.id == _GANG)
+_STILL_HELD = sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.allocation_id == _GANG).limit(1)
 ALLOCATION_OF_ATTEMPT = (
     sa.select(attempts.c.allocation_id).where(attempts.c.id == sa.bindparam("attempt_id")).scalar_subquery()
 )
 #: The hosts of an attempt's gang, including released ones, with the number of held slots of each.
-HOSTS_OF_ATTEMPT = Statement(
+HOSTS_OF_ATTEMPT = (
     sa.select(allocation_slots.c.host, sa.func.count(allocation_slots.c.id).filter(held_rows()).label("held"))
     .where(allocation_slots.c.allocation_id == ALLOCATION_OF_ATTEMPT)
     .group_by(allocation_slots.c.host)
 )
-_SETTLE = Statement(
+_SETTLE = (
     hosts.update()
     .where(
         hosts.c.pool == sa.bindparam("of_pool"),
@@ -63,10 +59,10 @@ def release_host(
     """
     values = {"gang": allocation_id, "now": now, "by_proof": proof}
     if host is None:
-        freed = statements.count(conn, _FREE_ALL, values)
+        freed = conn.execute(_FREE_ALL, values).rowcount
     else:
         names = [host] if isinstance(host, str) else host
-        freed = sum(statements.count(conn, _FREE_HOST, {**values, "of_host": name}) for name in names)
+        freed = sum(conn.execute(_FREE_HOST, {**values, "of_host": name}).rowcount for name in names)
     found, left = statements.read(conn, (ALLOCATION, _STILL_HELD), values)
     if not left:
         move_allocation(conn, allocation_id, found[0].state, "released", ended_at=now)
@@ -78,7 +74,7 @@ def release_host(
 
 def free_rows(conn: Connection, now: datetime, allocation_id: int, proof: Proof) -> None:
     """Free all slots of an allocation under which no process was started."""
-    statements.send(conn, _FREE_ALL, {"gang": allocation_id, "now": now, "by_proof": proof})
+    conn.execute(_FREE_ALL, {"gang": allocation_id, "now": now, "by_proof": proof})
 
 
 def set_allocation(conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> bool:
@@ -89,7 +85,7 @@ def set_allocation(conn: Connection, allocation_id: int, old: str, new: str, **v
     if old == new:
         return True
     states.check("allocation", old, new)
-    return statements.updated(conn, allocations, allocation_id, old, state=new, **values)
+    return statements.update(conn, allocations, allocation_id, old, state=new, **values)
 
 
 def move_allocation(conn: Connection, allocation_id: int, old: str, new: str, **values: Any) -> None:
@@ -106,7 +102,7 @@ def move_allocation(conn: Connection, allocation_id: int, old: str, new: str, **
 
 def settle_draining(conn: Connection, now: datetime, pool: str) -> None:
     """Set draining hosts of the pool without held slots to drained."""
-    statements.send(conn, _SETTLE, {"of_pool": pool, "now": now})
+    conn.execute(_SETTLE, {"of_pool": pool, "now": now})
 
 
 def held_hosts(conn: Connection, allocation_id: int, *, released: bool = False) -> set[str]:

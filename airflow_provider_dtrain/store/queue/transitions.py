@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
-from airflow_provider_dtrain.store.database.statements import Statement
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.queue.accounting import held_s
@@ -35,25 +34,25 @@ ATTEMPT_END: Mapping[EndState, AttemptState] = {
 
 
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
-_LOCK_TRIAL = Statement(sa.select(trials.c.state).where(trials.c.id == _TRIAL).with_for_update())
+_LOCK_TRIAL = sa.select(trials.c.state).where(trials.c.id == _TRIAL).with_for_update()
 _EXPERIMENT_OF = sa.select(trials.c.experiment_id).where(trials.c.id == _TRIAL).scalar_subquery()
-_LOCK_EXPERIMENT_OF = Statement(
+_LOCK_EXPERIMENT_OF = (
     sa.select(experiments.c.id, experiments.c.wish).where(experiments.c.id == _EXPERIMENT_OF).with_for_update()
 )
 _SAME_EXPERIMENT = ("dag_id", "run_id", "name")
-_LOCK_EXPERIMENT = Statement(
+_LOCK_EXPERIMENT = (
     sa.select(experiments)
     .where(*(experiments.c[name] == sa.bindparam(f"of_{name}") for name in _SAME_EXPERIMENT))
     .with_for_update()
 )
-_SEARCH_OF = Statement(
+_SEARCH_OF = (
     sa.select(searches.c.id, searches.c.max_trials, searches.c.ended_at)
     .where(searches.c.experiment_id == _EXPERIMENT_OF)
     .order_by(searches.c.generation.desc())
     .limit(1)
 )
 #: State -> number of an experiment's current trials. Older trials of a cleared task or plan remain only as history.
-_TRIALS_BESIDE = Statement(
+_TRIALS_BESIDE = (
     sa.select(trials.c.state, sa.func.count().label("all"), sa.func.count(trials.c.search_id).label("planned"))
     .where(trials.c.experiment_id == _EXPERIMENT_OF, trials.c.cleared_at.is_(None))
     .where(sa.or_(trials.c.search_id.is_(None), trials.c.search_id == sa.bindparam("search")))

@@ -10,22 +10,18 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.statements import Statement
+from airflow_provider_dtrain.store.database.statements import ByDialect
 from airflow_provider_dtrain.store.database.tables import allocations, pools, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 
 Sign = tuple[Any, ...]
 
-_PASSES = Statement(sa.select(pools.c.name, pools.c.version, pools.c.passed_version))
-_DUE = Statement(
-    sa.select(pools.c.name).where(
-        sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
-    )
+_PASSES = sa.select(pools.c.name, pools.c.version, pools.c.passed_version)
+_DUE = sa.select(pools.c.name).where(
+    sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
 )
-_GRANTED = Statement(
-    sa.select(allocations.c.id).join(
-        pools, sa.and_(pools.c.name == allocations.c.pool, allocations.c.state == sa.literal_column("'granted'"))
-    )
+_GRANTED = sa.select(allocations.c.id).join(
+    pools, sa.and_(pools.c.name == allocations.c.pool, allocations.c.state == sa.literal_column("'granted'"))
 )
 _SIGNS_OF = sa.select(
     allocations.c.id,
@@ -37,7 +33,7 @@ _SIGNS_OF = sa.select(
 ).outerjoin(trials, trials.c.id == allocations.c.trial_id)
 _LISTED: Any = sa.func.json_each(sa.bindparam("ids", type_=sa.JSON)).table_valued("value")
 #: One statement for any number of ids, so that it is compiled once.
-_SIGNS = Statement(
+_SIGNS = ByDialect(
     _SIGNS_OF.where(allocations.c.id.in_(sa.select(_LISTED.c.value))),
     _SIGNS_OF.where(allocations.c.id == sa.any_(sa.bindparam("ids", type_=postgresql.ARRAY(sa.BigInteger)))),
 )
