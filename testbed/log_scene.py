@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import random
+import signal
+import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +117,26 @@ class LogScene:
     def triggers(trials: list[int]) -> list[dict[str, Any]]:
         kwargs = [{"trial_id": trial_id, "deadline": None} for trial_id in trials]
         return [{"id": one["trial_id"], "classpath": TRIGGER, "kwargs": one} for one in kwargs]
+
+    def stop(self, processes: Sequence[Process], *, child: bool = True) -> None:
+        """Stop processes, at a moment at which none of them is in a transaction.
+
+        A stopped process keeps SQLite's lock, so nothing else could write until it goes on.
+        """
+
+        def is_stopped() -> bool:
+            for process in processes:
+                process.signal(signal.SIGSTOP, child=child)
+            with contextlib.closing(sqlite3.connect(self.folder / "dtrain.db", timeout=0.5)) as connection:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    return True
+                except sqlite3.OperationalError:
+                    for process in processes:
+                        process.signal(signal.SIGCONT, child=child)
+                    return False
+
+        self.until(is_stopped, "a moment without a transaction")
 
     def texts(self, trial_id: int) -> list[str]:
         """Return the records of a trial's task log, and the marks that the worker adds which resumes the task."""

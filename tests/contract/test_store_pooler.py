@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database import durability, statements
+from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, writes
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
 from testbed.stores import Server, host
@@ -140,3 +141,35 @@ def test_each_transaction_through_a_pooler_commits_durably(pooled):
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "on"
     with pooled.db.engine.connect() as connection:
         assert connection.scalar(sa.text("SHOW synchronous_commit")) == "off"
+
+
+class Pausing:
+    """A writer that stands still in its first transaction until another one has changed the pool."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.db = store, store.db
+        self.waits: list[float] = []
+
+    @writes
+    def work(self, conn: sa.Connection) -> None:
+        lock_pool(conn, "gpus")
+        if not self.waits:
+            begin = time.monotonic()
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(self.store.pools.set, "gpus", reservations=1).result(DEADLINE_S)
+            self.waits.append(time.monotonic() - begin)
+        bump(conn, "gpus")
+
+
+@pytest.mark.parametrize("way", ["direct", "pooled"])
+def test_a_client_that_stands_still_in_a_transaction_does_not_keep_the_pool_locked(
+    way: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "IDLE_MOST_S", 1)
+    monkeypatch.setattr(statements, "IDLE_MOST_S", 1)
+    store: Store = request.getfixturevalue(way)
+    store.hosts.add(host("a", 2))
+    writer = Pausing(store)
+    writer.work()
+    assert 0.5 < writer.waits[0] < DEADLINE_S
+    assert len(writer.waits) == 1, "the transaction was ended, and repeated as a whole"

@@ -73,7 +73,7 @@ def test_a_stopped_triggerer_that_wakes_up_beside_another_one_loses_no_line(
 ) -> None:
     first = scene.start(trials)
     scene.writing(trials, dice)
-    first.signal(signal.SIGSTOP)
+    scene.stop([first])
     scene.start(trials)
     scene.writing(trials, dice, least=LINES // 4)
     first.signal(signal.SIGCONT)

@@ -106,7 +106,7 @@ def test_a_stopped_worker_that_wakes_up_beside_the_next_try_loses_no_line(
 ) -> None:
     scene.writing(tasks.trials, dice)
     stopped = list(tasks.workers)
-    tasks.signal(signal.SIGSTOP, child=child)
+    scene.stop(stopped, child=child)
     tasks.begin_try()
     scene.writing(tasks.trials, dice, least=LINES // 4)
     for worker in stopped:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.event_lines import lines_of
+from tests.support.warm_ranks import AT_IMPORT, Order, warm_ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,37 +47,26 @@ def free_port():
 
 
 def run_ranks(script, run_dir, size, *, context=None, env=None):
-    """Start the script as a trial's ranks, wait for them, return what they left."""
+    """Run the script as a trial's ranks, and return what they left."""
     run_dir.mkdir(parents=True, exist_ok=True)
     document = {"trial_id": 1, "attempt": 1, "hparams": {"global_batch_size": 8}, "seed": 3, "config": {}}
     (run_dir / "context.json").write_text(json.dumps({**document, **(context or {})}))
     common = {
         "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        **AT_IMPORT, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
         "DTRAIN_RUN": "t1.1.7", "DTRAIN_RUN_DIR": str(run_dir), "DTRAIN_CONTEXT": str(run_dir / "context.json"),
         "DTRAIN_CHECKPOINT_DIR": str(run_dir / "checkpoints"), "GLOO_SOCKET_IFNAME": "lo", **(env or {}),
     }  # fmt: skip
-    processes = []
-    for rank in range(size):
-        folder = run_dir / f"rank{rank}"
+    folders = [run_dir / f"rank{rank}" for rank in range(size)]
+    orders = []
+    for rank, folder in enumerate(folders):
         folder.mkdir(exist_ok=True)
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DTRAIN_EVENTS": str(folder / "events"),
                "TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}  # fmt: skip
-        processes.append(subprocess.Popen(
-            [sys.executable, str(script)], env={**common, **own}, cwd=run_dir, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        ))  # fmt: skip
-    return [Rank(*_finish(process), run_dir / f"rank{rank}") for rank, process in enumerate(processes)]
-
-
-def _finish(process):
-    try:
-        output, _ = process.communicate(timeout=DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-    return process.returncode, output
+        orders.append(Order(str(script), str(run_dir), {**common, **own}, str(folder / "output")))
+    codes = warm_ranks().run(orders, DEADLINE_S)
+    return [Rank(code, (folder / "output").read_text(), folder) for code, folder in zip(codes, folders, strict=True)]
 
 
 def script(tmp_path, body):

@@ -1,4 +1,4 @@
-"""Durability of commits: settings of each connection, set and verified when it is opened."""
+"""Durability of commits and bounds of transactions: settings of each connection, set when it is opened."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ CHANGE_WAIT_S = 30.0
 #: PostgreSQL: a commit is on disk, at a synchronous standby too. ``remote_apply`` guarantees more and stays as it is.
 DURABLE = ("on", "remote_apply")
 SET_DURABLE = "SET synchronous_commit TO on"
+#: PostgreSQL ends a transaction that waits this long for its client: a stopped process must not keep the pool locked.
+IDLE_MOST_S = 30
+SET_IDLE_MOST = "SET idle_in_transaction_session_timeout TO '{} s'"
 #: Behind a pooler a session's setting belongs to a server process that other clients use as well.
 SET_DURABLE_LOCAL = "SET LOCAL synchronous_commit TO on"
+SET_IDLE_MOST_LOCAL = "SET LOCAL idle_in_transaction_session_timeout TO '{} s'"
 _WAYS_OUT = {
     "journal_mode": (
         "A file system without local locks or shared memory refuses it. Move the store to a local disk, or use "
@@ -66,12 +70,13 @@ def _pragma(connection: sqlite3.Connection, name: str) -> Any:
 
 
 def configure_psycopg(connection: Any) -> None:
-    """Make each commit of a PostgreSQL session wait for the disk, whatever the server's default is.
+    """Make each commit of a PostgreSQL session wait for the disk, and bound the pauses of its transactions.
 
     :param connection: of psycopg, outside any transaction
     :raises StoreError: the server keeps another setting
     """
     # Not through a cursor, which would begin a transaction.
+    connection.pgconn.exec_(SET_IDLE_MOST.format(IDLE_MOST_S).encode())
     if _shown(connection) != "remote_apply":
         connection.pgconn.exec_(SET_DURABLE.encode())
     if (found := _shown(connection)) not in DURABLE:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_provider_dtrain.store.database.durability import SET_DURABLE_LOCAL
+from airflow_provider_dtrain.store.database.durability import IDLE_MOST_S, SET_DURABLE_LOCAL, SET_IDLE_MOST_LOCAL
 from airflow_provider_dtrain.store.database.write_queue import write_turn
 
 #: Key in a connection's ``info``, set when it goes through a pooler: each transaction may get another session.
@@ -100,5 +100,5 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         return
     with engine.begin() as conn:
         if conn.info.get(POOLED):
-            conn.exec_driver_sql(SET_DURABLE_LOCAL)
+            conn.exec_driver_sql(f"{SET_DURABLE_LOCAL}; {SET_IDLE_MOST_LOCAL.format(IDLE_MOST_S)}")
         yield conn
