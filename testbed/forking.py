@@ -72,10 +72,15 @@ class Forker:
         assert self.program.stdout
         return self.program.stdout.readline().strip()
 
-    def close(self) -> None:
-        """End every process."""
+    def kill(self) -> None:
+        """End the processes that were started so far."""
         for process in self.started:
             process.signal(signal.SIGKILL)
+        self.started.clear()
+
+    def close(self) -> None:
+        """End every process."""
+        self.kill()
         assert self.program.stdin
         self.program.stdin.close()
         self.program.wait(60)

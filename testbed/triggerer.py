@@ -35,6 +35,10 @@ class Triggerers:
         found.pid = self._forker.fork(str(self.folder), job)
         return found
 
+    def kill(self) -> None:
+        """End the triggerers that were started so far."""
+        self._forker.kill()
+
     def close(self) -> None:
         """End every triggerer."""
         self._forker.close()

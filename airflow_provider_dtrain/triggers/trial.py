@@ -73,7 +73,6 @@ class TrialTrigger(BaseTrigger):
                 await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
-        FILES.forget(self._log_file())
         name = await self._drawn_name()
         assert self._runtime is not None
         # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.

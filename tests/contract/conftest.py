@@ -129,9 +129,17 @@ def use(world: Store) -> Callable[..., Ticket]:
     return submit_one
 
 
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parents[1].name)
+def _python_params() -> list[Any]:
+    """Return the interpreters of hosts: for each change the oldest one here, in the nightly tier all."""
+    *others, oldest = interpreters()
+    names = {path: Path(path).parents[1].name for path in (*others, oldest)}
+    nightly = [pytest.param(path, id=names[path], marks=pytest.mark.nightly) for path in others]
+    return [*nightly, pytest.param(oldest, id=names[oldest])]
+
+
+@pytest.fixture(params=_python_params())
 def host(request: Any, tmp_path: Path) -> Iterator[Host]:
-    """A host, once with this interpreter and once with the oldest one that hosts may have."""
+    """A host, with this interpreter or the oldest one that hosts may have."""
     found = Host(tmp_path / "host", request.param)
     yield found
     found.clean()

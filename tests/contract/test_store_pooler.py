@@ -155,8 +155,7 @@ class Pausing:
         lock_pool(conn, "gpus")
         if not self.waits:
             begin = time.monotonic()
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(self.store.pools.set, "gpus", reservations=1).result(DEADLINE_S)
+            ThreadPoolExecutor(1).submit(self.store.pools.set, "gpus", reservations=1).result(DEADLINE_S)
             self.waits.append(time.monotonic() - begin)
         bump(conn, "gpus")
 

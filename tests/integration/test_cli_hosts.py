@@ -21,6 +21,10 @@ pytest_plugins = ["testbed.netns.plugin", "tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.netns]
 
 
+NAMES = ("gpu-01", "gpu-02")
+OPTIONS = ("--pool", "lab", "--slots", "cpu:2", "--python", sys.executable)
+
+
 def on_a_terminal(world: World, *arguments: str, answer: str) -> tuple[int, str]:
     """Return exit status and everything shown by a command on a terminal whose question is answered."""
     ours, theirs = pty.openpty()
@@ -48,8 +52,30 @@ def machines(
     for host, conn_id in zip(made, ("first_conn", "second_conn"), strict=True):
         world.connect(host, conn_id)
     yield made.host(0), made.host(1)
-    for name in ("gpu-01", "gpu-02"):
-        world("hosts", "remove", name, "--force", "-y")
+    forget(world)
+
+
+def forget(world: World) -> None:
+    for row in world.rows("hosts", "list"):
+        assert world("hosts", "remove", row["name"], "--force", "-y").code == 0
+
+
+@pytest.fixture
+def unregistered(world: World, machines: tuple[NamespaceHost, NamespaceHost]) -> tuple[NamespaceHost, NamespaceHost]:
+    """Both machines, none of them registered."""
+    forget(world)
+    return machines
+
+
+@pytest.fixture
+def registered(world: World, machines: tuple[NamespaceHost, NamespaceHost]) -> tuple[NamespaceHost, NamespaceHost]:
+    """Both machines, registered as gpu-01 and gpu-02 in the pool ``lab``."""
+    known = {row["name"] for row in world.rows("hosts", "list")}
+    for name, conn_id, machine in zip(NAMES, ("first_conn", "second_conn"), machines, strict=True):
+        if name not in known:
+            done = world("hosts", "add", name, "--conn", conn_id, *OPTIONS, "--accept-host-key", fingerprint(machine))
+            assert done.code == 0, done.err
+    return machines
 
 
 def fingerprint(host: NamespaceHost) -> str:
@@ -58,22 +84,10 @@ def fingerprint(host: NamespaceHost) -> str:
 
 
 def test_a_host_behind_ssh_is_registered_with_a_key_that_somebody_accepted(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+    world: World, unregistered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
-    add = (
-        "hosts",
-        "add",
-        "gpu-01",
-        "--conn",
-        "first_conn",
-        "--pool",
-        "lab",
-        "--slots",
-        "cpu:2",
-        "--python",
-        sys.executable,
-    )
-    right, wrong = fingerprint(machines[0]), fingerprint(machines[1])
+    add = ("hosts", "add", "gpu-01", "--conn", "first_conn", *OPTIONS)
+    right, wrong = fingerprint(unregistered[0]), fingerprint(unregistered[1])
     unasked = world(*add)
     assert unasked.code == 1
     assert f"--accept-host-key {right}" in unasked.err
@@ -103,34 +117,22 @@ def test_a_host_behind_ssh_is_registered_with_a_key_that_somebody_accepted(
 
 
 def test_a_person_at_a_terminal_is_asked_about_the_key(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+    world: World, unregistered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
-    add = (
-        "hosts",
-        "add",
-        "gpu-02",
-        "--conn",
-        "second_conn",
-        "--pool",
-        "lab",
-        "--slots",
-        "cpu:2",
-        "--python",
-        sys.executable,
-    )
+    add = ("hosts", "add", "gpu-02", "--conn", "second_conn", *OPTIONS)
     code, shown = on_a_terminal(world, *add, answer="n")
     assert (code, "Nothing was registered" in shown) == (1, True)
     code, shown = on_a_terminal(world, *add, answer="y")
-    assert fingerprint(machines[1]) in shown
+    assert fingerprint(unregistered[1]) in shown
     assert code == 0, shown
     assert "Next: airflow dtrain" in shown
-    assert [row["name"] for row in world.rows("hosts", "list")] == ["gpu-01", "gpu-02"]
+    assert [row["name"] for row in world.rows("hosts", "list")] == ["gpu-02"]
 
 
 def test_a_host_without_a_usable_interpreter_says_what_to_install(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+    world: World, registered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
-    key = ("--accept-host-key", fingerprint(machines[0]))
+    key = ("--accept-host-key", fingerprint(registered[0]))
     done = world("hosts", "add", "x", "--conn", "first_conn", "--python", "/no/python3", *key)
     assert done.code == 1
     assert "interpreter '/no/python3' does not exist" in done.err
@@ -156,11 +158,11 @@ else:
 
 @pytest.mark.parametrize("how", ["noise", "facts"])
 def test_a_host_that_answers_nonsense_is_not_registered(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost], how: str
+    world: World, registered: tuple[NamespaceHost, NamespaceHost], how: str
 ) -> None:
     liar = Path(world.file(f"liar-{how}", LIAR % (sys.executable, how)))
     liar.chmod(0o755)
-    key = ("--accept-host-key", fingerprint(machines[0]))
+    key = ("--accept-host-key", fingerprint(registered[0]))
     done = world("hosts", "add", "liar", "--conn", "first_conn", "--python", str(liar), *key)
     assert done.code == 1
     assert "Host 'liar'" in done.err or "host 'liar'" in done.err
@@ -169,7 +171,7 @@ def test_a_host_that_answers_nonsense_is_not_registered(
 
 
 def test_states_of_hosts_and_slots_follow_the_verbs(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+    world: World, registered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
     assert world.rows("hosts", "drain", "gpu-01")[0]["state"] == "drained"
     assert world.rows("hosts", "enable", "gpu-01")[0]["state"] == "ready"
@@ -182,7 +184,7 @@ def test_states_of_hosts_and_slots_follow_the_verbs(
     assert world.rows("hosts", "enable", "gpu-01")[0]["state"] == "ready"
 
 
-def test_a_pool_has_options_and_is_removed_last(world: World, machines: tuple[NamespaceHost, NamespaceHost]) -> None:
+def test_a_pool_has_options_and_is_removed_last(world: World, registered: tuple[NamespaceHost, NamespaceHost]) -> None:
     defaults = world.file("defaults.yaml", "max_restarts: 1\n")
     world.rows("pools", "set", "lab", "--fit", "worst", "--heterogeneous", "on", "--defaults", defaults)
     pool = world.rows("pools", "describe", "lab")
@@ -196,7 +198,7 @@ def test_a_pool_has_options_and_is_removed_last(world: World, machines: tuple[Na
     assert (refused.code, "gpu-01" in refused.err) == (3, True)
 
 
-def test_explain_says_now_later_or_never(world: World, machines: tuple[NamespaceHost, NamespaceHost]) -> None:
+def test_explain_says_now_later_or_never(world: World, registered: tuple[NamespaceHost, NamespaceHost]) -> None:
     def request(slots: int, *, single: bool = False) -> str:
         resources = f"{{pool: lab, slots_per_trial: {slots}, is_single_host: {str(single).lower()}}}"
         return world.file("request.yaml", f"entrypoint: python train.py\nresources: {resources}\n")
@@ -221,9 +223,9 @@ def test_explain_refuses_what_this_release_would_not_run(world: World) -> None:
 
 
 def test_a_host_that_is_cut_off_is_found_out_and_comes_back(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+    world: World, registered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
-    machines[1].partition()
+    registered[1].partition()
     try:
         done = world("hosts", "probe", "-o", "json")
         assert done.code == 1
@@ -235,19 +237,19 @@ def test_a_host_that_is_cut_off_is_found_out_and_comes_back(
         assert "cannot be reached" in wrong[0]["message"]
         assert world("hosts", "enable", "gpu-02").code == 1
     finally:
-        machines[1].heal()
+        registered[1].heal()
     assert world.rows("hosts", "enable", "gpu-02")[0]["state"] == "ready"
     assert world.rows("hosts", "probe", "gpu-02")[0]["problem"] is None
 
 
 def test_a_host_that_another_store_uses_names_that_store(
-    world: World, machines: tuple[NamespaceHost, NamespaceHost]
+    world: World, registered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
     assert [row["other_stores"] for row in world.rows("hosts", "list")] == [[], []]
     assert "other_stores" not in world("hosts", "list").out
     grant = "Layout('.dtrain').ensure().record_tokens('0123456789abcdef', 3, [0])"
     code = f"from airflow_provider_dtrain.supervisor.layout import Layout; {grant}"
-    done = machines[1].exec(["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-c", code])
+    done = registered[1].exec(["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert world.rows("hosts", "probe", "gpu-02")[0]["other_stores"] == ["0123456789abcdef"]
     rows = {row["name"]: row["other_stores"] for row in world.rows("hosts", "list")}
@@ -255,7 +257,7 @@ def test_a_host_that_another_store_uses_names_that_store(
     assert "0123456789abcdef" in world("hosts", "list").out
 
 
-def test_a_host_that_nobody_uses_is_removed(world: World, machines: tuple[NamespaceHost, NamespaceHost]) -> None:
+def test_a_host_that_nobody_uses_is_removed(world: World, registered: tuple[NamespaceHost, NamespaceHost]) -> None:
     assert world("hosts", "remove", "gpu-02").code == 2
     assert world("hosts", "remove", "gpu-02", "-y", "--dry-run").code == 0
     assert world.rows("hosts", "remove", "gpu-02", "-y") == {"removed": "gpu-02", "ended": []}

@@ -36,8 +36,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogScene]:
 
 
 @pytest.fixture
-def trials(scene: LogScene) -> list[int]:
-    return scene.submit()
+def trials(scene: LogScene) -> Iterator[list[int]]:
+    yield scene.submit()
+    scene.triggerers.kill()
 
 
 @pytest.fixture(params=REPEATS)

@@ -109,6 +109,18 @@ async def test_a_connection_that_brings_something_is_followed_by_a_short_wait() 
     assert found == [pytest.approx(0.001)] * 4
 
 
+async def test_recovery_takes_no_lines_that_the_host_still_sends_to_the_follower_before_it() -> None:
+    """Both may share a connection. The task log of another trial would get them, and the trial's own never."""
+    line = Frame(t="data", run="t1.1.1", stream="rank0.log", offset=0, data=b"line\n")
+    anew = Frame(t="gap", run="t1.1.1", stream="rank0.log", offset=0, epoch=1)
+    it = follower(HostUnreachableError("h", "cut"), [line, anew])
+    opened: list[Any] = []
+    it.rt.logs.wanted = False  # type: ignore[misc]
+    it.rt.logs.follow = lambda *place: opened.append(place)  # type: ignore[method-assign]
+    await waits(it, 2)
+    assert opened == []
+
+
 async def test_a_host_that_keeps_breaking_the_protocol_is_given_up_with_the_cause() -> None:
     it = follower(HostProtocolError("h", "a line that is no JSON"))
     async with asyncio.timeout(60):

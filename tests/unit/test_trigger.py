@@ -124,6 +124,27 @@ async def test_what_airflow_has_emptied_is_marked_first_and_shown_again_by_which
     assert [rt.logs.to_repeat for rt in runtimes] == [[part], [part]]
 
 
+async def test_a_trigger_whose_event_airflow_has_lost_knows_its_file_when_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Airflow may end a trigger between its outcome and the delivery of its event."""
+    part = Shown(1, LogPlace(7, 1), 0, 500)
+
+    async def take_over(trigger: TrialTrigger) -> Any:
+        FILES.note(("ti", 2), part)
+        return SimpleNamespace(logs=SimpleNamespace(repeat=list, unconfirmed=[]), store=None, hook=None)
+
+    monkeypatch.setattr(TrialTrigger, "_log_file", lambda self: ("ti", 2))
+    monkeypatch.setattr(TrialTrigger, "_take_over", take_over)
+    monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
+    monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.submission.search.drawn_name", lambda store, trial_id: None)
+    assert len([event async for event in TrialTrigger(trial_id=7).run()]) == 1
+    assert FILES.reopened(("ti", 2)) == [part]
+
+
 def test_an_event_of_an_older_version_has_no_marks() -> None:
     event = {"outcome": Outcome(state="completed", result={"steps": 3}).to_dict(), "name": None}
     assert TrialOperator(task_id="train", config={"name": "x"}).execute_complete({}, event) == {"steps": 3}  # type: ignore[typeddict-item]

@@ -149,9 +149,5 @@ class _Files:
         while len(self._shown) > MOST_FILES:
             self._shown.popitem(last=False)
 
-    def forget(self, file: Hashable | None) -> None:
-        """Forget a file that is complete."""
-        self._shown.pop(file, None)
-
 
 FILES = _Files()
