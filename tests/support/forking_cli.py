@@ -6,8 +6,10 @@ Airflow's own ``main`` in a fork, and prints the exit status.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import traceback
@@ -15,6 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+#: What commands import when they run.
+NEEDED = (
+    "airflow_provider_dtrain.store.store",
+    "airflow_provider_dtrain.engine.attempt.runner",
+    "airflow_provider_dtrain.engine.submission.submit",
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,11 @@ def _serve() -> None:
     import airflow.__main__
     import airflow.cli.cli_parser  # noqa: F401
 
+    import airflow_provider_dtrain.cli
+
+    commands = pkgutil.iter_modules(airflow_provider_dtrain.cli.__path__, "airflow_provider_dtrain.cli.")
+    for module in (*(one.name for one in commands), *NEEDED):
+        importlib.import_module(module)
     for line in sys.stdin:
         arguments, *paths = json.loads(line)
         pid = os.fork()

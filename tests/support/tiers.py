@@ -1,7 +1,6 @@
-"""Tests of slow modules that run for each change. The other tests of these modules are in the nightly tier.
+"""Tests that run for each change, and tests of the nightly tier.
 
-A fact belongs to each change if a change in its code is likely to break it and no faster test would notice. A module
-whose tests build on each other, as those of ``test_cli_hosts.py`` do, runs as a whole.
+A fact belongs to each change if a change in its code is likely to break it and no faster test would notice.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-#: Module -> tests, with or without the id of a parameter.
+#: Slow module -> its tests that run for each change, with or without the id of a parameter. Its other tests are nightly.
 EACH_CHANGE: Mapping[str, frozenset[str]] = {
     "tests/faults/test_fuzz.py": frozenset({"test_a_fuzzed_run_leaves_no_violation[11]"}),
     "tests/faults/test_hosts.py": frozenset({
@@ -112,10 +111,78 @@ EACH_CHANGE: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 
 
+#: Other module -> its nightly tests. Its other tests run for each change.
+NIGHTLY: Mapping[str, frozenset[str]] = {
+    "tests/contract/test_store_migrations.py": frozenset({
+        "test_every_step_says_with_which_code_its_schema_works",
+        "test_a_search_goes_with_its_rungs_on_the_way_down_and_its_trials_stay",
+    }),
+    "tests/integration/test_cli_examples.py": frozenset({
+        "test_an_example_is_validated_previewed_and_created[digits-grid]",
+        "test_an_example_is_validated_previewed_and_created[digits-digits]",
+        "test_an_example_is_validated_previewed_and_created[large_batch-large]",
+    }),
+    "tests/integration/test_cli_hosts.py": frozenset({
+        "test_a_host_that_is_cut_off_is_found_out_and_comes_back",
+        "test_a_host_that_another_store_uses_names_that_store",
+    }),
+    "tests/integration/test_cli_queue.py": frozenset({
+        "test_a_trial_that_waits_is_paused_and_goes_on_in_its_place",
+        "test_a_configuration_is_explained_as_a_scheduling_pass_would_decide_it",
+    }),
+    "tests/integration/test_engine_failures.py": frozenset({
+        "test_a_pattern_that_never_ends_and_one_without_an_action_are_warnings",
+        "test_the_library_refuses_hyperparameters_for_the_script",
+        "test_a_loss_that_is_nan_is_one_line_with_step_and_rank",
+        "test_trial_metrics_show_each_step_once_after_a_restart",
+    }),
+    "tests/integration/test_engine_poison.py": frozenset({
+        "test_a_rank_that_reports_100_000_times_is_bounded_and_ends_soon_after_its_ranks",
+    }),
+    "tests/integration/test_engine_search.py": frozenset({
+        "test_a_sample_that_was_refused_before_is_passed_over",
+        "test_a_trial_whose_every_sample_is_refused_fails_by_name",
+        "test_a_trial_that_gives_its_gang_back_keeps_its_rungs[paused]",
+        "test_checkpoints_of_refused_hyperparameters_are_no_start_for_others",
+        "test_a_program_that_ignores_the_stop_is_ended_after_preemption_timeout",
+    }),
+    "tests/integration/test_engine_watchdog.py": frozenset({
+        "test_a_gang_that_hangs_is_ended_after_hang_timeout[on-ProcessStuckError-infra]",
+    }),
+    "tests/integration/test_rendezvous.py": frozenset({
+        "test_a_gang_of_one_host_listens_on_the_loopback_address_only[library]",
+    }),
+    "tests/integration/test_search_tasks.py": frozenset({
+        "test_a_cleared_trial_of_optuna_runs_again_with_what_it_drew",
+        "test_only_what_beats_every_earlier_run_is_announced",
+        "test_metrics_that_are_no_numbers_make_no_best_trial",
+        "test_a_run_announces_the_same_best_once_unless_its_announcement_may_be_lost",
+    }),
+    "tests/integration/test_train_seeds.py": frozenset({
+        "test_the_same_seed_gives_the_same_weights_bit_for_bit[1]",
+    }),
+    "tests/integration/test_train_storage.py": frozenset({
+        "test_two_ranks_resume_from_the_bucket_bit_for_bit",
+    }),
+    "tests/property/test_lifecycle_model.py": frozenset({
+        "test_no_interleaving_leaves_a_process_in_a_slot_that_was_given_back[a trial waits again]",
+    }),
+    "tests/property/test_untrusted_input.py": frozenset({
+        "test_the_worst_mebibyte_stays_within_bounded_memory[line-lists-body0]",
+    }),
+    "tests/unit/test_search_optuna.py": frozenset({
+        "test_what_was_good_is_drawn_again_in_its_neighbourhood[1-gp]",
+        "test_what_was_good_is_drawn_again_in_its_neighbourhood[-1-gp]",
+    }),
+}  # fmt: skip
+
+
 def mark_nightly(items: list[pytest.Item]) -> None:
     """Mark the tests that do not run for each change."""
     for item in items:
         module, _, name = item.nodeid.partition("::")
+        names = {name, name.partition("[")[0]}
         chosen = EACH_CHANGE.get(module)
-        if chosen is not None and not chosen & {name, name.partition("[")[0]}:
+        is_left_out = chosen is not None and not chosen & names
+        if is_left_out or NIGHTLY.get(module, frozenset()) & names:
             item.add_marker(pytest.mark.nightly)
