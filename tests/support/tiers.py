@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-#: Slow module -> its tests that run for each change, with or without the id of a parameter. Its other tests are nightly.
+#: Slow module -> its tests that run for each change, with or without the id of a parameter. Its others are nightly.
 EACH_CHANGE: Mapping[str, frozenset[str]] = {
     "tests/faults/test_fuzz.py": frozenset({"test_a_fuzzed_run_leaves_no_violation[11]"}),
     "tests/faults/test_hosts.py": frozenset({
