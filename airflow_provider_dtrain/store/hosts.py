@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.scheduling.model import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import HostRow, SlotRow
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -274,12 +275,13 @@ class Hosts:
         return _records(conn, hosts.c.pool == pool)
 
 
-def _locked_host(conn: Connection, name: str) -> Row[Any]:
+def _locked_host(conn: Connection, name: str) -> HostRow:
     pool = conn.scalar(sa.select(hosts.c.pool).where(hosts.c.name == name))
     if pool is None:
         raise _no_host(conn, name)
     lock_pool(conn, pool)
-    return conn.execute(sa.select(hosts).where(hosts.c.name == name)).one()
+    row: HostRow = conn.execute(sa.select(hosts).where(hosts.c.name == name)).one()
+    return row
 
 
 def _no_host(conn: Connection, name: str) -> NotFoundError:
@@ -337,7 +339,7 @@ def _replace_slots(conn: Connection, host: str, found: tuple[SlotRecord, ...]) -
     _insert_slots(conn, host, (_kept(record, old.get(record.index)) for record in found))
 
 
-def _kept(record: SlotRecord, old: Row[Any] | None) -> SlotRecord:
+def _kept(record: SlotRecord, old: SlotRow | None) -> SlotRecord:
     if old is None:
         return record
     return SlotRecord(

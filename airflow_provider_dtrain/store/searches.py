@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import SearchRow, TaskKeyRow
 from airflow_provider_dtrain.store.database.tables import attempts, configs, experiments, rung_entries, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, writes
 from airflow_provider_dtrain.store.queue.transitions import experiment_end, open_experiment
@@ -69,7 +70,7 @@ class Searches:
         conn.execute(experiments.update().where(experiments.c.id == experiment.id).values(**again))
         return _require(_search_view(conn, searches.c.id == search_id), int(search_id or 0))
 
-    def _values(self, submission: SearchSubmission, former: Row[Any] | None) -> dict[str, Any]:
+    def _values(self, submission: SearchSubmission, former: SearchRow | None) -> dict[str, Any]:
         names = ("config_id", "method", "metric", "smaller_is_better", "divisor", "max_trials", "max_concurrent_trials")
         values = {name: getattr(submission, name) for name in names}
         keeps = former is not None and not submission.is_seed_given
@@ -321,7 +322,7 @@ def _check(conn: Connection, submission: SearchSubmission) -> None:
         raise NotFoundError(f"The store has no configuration {submission.config_id}.")
 
 
-def _taken(name: str, key: TrialKey, other: Row[Any]) -> ConflictError:
+def _taken(name: str, key: TrialKey, other: TaskKeyRow) -> ConflictError:
     index = "" if other.map_index < 0 else f" (map index {other.map_index})"
     return ConflictError(
         f"Task '{key.task_id}' and task '{other.task_id}'{index} of DAG run '{key.run_id}' both plan an experiment "

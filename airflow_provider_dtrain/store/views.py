@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AllocationSlotRow, TaskKeyRow
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -50,11 +51,15 @@ IN_SEARCH = (trials.c.search_id, trials.c.bracket, trials.c.draw, trials.c.is_dr
 IN_SEARCH_NAMES = ("search_id", "bracket", "draw", "is_drawn", "rung")
 
 
-def claimant_of(row: Row[Any]) -> str | None:
-    """Return the preemptor of a gang in words, None when it is not preempted.
+class PreemptedRow(Protocol):
+    """A row of :data:`FOLLOWED` with the columns that say for whom a gang is preempted."""
 
-    :param row: has ``preempted_at`` and ``claimant_trial``
-    """
+    preempted_at: datetime | None
+    claimant_trial: int | None
+
+
+def claimant_of(row: PreemptedRow) -> str | None:
+    """Return the preemptor of a gang in words, None when it is not preempted."""
     if row.preempted_at is None:
         return None
     return "a more urgent gang" if row.claimant_trial is None else f"trial {row.claimant_trial}"
@@ -80,7 +85,7 @@ def store_mark(conn: Connection) -> str:
 TRIAL_KEY = (trials.c.dag_id, trials.c.run_id, trials.c.task_id, trials.c.map_index, trials.c.max_tries)
 
 
-def key_of(row: Row[Any]) -> TrialKey:
+def key_of(row: TaskKeyRow) -> TrialKey:
     """Return the task instance behind a row that has a trial's columns."""
     return TrialKey(
         dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index, max_tries=row.max_tries
@@ -290,13 +295,13 @@ def placements(conn: Connection, tokens: Mapping[int, int]) -> dict[int, _Placed
     return found
 
 
-def _put(placed: _Placed, row: Any) -> None:
+def _put(placed: _Placed, row: AllocationSlotRow) -> None:
     indices, held = placed.get(row.host, ((), False))
     indices = indices if row.slot < 0 else (*indices, row.slot)
     placed[row.host] = (indices, held or row.released_at is None)
 
 
-def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[Row[Any]]:
+def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[AllocationSlotRow]:
     if not tokens:
         return ()
     grants = allocation_slots.c

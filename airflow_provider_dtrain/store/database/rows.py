@@ -6,9 +6,78 @@ Each attribute is a column of the table, None where the column may be NULL. JSON
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+
+
+class TaskKeyRow(Protocol):
+    """A row with the columns of a task instance."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    max_tries: int
+
+
+class CounterRow(Protocol):
+    """A row of ``allocations`` with the columns that count the seconds of its request."""
+
+    granted_at: datetime | None
+    renewed_at: datetime
+    held_s: float
+    waited_s: float
+    eligible_since: datetime | None
+
+
+class PassVersionRow(Protocol):
+    """A row of ``pools`` with the columns that say whether a pass is due."""
+
+    version: int
+    passed_version: int
+    next_due_at: datetime | None
+
+
+class HostRow(Protocol):
+    """A row of ``hosts`` with the columns that its slots depend on."""
+
+    name: str
+    pool: str
+    slot_type: SlotType
+    slot_count: int
+    conn_id: str | None
+    state: str
+    boot_id: str | None
+
+
+class SlotRow(Protocol):
+    """A row of ``slots``."""
+
+    host: str
+    slot: int
+    device: str | None
+    device_name: str | None
+    memory_bytes: int | None
+    enabled: bool
+    state: Literal["ready", "stuck", "busy_elsewhere"]
+
+
+class AllocationSlotRow(Protocol):
+    """A row of ``allocation_slots``."""
+
+    allocation_id: int
+    token: int
+    host: str
+    slot: int
+    released_at: datetime | None
+
+
+class SearchRow(TaskKeyRow, Protocol):
+    """A row of ``searches`` with the columns that its next generation depends on."""
+
+    generation: int
+    seed: int
 
 
 class PoolRow(Protocol):

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import CounterRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import experiments
 
 #: Columns that a new request inherits from the previous request of its trial, besides the counters.
@@ -23,7 +24,7 @@ KEPT_BY_REQUESTS = (
 NOTHING_KEPT: Mapping[str, Any] = {"claim": None, "reserved_hosts": None, "expected": "", "expected_at": None}
 
 
-def held_s(row: Any, until: datetime) -> float:
+def held_s(row: CounterRow, until: datetime) -> float:
     """Return the seconds that the gangs of an allocation's request have held slots.
 
     :param until: latest end of the current gang
@@ -32,7 +33,7 @@ def held_s(row: Any, until: datetime) -> float:
     return float(row.held_s) + max(0.0, now)
 
 
-def waited_s(row: Any, until: datetime) -> float:
+def waited_s(row: CounterRow, until: datetime) -> float:
     """Return the seconds that an allocation's request was eligible and held no slots.
 
     Time in which the request was not renewed does not count.
@@ -44,7 +45,7 @@ def waited_s(row: Any, until: datetime) -> float:
     return float(row.waited_s) + float(counted)
 
 
-def ineligible(row: Any, now: datetime) -> dict[str, Any]:
+def ineligible(row: CounterRow, now: datetime) -> dict[str, Any]:
     """Return the columns of a request whose waiting time stops to count now."""
     return {"waited_s": waited_s(row, now), "eligible_since": None}
 
@@ -52,7 +53,7 @@ def ineligible(row: Any, now: datetime) -> dict[str, Any]:
 _WISH = sa.select(experiments.c.wish).where(experiments.c.id == sa.bindparam("experiment"))
 
 
-def paused_by(conn: Connection, trial: Any) -> str:
+def paused_by(conn: Connection, trial: TrialRow) -> str:
     """Return the reason of a paused request, in words.
 
     :param trial: row of its trial

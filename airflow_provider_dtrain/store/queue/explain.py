@@ -26,6 +26,7 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
 )
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AllocationRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, hosts, pools, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.pools import options_of
@@ -145,7 +146,7 @@ class QueueView:
         return views
 
 
-def _level(conn: Connection, now: datetime, row: Row[Any]) -> int:
+def _level(conn: Connection, now: datetime, row: AllocationRow) -> int:
     pool = conn.execute(sa.select(pools).where(pools.c.name == row.pool)).one_or_none()
     options = PoolOptions() if pool is None else options_of(pool)
     if is_overdue(waited_s(row, row.granted_at or now), options):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -25,6 +25,7 @@ from airflow_provider_dtrain.core.scheduling.model import (
 )
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import CounterRow
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -130,6 +131,52 @@ HOSTS: sa.Select[Any] = (
     )
     .where(hosts.c.pool == sa.bindparam("pool_name"))
 )
+
+
+class EntryRow(CounterRow, Protocol):
+    """A row of :data:`ENTRIES`: an allocation that waits or holds slots."""
+
+    id: int
+    trial_id: int | None
+    slots: int
+    priority: int
+    is_single_host: bool
+    on_unplaceable: str
+    state: str
+    sequence: int
+    reason: str
+    unplaceable: bool
+    position: int | None
+    paused: bool
+    max_runtime_s: float | None
+    claim: Mapping[str, Sequence[int]] | None
+    reserved_hosts: Sequence[str] | None
+    expected_at: datetime | None
+    expected: str
+    preemptible: bool | None
+    has_checkpoint: bool
+    cost_s: float | None
+    preempted_at: datetime | None
+    excluded: Sequence[Mapping[str, Any]] | None
+    trial_dag: str
+    trial_task: str
+    map_index: int
+    experiment_id: int | None
+    weight: float
+    max_slots: int | None
+    search_id: int | None
+    max_concurrent_trials: int | None
+    dag_id: str
+    task_id: str
+    held_until: datetime | None
+    attempt_id: int | None
+    ended_because: str | None
+    #: Its slots as ``host:0,host:1``, None without slots.
+    holds: str | None
+
+
+#: Name and number of slots of a host, its state, and one of its unusable slots with its switch.
+HostSlot = tuple[str, int, HostState, int | None, bool | None]
 #: Queries of a pass, after the lock of the pool.
 SITUATION = (ENTRIES, HOSTS)
 
@@ -142,14 +189,14 @@ class Situation:
     options: PoolOptions
     machines: Sequence[Host]
     #: All waiting requests.
-    waiting: Sequence[Any]
+    waiting: Sequence[EntryRow]
     #: All allocations that hold slots.
-    holding: Sequence[Any]
+    holding: Sequence[EntryRow]
     #: allocation -> host -> slot indices.
     held: Mapping[int, Mapping[str, tuple[int, ...]]]
 
     @property
-    def heard(self) -> list[Any]:
+    def heard(self) -> list[EntryRow]:
         """The requests that the pass considers: neither paused nor silent."""
         return [entry for entry in self.waiting if not entry.paused and entry.renewed_at > self.now - SILENT_AFTER]
 
@@ -161,8 +208,8 @@ def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime
     """
     entries, host_rows = rows
     held = {entry.id: _placed(entry.holds) for entry in entries if entry.holds is not None}
-    waiting: list[Any] = []
-    holding: list[Any] = []
+    waiting: list[EntryRow] = []
+    holding: list[EntryRow] = []
     for entry in entries:
         (waiting if entry.state == "waiting" else holding).append(entry)
     machines = _machines(host_rows, held, {entry.id: _who(entry) for entry in holding})
@@ -184,12 +231,17 @@ def is_untidy(found: Situation) -> bool:
     now = found.now
     late = any(entry.renewed_at <= now - FORGOTTEN_AFTER for entry in found.waiting)
     return late or any(
-        (entry.state == "granted" and entry.granted_at <= now - UNTAKEN_AFTER) or _is_idle_gang(entry, now)
+        (entry.state == "granted" and _granted_at(entry, now) <= now - UNTAKEN_AFTER) or _is_idle_gang(entry, now)
         for entry in found.holding
     )
 
 
-def _is_idle_gang(entry: Any, now: datetime) -> bool:
+def _granted_at(entry: EntryRow, now: datetime) -> datetime:
+    """Return the time of a gang's grant, which each entry that holds slots has."""
+    return now if entry.granted_at is None else entry.granted_at
+
+
+def _is_idle_gang(entry: EntryRow, now: datetime) -> bool:
     if entry.trial_id is not None or entry.attempt_id is not None:
         return False
     return entry.ended_because is not None or (entry.held_until is not None and entry.held_until <= now)
@@ -200,14 +252,14 @@ def pool_machines(conn: Connection, pool: str) -> list[Host]:
     return _machines(statements.rows(conn, SITUATION[1], {"pool_name": pool}), {}, {})
 
 
-def _who(entry: Any) -> str:
+def _who(entry: EntryRow) -> str:
     if entry.trial_id is None:
         return gang_words(entry.dag_id, entry.task_id)
     return trial_words(entry.trial_id, entry.trial_dag, entry.trial_task, entry.map_index)
 
 
 def _machines(
-    rows: Sequence[Any], held: Mapping[int, Mapping[str, tuple[int, ...]]], names: Mapping[int, str]
+    rows: Iterable[HostSlot], held: Mapping[int, Mapping[str, tuple[int, ...]]], names: Mapping[int, str]
 ) -> list[Host]:
     holders: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for allocation_id, placed in held.items():
@@ -253,24 +305,24 @@ def decide(found: Situation, *, more: Sequence[GangRequest] = ()) -> PassDecisio
     return run_pass(found.machines, requests, found.options, running)
 
 
-def _group(entry: Any) -> dict[str, Any]:
+def _group(entry: EntryRow) -> dict[str, Any]:
     if entry.experiment_id is None:
         return {"group": f"gang {entry.id}"}
     return {"group": str(entry.experiment_id), "weight": entry.weight, "crowd": _crowd(entry)}
 
 
-def _crowd(entry: Any) -> str:
+def _crowd(entry: EntryRow) -> str:
     """Return the name of the set of gangs whose concurrency a search limits, "" without a limit."""
     return f"search {entry.search_id}" if entry.max_concurrent_trials else ""
 
 
-def _is_preemptible(entry: Any) -> bool:
+def _is_preemptible(entry: EntryRow) -> bool:
     if entry.trial_id is None:
         return False
     return bool(entry.has_checkpoint if entry.preemptible is None else entry.preemptible)
 
 
-def _request(entry: Any, found: Situation) -> GangRequest:
+def _request(entry: EntryRow, found: Situation) -> GangRequest:
     claim = entry.claim and Placement({host: tuple(indices) for host, indices in entry.claim.items()})
     return GangRequest(
         request_id=str(entry.id),
@@ -291,13 +343,13 @@ def _request(entry: Any, found: Situation) -> GangRequest:
     )
 
 
-def _excluded(entry: Any, found: Situation) -> frozenset[str]:
+def _excluded(entry: EntryRow, found: Situation) -> frozenset[str]:
     """Return the hosts that a trial must not use.
 
     These are all its excluded hosts, unless the remaining hosts can never serve it. Then only exclusions that have not
     expired count.
     """
-    until_s = {item["host"]: item["until_s"] for item in entry.excluded}
+    until_s = {item["host"]: item["until_s"] for item in entry.excluded or ()}
     others = [host for host in found.machines if host.name not in until_s]
     request = GangRequest(str(entry.id), entry.slots, entry.priority, entry.is_single_host)
     options = found.options
@@ -307,8 +359,8 @@ def _excluded(entry: Any, found: Situation) -> frozenset[str]:
     return frozenset(until_s)
 
 
-def _running(entry: Any, found: Situation) -> RunningGang:
-    ran_s = max(0.0, (found.now - entry.granted_at).total_seconds())
+def _running(entry: EntryRow, found: Situation) -> RunningGang:
+    ran_s = max(0.0, (found.now - _granted_at(entry, found.now)).total_seconds())
     runtime_s = entry.max_runtime_s
     is_expired = entry.state == "expired"
     # The end of a task on a held gang does not free the gang.
@@ -338,7 +390,7 @@ def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -
         due.append(now + timedelta(seconds=max(0.0, decision.next_due_s)))
     for entry in found.holding:
         if entry.state == "granted":
-            due.append(entry.granted_at + UNTAKEN_AFTER)
+            due.append(_granted_at(entry, now) + UNTAKEN_AFTER)
         if entry.held_until is not None and entry.attempt_id is None and entry.ended_because is None:
             due.append(entry.held_until)
     for entry in found.waiting:
@@ -374,7 +426,7 @@ def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> l
     return changed
 
 
-def _note(entry: Any, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
+def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
     key = str(entry.id)
     never = decision.unplaceable.get(key)
     claim = decision.claims.get(key)
@@ -391,7 +443,7 @@ def _note(entry: Any, found: Situation, decision: PassDecision, kept: Mapping[st
     }
 
 
-def _passed_over(entry: Any, found: Situation) -> dict[str, Any]:
+def _passed_over(entry: EntryRow, found: Situation) -> dict[str, Any]:
     return {
         "reason": entry.reason if entry.paused else SILENT_REASON,
         "unplaceable": entry.unplaceable,
@@ -404,7 +456,7 @@ def _passed_over(entry: Any, found: Situation) -> dict[str, Any]:
     }
 
 
-def _expected_at(entry: Any, within_s: float | None, now: datetime) -> datetime | None:
+def _expected_at(entry: EntryRow, within_s: float | None, now: datetime) -> datetime | None:
     if within_s is None:
         return None
     new = now + timedelta(seconds=within_s)
@@ -412,7 +464,7 @@ def _expected_at(entry: Any, within_s: float | None, now: datetime) -> datetime 
     return old if old is not None and abs((new - old).total_seconds()) < EXPECTED_WITHIN_S else new
 
 
-def _waiting_time(entry: Any, now: datetime, *, counts: bool) -> dict[str, Any]:
+def _waiting_time(entry: EntryRow, now: datetime, *, counts: bool) -> dict[str, Any]:
     """Return the counter columns.
 
     They change only with ``counts``, so that the passage of time alone writes nothing.

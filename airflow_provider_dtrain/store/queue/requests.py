@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,7 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.notifications import TELL, granted_messages
-from airflow_provider_dtrain.store.database.rows import AllocationRow
+from airflow_provider_dtrain.store.database.rows import AllocationRow, PassVersionRow
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -296,7 +295,7 @@ class Queue:
         return raise_token(conn, max(0, at_least - current))
 
 
-def _is_due(row: Any, now: datetime) -> bool:
+def _is_due(row: PassVersionRow, now: datetime) -> bool:
     return row.version != row.passed_version or (row.next_due_at is not None and now >= row.next_due_at)
 
 
