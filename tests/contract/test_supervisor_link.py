@@ -229,6 +229,25 @@ def test_a_run_outlives_its_follower_and_is_followed_from_an_offset(tmp_path: Pa
     second.close()
 
 
+def test_a_second_subscriber_gets_the_streams_of_a_run_and_the_first_one_learns_of_it(
+    link: HostLink, tmp_path: Path
+) -> None:
+    """Otherwise recovery could wait for ever for a run that a follower in its process has subscribed to since."""
+    first = start(link, plan(link, "t9.1.9", ["python", "train.py", "wait"], tmp_path))
+    follow(link, first, until="started")
+    second: Queue[Frame] = Queue()
+    link.subscribe("t9.1.9", {}, second.put).result(timeout=30)
+    while (frame := first.get(timeout=30)).t != "lost":
+        pass
+    assert "Another follower" in frame.reason
+    link.unsubscribe("t9.1.9", first.put)
+    events, _ = follow(link, second, until="started")
+    assert [event["kind"] for event in events] == ["prepared", "started"]
+    answer(link, "stop", run="t9.1.9", grace_s=1)
+    follow(link, second)
+    free(link, "t9.1.9")
+
+
 @pytest.mark.netns
 def test_a_partition_leaves_the_run_alone_and_a_reboot_ends_it(
     namespace_hosts: Callable[..., Any], tmp_path: Path

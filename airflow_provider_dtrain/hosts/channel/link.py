@@ -177,6 +177,9 @@ class HostLink:
     ) -> Future[dict[str, Any]]:
         """Subscribe to a run's streams from the given offsets. Never blocks.
 
+        A run has one subscriber per channel. A former one gets a frame ``lost``, as if its channel had died: a follower
+        and recovery in one process may both want the run, and the one whose watch is outdated leaves.
+
         :param offsets: stream -> first byte to send; a stream without an offset starts at 0
         :param sink: the reader thread calls it with each frame, so it must return at once. When the
             channel dies, it gets one frame ``lost``
@@ -188,7 +191,11 @@ class HostLink:
         """
         # Frames without an acknowledgement are kept in memory, so the host may not exceed its window.
         self._windows[run] = Window(streams)
+        former = self._sinks.get(run)
         self._sinks[run] = sink
+        if former is not None:
+            taken = HostUnreachableError(self.host, f"Another follower of this process follows run {run} now.")
+            self._deliver(former, Frame(t="lost", run=run, reason=str(taken), error=taken))
         self._progress.pop(run, None)
         if on_progress is not None:
             self._progress[run] = on_progress
