@@ -151,7 +151,7 @@ def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], ask
         )
         for rung in step.entered
     ]
-    statements.execute(conn, _ENTER, *rows)
+    statements.write(conn, [(_ENTER, rows)])
 
 
 def note_failure(conn: Connection, attempt: AttemptRow, now: datetime) -> None:
