@@ -16,7 +16,7 @@ ROWS = {
 }  # fmt: skip
 #: Types of some columns of a table.
 PARTS = {
-    rows.TaskKeyRow: tables.trials, rows.CounterRow: tables.allocations, rows.PassVersionRow: tables.pools,
+    rows.TaskKeyRow: tables.trials, rows.CounterRow: tables.allocations, rows.RequestRow: tables.allocations, rows.PassVersionRow: tables.pools,
     rows.HostRow: tables.hosts, rows.SlotRow: tables.slots, rows.AllocationSlotRow: tables.allocation_slots,
     rows.SearchRow: tables.searches,
 }  # fmt: skip

@@ -175,29 +175,20 @@ class AttemptRow(Protocol):
     log_closed: bool
 
 
-class AllocationRow(Protocol):
-    """A row of ``allocations``."""
+class RequestRow(CounterRow, Protocol):
+    """A row of ``allocations`` with the columns that a scheduling pass reads."""
 
     id: int
     trial_id: int | None
-    pool: str
     slots: int
     priority: int
     is_single_host: bool
     on_unplaceable: str
     state: str
     sequence: int
-    token: int | None
     reason: str
     unplaceable: bool
     position: int | None
-    submitted_at: datetime
-    renewed_at: datetime
-    granted_at: datetime | None
-    ended_at: datetime | None
-    held_s: float
-    waited_s: float
-    eligible_since: datetime | None
     paused: bool
     max_runtime_s: float | None
     claim: Any
@@ -208,6 +199,15 @@ class AllocationRow(Protocol):
     has_checkpoint: bool
     cost_s: float | None
     preempted_at: datetime | None
+
+
+class AllocationRow(RequestRow, Protocol):
+    """A row of ``allocations``."""
+
+    pool: str
+    token: int | None
+    submitted_at: datetime
+    ended_at: datetime | None
     preempted_for: int | None
     recovering_until: datetime | None
     recoverer: str | None

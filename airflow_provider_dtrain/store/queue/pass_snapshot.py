@@ -25,7 +25,7 @@ from airflow_provider_dtrain.core.scheduling.model import (
 )
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import CounterRow
+from airflow_provider_dtrain.store.database.rows import RequestRow
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -133,30 +133,9 @@ HOSTS: sa.Select[Any] = (
 )
 
 
-class EntryRow(CounterRow, Protocol):
+class EntryRow(RequestRow, Protocol):
     """A row of :data:`ENTRIES`: an allocation that waits or holds slots."""
 
-    id: int
-    trial_id: int | None
-    slots: int
-    priority: int
-    is_single_host: bool
-    on_unplaceable: str
-    state: str
-    sequence: int
-    reason: str
-    unplaceable: bool
-    position: int | None
-    paused: bool
-    max_runtime_s: float | None
-    claim: Mapping[str, Sequence[int]] | None
-    reserved_hosts: Sequence[str] | None
-    expected_at: datetime | None
-    expected: str
-    preemptible: bool | None
-    has_checkpoint: bool
-    cost_s: float | None
-    preempted_at: datetime | None
     excluded: Sequence[Mapping[str, Any]] | None
     trial_dag: str
     trial_task: str
