@@ -16,10 +16,15 @@ ROWS = {
 }  # fmt: skip
 #: Types of some columns of a table.
 PARTS = {
-    rows.TaskKeyRow: tables.trials, rows.CounterRow: tables.allocations, rows.RequestRow: tables.allocations, rows.PassVersionRow: tables.pools,
-    rows.HostRow: tables.hosts, rows.SlotRow: tables.slots, rows.AllocationSlotRow: tables.allocation_slots,
+    rows.TaskKeyRow: tables.trials,
+    rows.CounterRow: tables.allocations,
+    rows.RequestRow: tables.allocations,
+    rows.PassVersionRow: tables.pools,
+    rows.HostRow: tables.hosts,
+    rows.SlotRow: tables.slots,
+    rows.AllocationSlotRow: tables.allocation_slots,
     rows.SearchRow: tables.searches,
-}  # fmt: skip
+}
 #: The launch plan, which :func:`guard` leaves out.
 LEFT_OUT = {rows.AttemptRow: {"plan", "master"}}
 
