@@ -121,6 +121,23 @@ async def test_recovery_takes_no_lines_that_the_host_still_sends_to_the_follower
     assert opened == []
 
 
+async def test_a_host_that_begins_a_log_again_and_again_is_given_up() -> None:
+    async def nothing(**_: Any) -> None:
+        """Commit nothing."""
+
+    frames = []
+    for epoch in range(3):
+        frames.append(Frame(t="data", run="t1.1.1", stream="rank0.log", offset=0, epoch=epoch, data=b"line\n"))
+        frames.append(Frame(t="gap", run="t1.1.1", stream="rank0.log", offset=5, epoch=epoch + 1))
+    it = follower(HostUnreachableError("h", "cut"), frames)
+    it.rt.log.event = lambda *_, **__: None  # type: ignore[method-assign]
+    log = SimpleNamespace(received=0, commit=nothing, take=lambda *_: None, begin_anew=lambda **_: None)
+    it.rt.logs.follow = lambda *_: log  # type: ignore[method-assign, assignment, return-value]
+    async with asyncio.timeout(60):
+        await it.run()
+    assert "restarted rank0.log more than 8 times" in str(it.gang.end.lost["h"])
+
+
 async def test_a_host_that_keeps_breaking_the_protocol_is_given_up_with_the_cause() -> None:
     it = follower(HostProtocolError("h", "a line that is no JSON"))
     async with asyncio.timeout(60):

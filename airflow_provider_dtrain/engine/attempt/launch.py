@@ -21,7 +21,7 @@ from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
-    from airflow_provider_dtrain.engine.attempt.job import Job
+    from airflow_provider_dtrain.engine.attempt.job import Archive, Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -120,7 +120,12 @@ async def _send_archives(link: HostLink, job: Job) -> None:
     for kind, archive in job.archives.items():
         reply = await answer(link, "have", kind=kind, digests=[archive.digest])
         if reply["missing"]:
-            await in_launch_thread(link.send_archive, kind, archive.digest, archive.content())
+            await in_launch_thread(_send_archive, link, kind, archive)
+
+
+def _send_archive(link: HostLink, kind: str, archive: Archive) -> None:
+    # The content may come from the store, so it is read in the thread as well.
+    link.send_archive(kind, archive.digest, archive.content())
 
 
 async def _check(link: HostLink, view: AttemptView, job: Job) -> None:

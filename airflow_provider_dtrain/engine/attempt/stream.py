@@ -100,6 +100,8 @@ class HostFollower:
         #: Rank 0's log, on its host; it outlives connections.
         self.log: RankLog | None = None
         self.log_committed = 0
+        #: How often rank 0's log began again, over all connections.
+        self.log_restarts = 0
         #: stream -> how often it had begun again before the subscription
         self.epochs: dict[str, int] = {}
         self.is_linked = self.is_restarted = self.is_shown_away = False
@@ -277,7 +279,12 @@ class HostFollower:
         stream = str(frame.stream)
         epoch = self.epochs.get(stream, 0) + frame.epoch
         self.intake.check_anew(frame)
-        if stream != RANK0_LOG and epoch > RESTARTS_MOST:
+        if stream == RANK0_LOG:
+            self.log_restarts += 1
+            if self.log_restarts > RESTARTS_MOST:
+                words = f"Host '{self.host}' restarted {stream} more than {RESTARTS_MOST} times."
+                raise HostProtocolError(self.host, words)
+        elif epoch > RESTARTS_MOST:
             await self.intake.refuse_anew(frame, epoch - 1)
         words = "Host '%s', %s: %s. It is read again from its start."
         self.rt.log.event(words, self.host, stream, frame.reason, is_warning=True)
