@@ -14,7 +14,7 @@ from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import pools
 from airflow_provider_dtrain.store.database.transactions import bump, lock_pool
 from airflow_provider_dtrain.store.queue import requests, shared_passes
-from airflow_provider_dtrain.store.queue.pass_writes import OPENING
+from airflow_provider_dtrain.store.queue.pass_writes import LOCK_FOR_PASS
 from airflow_provider_dtrain.store.records.queue import PassResult
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -115,10 +115,9 @@ def test_a_caller_waits_for_the_pass_of_another_process_and_has_its_answer(store
         if connection.dialect.name == "sqlite":
             pytest.skip("on SQLite a pass waits for the one writer that there can be")
         # Another process that passes, as far as the database knows.
-        assert all(statements.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
+        assert statements.first(connection, LOCK_FOR_PASS, {"pool_name": "gpus", "now": clock.now})
         with store.db.engine.begin() as third:
-            # A second pass does not read the rows, because it must not decide.
-            assert statements.read(third, OPENING, {"pool_name": "gpus", "now": clock.now}) == [[], [], []]
+            assert statements.first(third, LOCK_FOR_PASS, {"pool_name": "gpus", "now": clock.now}) is None
         mine = threads.submit(store.queue.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         assert not mine.done()
@@ -139,7 +138,7 @@ def test_a_caller_passes_itself_when_the_other_process_did_not_commit(store, sub
         if connection.dialect.name == "sqlite":
             connection.close()
             pytest.skip("on SQLite a pass waits for the one writer that there can be")
-        assert all(statements.read(connection, OPENING, {"pool_name": "gpus", "now": clock.now}))
+        assert statements.first(connection, LOCK_FOR_PASS, {"pool_name": "gpus", "now": clock.now})
         mine = threads.submit(store.queue.schedule, "gpus")
         until(lambda: _waits_for_a_pass(another))
         connection.rollback()

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.store.database.connections import UtcDateTime
 from airflow_provider_dtrain.store.database.statements import ByDialect, Orders
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, counters, pools
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, waited_s
-from airflow_provider_dtrain.store.queue.pass_snapshot import ENTRIES, HOSTS, NOTES, Situation
+from airflow_provider_dtrain.store.queue.pass_snapshot import NOTES, Situation
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)
@@ -35,17 +35,8 @@ _PASS_LOCK = sa.func.hashtextextended(sa.func.concat(sa.func.current_schema(), "
 _IS_ALONE = sa.func.pg_try_advisory_xact_lock(_PASS_LOCK)
 #: One statement that is its own transaction, so the server releases the lock at once.
 AWAIT_PASS = sa.select(sa.func.pg_advisory_xact_lock_shared(_PASS_LOCK))
-_TURN = "dtrain.turn"
-#: Marks the transaction that runs the pass, in a setting of the server.
-_HAS_TURN = sa.func.set_config(_TURN, "taken", True)
-#: Without the mark nothing is read: a second process would only load the server while the first one runs its pass.
-_IF_TURN = sa.func.current_setting(_TURN, True) == "taken"
-#: The locked pool, without a row while another process runs a pass; then the queries of ``SITUATION``.
-OPENING = (
-    ByDialect(_LOCKED, _LOCKED.add_columns(_HAS_TURN).where(_IS_ALONE).with_for_update()),
-    ByDialect(ENTRIES, ENTRIES.where(_IF_TURN)),
-    ByDialect(HOSTS, HOSTS.where(_IF_TURN)),
-)
+#: The locked pool, without a row while another process runs a pass.
+LOCK_FOR_PASS = ByDialect(_LOCKED, _LOCKED.where(_IS_ALONE).with_for_update())
 GRANT = (
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))

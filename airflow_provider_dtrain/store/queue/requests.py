@@ -49,8 +49,8 @@ from airflow_provider_dtrain.store.queue.pass_snapshot import (
 )
 from airflow_provider_dtrain.store.queue.pass_writes import (
     AWAIT_PASS,
+    LOCK_FOR_PASS,
     LOOK,
-    OPENING,
     PASSED,
     PREEMPT,
     grants,
@@ -168,13 +168,13 @@ class Queue:
     def _passed(self, conn: Connection, pool: str) -> PassResult | None:
         now = self.db.now()
         values = {"pool_name": pool}
-        locked, *rows = statements.read(conn, OPENING, {**values, "now": now})
-        if not locked:
+        locked = statements.first(conn, LOCK_FOR_PASS, {**values, "now": now})
+        if locked is None:
             return None
-        if not locked[0].is_due:
-            return PassResult(granted=(), waiting=locked[0].waiting)
-        options = options_of(locked[0])
-        found = situation(rows, options, now)
+        if not locked.is_due:
+            return PassResult(granted=(), waiting=locked.waiting)
+        options = options_of(locked)
+        found = situation(statements.read(conn, SITUATION, values), options, now)
         if is_untidy(found):
             _tidy(conn, now, pool)
             found = situation(statements.read(conn, SITUATION, values), options, now)
