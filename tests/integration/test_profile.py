@@ -32,7 +32,8 @@ async def test_timings_and_system_metrics_reach_the_command(
         (rank, name) for rank in (0, 1) for name in ("dataloader_next", "train_batch", "backward")
     ]
     assert all(row["count"] == 12 for row in timings)
-    assert timings[1]["mean_s"] == pytest.approx(0.1, abs=0.05)
+    # The batch sleeps 0.1 s. At high load it takes longer, but never less.
+    assert 0.1 <= timings[1]["mean_s"] < 1.0
     assert timings[2]["total_s"] == pytest.approx(0.6)
 
     system = trials_profile._system(engine.hook, view)

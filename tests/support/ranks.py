@@ -65,7 +65,7 @@ def run_ranks(script, run_dir, size, *, context=None, env=None):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "DTRAIN_EVENTS": str(folder / "events"),
                "TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}  # fmt: skip
         orders.append(Order(str(script), str(run_dir), {**common, **own}, str(folder / "output")))
-    codes = warm_ranks().run(orders, DEADLINE_S)
+    codes = warm_ranks(*(common[name] for name in AT_IMPORT)).run(orders, DEADLINE_S)
     return [Rank(code, (folder / "output").read_text(), folder) for code, folder in zip(codes, folders, strict=True)]
 
 

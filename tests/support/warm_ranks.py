@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: Variables that PyTorch reads when it is imported, so all ranks have the same.
+#: Variables that PyTorch reads when it is imported, and their usual values. Other values need a program of their own.
 AT_IMPORT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -36,12 +36,15 @@ class Order:
 
 
 class WarmRanks:
-    """The program, started with the first request and stopped with this process."""
+    """A program, started with the first request and stopped with this process.
 
-    def __init__(self) -> None:
+    :param at_import: values of :data:`AT_IMPORT`, in its order
+    """
+
+    def __init__(self, *at_import: str) -> None:
         self._program = subprocess.Popen(
             [sys.executable, "-m", "tests.support.warm_ranks"], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, env={**os.environ, **AT_IMPORT},
+            stdout=subprocess.PIPE, env={**os.environ, **dict(zip(AT_IMPORT, at_import, strict=True))},
         )  # fmt: skip
         atexit.register(self._program.kill)
 
@@ -59,9 +62,9 @@ class WarmRanks:
 
 
 @functools.cache
-def warm_ranks() -> WarmRanks:
-    """Return the program of this process."""
-    return WarmRanks()
+def warm_ranks(*at_import: str) -> WarmRanks:
+    """Return this process's program with these values of :data:`AT_IMPORT`."""
+    return WarmRanks(*at_import)
 
 
 def _next_order() -> Order | None:
