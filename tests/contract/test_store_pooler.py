@@ -165,7 +165,6 @@ def test_a_client_that_stands_still_in_a_transaction_does_not_keep_the_pool_lock
     way: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability, "IDLE_MOST_S", 1)
-    monkeypatch.setattr(statements, "IDLE_MOST_S", 1)
     store: Store = request.getfixturevalue(way)
     store.hosts.add(host("a", 2))
     writer = Pausing(store)

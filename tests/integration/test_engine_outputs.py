@@ -202,7 +202,7 @@ async def test_what_a_killed_trial_wrote_can_be_downloaded(
     ticket = engine.submit(script("5 3 raise wait"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     async with asyncio.timeout(50):
-        while not list(tmp_path.glob("state/runs/*/work/plots/2.txt")):
+        while not list(tmp_path.glob("state/runs/*/*/plots/2.txt")):
             await asyncio.sleep(0.05)
     engine.hook.store.control.kill(ticket.trial_id, "test")
     outcome = await carrying

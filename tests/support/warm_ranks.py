@@ -43,9 +43,13 @@ class WarmRanks:
 
     def __init__(self, *at_import: str) -> None:
         self._program = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.warm_ranks"], cwd=ROOT, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, env={**os.environ, **dict(zip(AT_IMPORT, at_import, strict=True))},
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.support.warm_ranks"],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **dict(zip(AT_IMPORT, at_import, strict=True))},
+        )
         atexit.register(self._program.kill)
 
     def run(self, orders: Sequence[Order], timeout_s: float) -> list[int]:

@@ -22,7 +22,7 @@ from sqlalchemy.engine.url import URL
 from sqlalchemy.types import TypeDecorator
 
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.store.database import durability, statements
+from airflow_provider_dtrain.store.database import durability
 
 BUSY_TIMEOUT_S = 30
 #: Longest wait of a fork for transactions of other threads.
@@ -166,7 +166,7 @@ def _postgresql(url: URL) -> Engine:
     return engine
 
 
-def _prepare_if_direct(connection: Any, record: Any) -> None:
+def _prepare_if_direct(connection: Any, _record: Any) -> None:
     """Enable prepared statements on a new connection, unless it goes through a pooler.
 
     A pooler (pgbouncer) may send the next statement to another server process, which does not know the statements
@@ -178,8 +178,6 @@ def _prepare_if_direct(connection: Any, record: Any) -> None:
         connection.prepare_threshold = PREPARE_AFTER
         connection.prepared_max = PREPARED_MAX
         durability.configure_psycopg(connection)
-    else:
-        record.info[statements.POOLED] = True
 
 
 def is_pooled(conn: Connection) -> bool:

@@ -17,10 +17,6 @@ DURABLE = ("on", "remote_apply")
 SET_DURABLE = "SET synchronous_commit TO on"
 #: PostgreSQL ends a transaction that waits this long for its client: a stopped process must not keep the pool locked.
 IDLE_MOST_S = 30
-SET_IDLE_MOST = "SET idle_in_transaction_session_timeout TO '{} s'"
-#: Behind a pooler a session's setting belongs to a server process that other clients use as well.
-SET_DURABLE_LOCAL = "SET LOCAL synchronous_commit TO on"
-SET_IDLE_MOST_LOCAL = "SET LOCAL idle_in_transaction_session_timeout TO '{} s'"
 _WAYS_OUT = {
     "journal_mode": (
         "A file system without local locks or shared memory refuses it. Move the store to a local disk, or use "
@@ -76,7 +72,7 @@ def configure_psycopg(connection: Any) -> None:
     :raises StoreError: the server keeps another setting
     """
     # Not through a cursor, which would begin a transaction.
-    connection.pgconn.exec_(SET_IDLE_MOST.format(IDLE_MOST_S).encode())
+    connection.pgconn.exec_(f"SET idle_in_transaction_session_timeout TO '{IDLE_MOST_S} s'".encode())
     if _shown(connection) != "remote_apply":
         connection.pgconn.exec_(SET_DURABLE.encode())
     if (found := _shown(connection)) not in DURABLE:
@@ -84,6 +80,14 @@ def configure_psycopg(connection: Any) -> None:
             f"The PostgreSQL store needs synchronous_commit 'on' or 'remote_apply', but the server keeps {found!r} "
             f"after {SET_DURABLE!r}. A crash of the server would undo grants. See: airflow dtrain db check"
         )
+
+
+def local_settings() -> str:
+    """Return the statements that give one transaction of PostgreSQL these settings.
+
+    Behind a pooler a session's setting belongs to a server process that other clients use as well.
+    """
+    return f"SET LOCAL synchronous_commit TO on; SET LOCAL idle_in_transaction_session_timeout TO '{IDLE_MOST_S} s'"
 
 
 def _shown(connection: Any) -> str:

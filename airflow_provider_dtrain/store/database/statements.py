@@ -11,11 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_provider_dtrain.store.database.durability import IDLE_MOST_S, SET_DURABLE_LOCAL, SET_IDLE_MOST_LOCAL
+from airflow_provider_dtrain.store.database.connections import is_pooled
+from airflow_provider_dtrain.store.database.durability import local_settings
 from airflow_provider_dtrain.store.database.write_queue import write_turn
-
-#: Key in a connection's ``info``, set when it goes through a pooler: each transaction may get another session.
-POOLED = "dtrain_pooled"
 
 
 @dataclass(frozen=True)
@@ -99,6 +97,6 @@ def transaction(engine: Engine) -> Iterator[Connection]:
             yield conn
         return
     with engine.begin() as conn:
-        if conn.info.get(POOLED):
-            conn.exec_driver_sql(f"{SET_DURABLE_LOCAL}; {SET_IDLE_MOST_LOCAL.format(IDLE_MOST_S)}")
+        if is_pooled(conn):
+            conn.exec_driver_sql(local_settings())
         yield conn

@@ -148,6 +148,7 @@ class Queue:
 
         :raises NotFoundError: the pool does not exist
         """
+        # The lock of a pool that does not exist is the error that lists the pools.
         row = statements.first(conn, LOOK, {"pool_name": pool}) or lock_pool(conn, pool)
         return _is_due(row, self.db.now()), int(row.waiting)
 
