@@ -218,7 +218,8 @@ def last_progress(lines: Iterator[str]) -> str:
     found: dict[str, str] = {}
     for line in lines:
         for name in ("step", "accuracy"):
-            if match := re.search(rf"\b{name}\b{NUMBER}", line):
+            # One entry of the log may have many lines.
+            for match in re.finditer(rf"\b{name}\b{NUMBER}", line):
                 found[name] = match.group(1) if "." in match.group(1) else str(int(match.group(1)))
     return ", ".join(f"{name} {value}" for name, value in found.items())
 

@@ -238,6 +238,14 @@ def test_a_refused_call_is_not_repeated(serve: Callable[..., Any]) -> None:
     assert one.server.asked == 1
 
 
+def test_the_progress_is_that_of_the_last_line_of_an_entry() -> None:
+    """The task log holds many lines of a rank in one entry."""
+    import follow
+
+    entry = "[rank 0] Validation at step 23: accuracy 0.85\n[rank 0] Validation at step 46: accuracy 0.91"
+    assert follow.last_progress(iter([entry, "[rank 0] nothing"])) == "step 46, accuracy 0.91"
+
+
 # -- the screen ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("state", ["success", "failed"])
 def test_the_line_that_is_rewritten_ends_with_the_run(state: str, capsys: pytest.CaptureFixture[str]) -> None:
