@@ -1,0 +1,156 @@
+"""One trial of a simulated run, as its follower and its hosts write it into the store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
+from airflow_provider_dtrain.store.records.trials import EndState, Ticket, TrialSubmission
+from testbed.seed.simulation import Awaits, Life, Simulation
+
+SUPERVISOR = "supervisor.events"
+#: Bytes that an event moves its stream by. The store only compares offsets.
+EVENT_BYTES = 100
+Failure = Mapping[str, Any]
+
+
+class Run:
+    """A trial and its follower. Each method is what the follower of a real run writes at that point."""
+
+    def __init__(self, site: Simulation, submission: TrialSubmission) -> None:
+        self.site = site
+        self.store = site.store
+        self.pool = submission.pool
+        self.trial_id = 0
+        #: How the latest training ended, see :func:`testbed.seed.training.train`.
+        self.verdict = ""
+        self._submission = submission
+        self._seq: dict[tuple[str, str], int] = defaultdict(int)
+
+    # -- the queue ------------------------------------------------------------------------------
+    def submit(self) -> None:
+        """Submit the trial."""
+        self._follow(self.store.trials.submit(self._submission))
+        self.trial_id = self.ticket.trial_id
+
+    def start(self) -> Life:
+        """Wait for the gang, and start the ranks."""
+        while True:
+            allocation_id = self.ticket.allocation_id
+            yield Awaits(allocation_id, self.pool, self._renew)
+            if self.store.queue.take_up(self.ticket.attempt_id, self.watch) is not None:
+                break
+        yield 4.0
+        self.launch()
+        yield 6.0
+
+    def launch(self) -> None:
+        """Start the ranks on the granted slots."""
+        attempt = self.ticket.attempt_id
+        view = self.store.attempts.get(attempt)
+        self.placement = {host: slots or (-1,) for host, slots in view.placement.items()}
+        places = [(host, slot) for host, slots in self.placement.items() for slot in slots]
+        self.ranks: dict[str, list[int]] = defaultdict(list)
+        plans: dict[str, dict[str, Any]] = {host: {"ranks": []} for host in self.placement}
+        for rank, (host, slot) in enumerate(places):
+            plans[host]["ranks"].append({"rank": rank, "local_rank": len(self.ranks[host]), "slot": slot})
+            self.ranks[host].append(rank)
+        self.first_host = places[0][0]
+        self.store.attempts.set_plan(attempt, self.watch, {"plans": plans}, {"host": self.first_host, "port": 29500})
+        self._seq.clear()
+        for host, ranks in self.ranks.items():
+            pids = [{"rank": rank, "pid": 20_000 + 17 * rank + attempt} for rank in ranks]
+            self.commit([{"kind": "prepared", "port": 29500}, {"kind": "started", "ranks": pids}], host, SUPERVISOR)
+        self.store.attempts.set_running(attempt, self.watch)
+        self.site.leases[attempt] = self.watch
+        self.commit([{"kind": "init", "device": "cuda:0", "backend": "nccl", "torch": "2.8.0"}, {"kind": "first_step"}])
+
+    def _follow(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.watch = self.store.attempts.watch(ticket.attempt_id, watcher="triggerer on airflow-1")
+
+    def _renew(self) -> None:
+        self.store.queue.renew(self.ticket.attempt_id, self.watch)
+
+    # -- reports --------------------------------------------------------------------------------
+    def commit(self, events: list[dict[str, Any]], host: str | None = None, stream: str = "rank0.events") -> None:
+        """Commit events of one file of a host, which have the time of the simulation unless they name one."""
+        host = host or self.first_host
+        before = self._seq[host, stream]
+        self._seq[host, stream] += len(events)
+        now = self.site.clock.unix
+        batch = [{"at": now, **event, "seq": before + number} for number, event in enumerate(events, 1)]
+        offsets = EVENT_BYTES * before, EVENT_BYTES * (before + len(events))
+        self.store.events.commit(self.ticket.attempt_id, self.watch, host, stream, *offsets, batch)
+
+    def decision(self, rung: int, units: int, metric: float | None, step: int) -> str | None:
+        """Report at a rung, and return the searcher's decision."""
+        self.commit([{"kind": "rung", "rung": rung, "units": units, "metric": metric, "step": step}])
+        found = self.store.searches.decisions(self.trial_id)
+        return found[-1].decision if found else None
+
+    # -- ends -----------------------------------------------------------------------------------
+    def exits(self, codes: Mapping[int, int], logs: Mapping[int, str], errors: Mapping[int, Failure] | None = None,
+              *, sent_signal: bool = False) -> None:  # fmt: skip
+        """Report the end of every rank.
+
+        :param codes: exit codes of ranks that did not end with 0
+        :param logs: last lines of the logs, by rank
+        :param errors: ``message`` and ``traceback``, by rank
+        """
+        for host, ranks in self.ranks.items():
+            ended = [
+                {
+                    "kind": "exit",
+                    "rank": rank,
+                    "exit_code": codes.get(rank, 0),
+                    "error": (errors or {}).get(rank),
+                    "log_tail": logs.get(rank, ""),
+                    "sent_signal": sent_signal and rank in codes and rank not in (errors or {}),
+                }
+                for rank in ranks
+            ]
+            over = {"kind": "ended", "reason": "failed" if codes and not sent_signal else "finished"}
+            self.commit([*ended, over], host, SUPERVISOR)
+        text = logs.get(0, "").encode()
+        self.store.events.commit_log(
+            self.ticket.attempt_id, self.watch, self.first_host, 0, len(text), text or None, closed=True
+        )
+
+    def release(self) -> None:
+        """Release the slots, which every host confirms."""
+        attempt = self.ticket.attempt_id
+        self.site.leases.pop(attempt, None)
+        if held := self.store.attempts.get(attempt).held_hosts:
+            self.store.queue.release(attempt, self.watch, held, proof="clear")
+
+    def finish(self, state: EndState = "completed", failure: Failure | None = None) -> None:
+        """End the trial."""
+        self.release()
+        view = self.store.attempts.get(self.ticket.attempt_id)
+        result = None if state == "killed" else trial_result(self.store, view, state)
+        self.store.attempts.end(view.attempt_id, self.watch, state=state, failure=failure, result=result)
+
+    def restart(self, failure: Failure, *, counted: bool = True) -> None:
+        """Restart the trial on its gang after a failure."""
+        self.site.leases.pop(self.ticket.attempt_id, None)
+        self._follow(self.store.attempts.next(self.ticket.attempt_id, self.watch, failure=failure, counted=counted))
+
+    def move_on(self, failure: Failure, host: str) -> bool:
+        """Let the trial wait for other hosts than one that was lost. Its other hosts are released."""
+        self.site.leases.pop(self.ticket.attempt_id, None)
+        others = [name for name in self.placement if name != host]
+        if others:
+            self.store.queue.release(self.ticket.attempt_id, self.watch, others, proof="clear")
+        ticket = self.store.attempts.move_on(self.ticket.attempt_id, self.watch, failure=failure, exclude_host=host)
+        if ticket is not None:
+            self._follow(ticket)
+        return ticket is not None
+
+    def give_way(self, reason: str, *, paused: bool = False) -> None:
+        """Release the gang for a more urgent request or a pause, and wait again."""
+        self.store.attempts.set_stopping(self.ticket.attempt_id, self.watch, reason)
+        self.release()
+        self._follow(self.store.attempts.yield_gang(self.ticket.attempt_id, self.watch, reason=reason, paused=paused))

@@ -1,0 +1,135 @@
+"""A simulated site: trials live on a clock that jumps from one event to the next."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Generator
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store.database.connections import make_engine, parse_url
+from airflow_provider_dtrain.store.store import Store, migrate
+
+#: Yields seconds to wait, or the allocation whose grant it waits for.
+Life = Generator["float | Awaits", None, None]
+#: Seconds between two renewals of waiting requests: the queue skips a request that is silent for 60 s.
+RENEW_EVERY_S = 45.0
+#: Seconds between a grant and the follower that takes it up.
+TAKE_UP_S = 1.5
+
+
+class Awaits:
+    """A life continues once this request is granted.
+
+    :param renew: renews the request
+    """
+
+    def __init__(self, allocation_id: int, pool: str, renew: Callable[[], None]) -> None:
+        self.allocation_id = allocation_id
+        self.pool = pool
+        self.renew = renew
+
+
+class Clock:
+    """The store's clock, which only the simulation moves."""
+
+    def __init__(self, at: datetime) -> None:
+        self.now = at
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    @property
+    def unix(self) -> float:
+        return self.now.timestamp()
+
+
+class Simulation:
+    """A store and the lives in it.
+
+    :param url: of a store; it is created and migrated if needed
+    :param now: end of the simulation
+    :param hours: length of the history
+    """
+
+    def __init__(self, url: str, now: datetime, hours: float) -> None:
+        self.end = now
+        self.clock = Clock(now - timedelta(hours=hours))
+        self.store = open_store(url, self.clock)
+        #: Allocation -> the life that waits for it.
+        self.waiting: dict[int, tuple[Awaits, Life]] = {}
+        #: Renews the lease of each run that is still followed.
+        self.leases: dict[int, int] = {}
+        self._heap: list[tuple[datetime, int, Life]] = []
+        self._numbers = itertools.count()
+        self._renewed_at = self.clock.now
+
+    def at(self, hours_before_end: float, life: Life) -> None:
+        """Begin a life at a time before the end of the simulation."""
+        self._push(self.end - timedelta(hours=hours_before_end), life)
+
+    def soon(self, life: Life, after_s: float = 0.0) -> None:
+        """Begin a life now, or after some seconds."""
+        self._push(self.clock.now + timedelta(seconds=after_s), life)
+
+    def run(self) -> None:
+        """Let all lives run until the end of the simulation. Lives that last longer stay as they are then."""
+        while self._heap and self._heap[0][0] <= self.end:
+            at, _, life = heapq.heappop(self._heap)
+            self._advance(at)
+            self._step(life)
+            self._settle()
+        self._advance(self.end)
+        self._renew()
+        self._settle()
+        self.store.attempts.renew(self.leases)
+
+    def _push(self, at: datetime, life: Life) -> None:
+        heapq.heappush(self._heap, (at, next(self._numbers), life))
+
+    def _advance(self, to: datetime) -> None:
+        """Move the clock, with renewals of the waiting requests on the way."""
+        step = timedelta(seconds=RENEW_EVERY_S)
+        while self.waiting and self._renewed_at + step < to:
+            self.clock.now = max(self.clock.now, self._renewed_at + step)
+            self._renew()
+        self.clock.now = max(self.clock.now, to)
+
+    def _renew(self) -> None:
+        self._renewed_at = self.clock.now
+        for awaits, _ in list(self.waiting.values()):
+            awaits.renew()
+
+    def _step(self, life: Life) -> None:
+        try:
+            wanted = next(life)
+        except StopIteration:
+            return
+        if isinstance(wanted, Awaits):
+            if not self.waiting:
+                self._renewed_at = self.clock.now
+            self.waiting[wanted.allocation_id] = (wanted, life)
+        else:
+            self._push(self.clock.now + timedelta(seconds=wanted), life)
+
+    def _settle(self) -> None:
+        """Run the scheduling passes that are due, and wake the lives whose gangs were granted."""
+        for pool in sorted({awaits.pool for awaits, _ in self.waiting.values()}):
+            for allocation_id in self.store.queue.schedule(pool).granted:
+                if (found := self.waiting.pop(allocation_id, None)) is not None:
+                    self._push(self.clock.now + timedelta(seconds=TAKE_UP_S), found[1])
+
+
+def open_store(url: str, clock: Clock) -> Store:
+    """Return a migrated store with a clock of its own.
+
+    SQLite does not wait for the disk at each commit: a seeded store that a power cut destroys is seeded again.
+    """
+    migrate(url)
+    engine = make_engine(parse_url(url))
+    if engine.dialect.name == "sqlite":
+        # Registered after the store's own listener, which sets it to FULL.
+        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+    return Store(engine, clock=clock)
