@@ -39,6 +39,7 @@ from airflow_provider_dtrain.store.queue.requests import Queue
 from airflow_provider_dtrain.store.records.trials import Check
 from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
+from airflow_provider_dtrain.store.telemetry.telemetry import Telemetry
 from airflow_provider_dtrain.store.trials import Trials
 from airflow_provider_dtrain.store.views import STORE_ID
 from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
@@ -79,6 +80,7 @@ class Store:
         self.events = Events(db)
         self.metrics = Metrics(db)
         self.checkpoints = Checkpoints(db)
+        self.telemetry = Telemetry(db)
         #: Upkeep.
         self.recovery = Recovery(db)
         self.maintenance = MaintenanceWindow(db)

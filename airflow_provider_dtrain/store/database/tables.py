@@ -499,3 +499,57 @@ rung_entries = sa.Table(
         postgresql_where=sa.text("left_at IS NULL"),
     ),
 )
+
+#: Telemetry of one run on one host: the part of its files that is stored, and the time up to which it is rolled up.
+telemetry_hosts = sa.Table(
+    "telemetry_hosts",
+    metadata,
+    sa.Column("attempt_id", Id, sa.ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
+    sa.Column("token", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("host", Name, primary_key=True),
+    # Number of commits so far: a writer that knows another number has not seen all of them.
+    sa.Column("commits", sa.BigInteger, nullable=False),
+    # {stream: bytes of it that are stored}, and {stream: {code: {"lines", "bytes", "at"}}}
+    sa.Column("positions", Json, nullable=False),
+    sa.Column("gaps", Json, nullable=False),
+    # First and last second of its points, Unix time.
+    sa.Column("first_s", sa.BigInteger, nullable=False),
+    sa.Column("last_s", sa.BigInteger, nullable=False),
+    # Time before which every point is in a chunk of the tier, Unix time; 0: none.
+    sa.Column("rolled_1_s", sa.BigInteger, nullable=False, default=0),
+    sa.Column("rolled_10_s", sa.BigInteger, nullable=False, default=0),
+    sa.Column("rolled_60_s", sa.BigInteger, nullable=False, default=0),
+    # Utilization per minute of the last hours, see core/series/utilization.py.
+    sa.Column("utilization", sa.LargeBinary),
+    _time("updated_at", nullable=False),
+    # Time at which everything was rolled up, because nothing follows.
+    _time("closed_at"),
+    sa.Index("ix_telemetry_hosts_host", "host", "updated_at"),
+    sa.Index(
+        "ix_telemetry_hosts_open",
+        "updated_at",
+        sqlite_where=sa.text("closed_at IS NULL"),
+        postgresql_where=sa.text("closed_at IS NULL"),
+    ),
+)
+
+#: Points of the metrics of a host, see core/series/chunk.py.
+telemetry_chunks = sa.Table(
+    "telemetry_chunks",
+    metadata,
+    _id(),
+    _ref("attempt_id", "attempts.id"),
+    sa.Column("token", sa.BigInteger, nullable=False),
+    sa.Column("host", Name, nullable=False),
+    # Empty for a slice, which holds all metrics of some seconds.
+    sa.Column("metric", Name, nullable=False),
+    # Length of the intervals, seconds, and the window that the chunk covers, Unix time.
+    sa.Column("step_s", sa.Integer, nullable=False),
+    sa.Column("start_s", sa.BigInteger, nullable=False),
+    sa.Column("end_s", sa.BigInteger, nullable=False),
+    # Number of series.
+    sa.Column("series", sa.Integer, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.Index("ix_telemetry_chunks_attempt_id", "attempt_id", "metric", "step_s", "start_s"),
+    sa.Index("ix_telemetry_chunks_age", "step_s", "end_s"),
+)

@@ -249,6 +249,16 @@ def guard(conn: Connection, attempt_id: int, watch: int) -> AttemptRow:
     return row if row is not None else _refuse(conn, attempt_id, watch)
 
 
+def check_watch(conn: Connection, attempt_id: int, watch: int) -> None:
+    """Check that a watch is current, without a lock: the caller's own rows show a second writer.
+
+    :raises NotFoundError: the attempt does not exist
+    :raises StaleWatchError: another process has taken the attempt over
+    """
+    if conn.scalar(sa.select(attempts.c.watch).where(attempts.c.id == attempt_id)) != watch:
+        _refuse(conn, attempt_id, watch)
+
+
 def guard_gang(conn: Connection, attempt_id: int, watch: int) -> tuple[AttemptRow, AllocationRow]:
     """Return the rows of an attempt and of its allocation, the attempt's row locked.
 

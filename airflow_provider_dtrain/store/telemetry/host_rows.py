@@ -1,0 +1,130 @@
+"""Rows of hosts: the part of their files that is stored, and their chunks as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.series.chunk import encode
+from airflow_provider_dtrain.core.series.points import Key, Points
+from airflow_provider_dtrain.core.series.tiers import SLICE, WINDOWS, Tier, by_window
+from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
+from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryGap, TelemetryState
+
+
+class HostKey(NamedTuple):
+    """Primary key of a row of ``telemetry_hosts``."""
+
+    attempt_id: int
+    token: int
+    host: str
+
+    @property
+    def where(self) -> tuple[sa.ColumnElement[bool], ...]:
+        """Condition for this row."""
+        of = telemetry_hosts.c
+        return of.attempt_id == self.attempt_id, of.token == self.token, of.host == self.host
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkRow:
+    """A row of ``telemetry_chunks`` that is about to be written."""
+
+    metric: str
+    step_s: int
+    start_s: int
+    end_s: int
+    series: int
+    data: bytes
+
+    def values(self, key: HostKey) -> dict[str, Any]:
+        """Return the columns of the row."""
+        return {**key._asdict(), **self.__dict__}
+
+
+def slices_of(series: Mapping[Key, Points]) -> list[ChunkRow]:
+    """Return the slices for some points, each within one window of tier 1."""
+    found = []
+    for part in by_window(series, WINDOWS[Tier.SECOND].chunk_s).values():
+        start = min(points.at[0] for points in part.values())
+        end = max(points.at[-1] for points in part.values()) + 1
+        found.append(_chunk(SLICE, Tier.SECOND, start, end, part))
+    return found
+
+
+def chunks_of(series: Mapping[Key, Points], tier: Tier, start: int) -> list[ChunkRow]:
+    """Return the chunks of a tier for the points of one of its windows, one per metric."""
+    by_metric: dict[str, dict[Key, Points]] = {}
+    for key, points in series.items():
+        by_metric.setdefault(key.metric, {})[key] = points.reduced(int(tier))
+    end = start + WINDOWS[tier].chunk_s
+    return [_chunk(metric, tier, start, end, part) for metric, part in by_metric.items()]
+
+
+def _chunk(metric: str, tier: Tier, start: int, end: int, series: Mapping[Key, Points]) -> ChunkRow:
+    data = encode(series)
+    return ChunkRow(metric=metric, step_s=int(tier), start_s=start, end_s=end, series=len(series), data=data)
+
+
+def insert_chunks(conn: Connection, key: HostKey, rows: Sequence[ChunkRow]) -> None:
+    """Insert chunks of one host with one statement."""
+    if rows:
+        conn.execute(telemetry_chunks.insert(), [row.values(key) for row in rows])
+
+
+def state_of(row: Row[Any]) -> TelemetryState:
+    """Return a row of ``telemetry_hosts`` as a record."""
+    return TelemetryState(
+        host=row.host,
+        token=row.token,
+        commits=row.commits,
+        positions=row.positions,
+        gaps=tuple(_gaps(row.gaps)),
+        rolled_s=row.rolled_1_s,
+        first_s=row.first_s,
+        last_s=row.last_s,
+    )
+
+
+def _gaps(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterable[TelemetryGap]:
+    for stream, codes in stored.items():
+        for code, found in codes.items():
+            yield TelemetryGap(
+                stream=stream, code=code, lines=found["lines"], size_bytes=found["bytes"], first_at_s=found["at"]
+            )
+
+
+def with_gaps(stored: Mapping[str, Any], new: Sequence[TelemetryGap]) -> dict[str, Any]:
+    """Return stored gaps and new ones, counted per stream and code: their number is bounded."""
+    found = {stream: {code: dict(one) for code, one in codes.items()} for stream, codes in stored.items()}
+    for gap in new:
+        one = found.setdefault(gap.stream, {}).setdefault(gap.code, {"lines": 0, "bytes": 0, "at": gap.first_at_s})
+        one["lines"] += gap.lines
+        one["bytes"] += gap.size_bytes
+    return found
+
+
+def without_old(part: HostTelemetry, rolled_s: int) -> tuple[dict[Key, Points], list[TelemetryGap]]:
+    """Return the points of a commit that no chunk covers yet, and a gap for the rest.
+
+    :param rolled_s: Unix seconds before which everything is in chunks
+    """
+    kept: dict[Key, Points] = {}
+    late: list[int] = []
+    for key, points in part.series.items():
+        if not points.at:
+            continue
+        if points.at[0] >= rolled_s:
+            kept[key] = points
+            continue
+        late += [at for at in points.at if at < rolled_s]
+        if (rest := points.between(rolled_s, points.at[-1] + 1)).at:
+            kept[key] = rest
+    if not late:
+        return kept, []
+    gap = TelemetryGap(stream="points", code="late", lines=len(late), size_bytes=0, first_at_s=float(min(late)))
+    return kept, [gap]

@@ -1,0 +1,267 @@
+"""Telemetry of hosts and ranks: commits of followers, and the questions of pages and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.series.points import Key, Points
+from airflow_provider_dtrain.core.series.utilization import Utilization
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, telemetry_hosts
+from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
+from airflow_provider_dtrain.store.records.telemetry import (
+    HostTelemetry,
+    MetricRange,
+    Series,
+    SeriesKind,
+    Sparkline,
+    StepTimes,
+    TelemetryGap,
+    TelemetryState,
+    TimingBreakdown,
+)
+from airflow_provider_dtrain.store.telemetry import queries, rank_queries
+from airflow_provider_dtrain.store.telemetry.host_rows import (
+    ChunkRow,
+    HostKey,
+    insert_chunks,
+    slices_of,
+    state_of,
+    with_gaps,
+    without_old,
+)
+from airflow_provider_dtrain.store.telemetry.sparklines import find_sparklines
+
+
+class Telemetry:
+    """System metrics of hosts and GPUs, and timings of ranks, as time series of attempts."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    # -- followers -----------------------------------------------------------------------------
+    @reads
+    def states(self, conn: Connection, attempt_id: int) -> dict[str, TelemetryState]:
+        """Return the state of each host of the attempt's current run that has sent telemetry."""
+        token = _token_of(conn, attempt_id)
+        of = telemetry_hosts.c
+        rows = conn.execute(sa.select(telemetry_hosts).where(of.attempt_id == attempt_id, of.token == token))
+        return {row.host: state_of(row) for row in rows}
+
+    def add(self, attempt_id: int, watch: int, parts: Sequence[HostTelemetry]) -> bool:
+        """Store points of hosts with the positions that they come from, all in one short transaction.
+
+        Points before a host's ``rolled_s`` are counted as a gap.
+
+        :param parts: one per host
+        :returns: False when another writer has changed the state of a host since the caller has read it: nothing is
+            stored, and the caller reads the states again
+        :raises StaleWatchError: the watch is not current
+        :raises ValueError: a value is not finite
+        """
+        known = self.states(attempt_id)
+        commits = [_Commit.of(part, known.get(part.host)) for part in parts]
+        if any(commit is None for commit in commits):
+            return False
+        try:
+            self._add(attempt_id, watch, [commit for commit in commits if commit is not None])
+        except _OvertakenError:
+            return False
+        return True
+
+    @writes
+    def _add(self, conn: Connection, attempt_id: int, watch: int, commits: Sequence[_Commit]) -> None:
+        check_watch(conn, attempt_id, watch)
+        token = _token_of(conn, attempt_id)
+        # In one order everywhere, so that two writers never wait for each other.
+        for commit in sorted(commits, key=lambda one: one.part.host):
+            key = HostKey(attempt_id, token, commit.part.host)
+            self._move(conn, key, commit)
+            insert_chunks(conn, key, commit.slices)
+
+    def _move(self, conn: Connection, key: HostKey, commit: _Commit) -> None:
+        """Write the state of a host.
+
+        :raises _OvertakenError: another writer was faster
+        """
+        of = telemetry_hosts.c
+        stored = conn.scalar(sa.select(of.utilization).where(*key.where))
+        utilization = Utilization.parse(stored)
+        utilization.take(commit.series)
+        values = {
+            "commits": commit.commits + 1,
+            "positions": dict(commit.positions),
+            "gaps": commit.gaps,
+            "first_s": commit.first_s,
+            "last_s": commit.last_s,
+            "utilization": utilization.pack(),
+            "updated_at": self.db.now(),
+        }
+        if commit.is_first:
+            insert = self.db.insert(telemetry_hosts).values(**key._asdict(), **values)
+            done = conn.execute(insert.on_conflict_do_nothing().returning(of.commits)).first()
+        else:
+            update = telemetry_hosts.update().where(*key.where, of.commits == commit.commits)
+            done = conn.execute(update.values(closed_at=None, **values).returning(of.commits)).first()
+        if done is None:
+            raise _OvertakenError
+
+    # -- pages and commands --------------------------------------------------------------------
+    @reads
+    def series(
+        self,
+        conn: Connection,
+        trial_id: int,
+        *,
+        attempt: int | None = None,
+        metrics: Collection[str] | None = None,
+        kind: SeriesKind = "system",
+        hosts: Collection[str] | None = None,
+        ranks: Collection[int] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        max_points: int = 2000,
+    ) -> list[Series]:
+        """Return the series of a trial, by attempt, metric, host, device and rank.
+
+        Many series share :data:`queries.POINTS_MOST` points, so each of them may have fewer than ``max_points``.
+
+        :param attempt: number of one attempt; None = all
+        :param metrics: names of this kind; None = all
+        :param hosts: only these hosts; None = all
+        :param ranks: only these ranks; None = all
+        :param since: aware; None = from the first point
+        :param until: aware, exclusive; None = up to the last point
+        :param max_points: most points of one series, 10 to 20,000; extremes are kept
+        :raises NotFoundError: there is no such trial or attempt
+        :raises UserError: an unknown metric, or a number of points beyond the limits
+        """
+        chosen = queries.check_metrics(kind, metrics)
+        queries.check_points(max_points)
+        of = queries.attempts_of(conn, trial_id, attempt)
+        query = queries.SeriesQuery(of, chosen, hosts, ranks, since, until, max_points)
+        return queries.find_series(conn, query)
+
+    @reads
+    def step_times(
+        self,
+        conn: Connection,
+        trial_id: int,
+        attempt: int | None = None,
+        buckets: int = 200,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> StepTimes:
+        """Return the step times of each rank by time bucket, and the ranks that are slow.
+
+        A rank is slow when its median busy time is more than 1.2 times the median of the gang, see
+        :data:`step_times.SLOW_RATIO`.
+
+        :param attempt: its number; None = the latest
+        :param buckets: most time buckets, 10 to 20,000
+        :raises NotFoundError: there is no such trial or attempt
+        """
+        queries.check_points(buckets)
+        return rank_queries.find_step_times(conn, queries.latest_of(conn, trial_id, attempt), buckets, since, until)
+
+    @reads
+    def timings(
+        self,
+        conn: Connection,
+        trial_id: int,
+        attempt: int | None = None,
+        buckets: int = 200,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> TimingBreakdown:
+        """Return the parts of the steps of an attempt by time bucket, and the total of each timing.
+
+        :param attempt: its number; None = the latest
+        :param buckets: most time buckets, 10 to 20,000
+        :raises NotFoundError: there is no such trial or attempt
+        """
+        queries.check_points(buckets)
+        return rank_queries.find_breakdown(conn, queries.latest_of(conn, trial_id, attempt), buckets, since, until)
+
+    @reads
+    def ranges(self, conn: Connection, trial_id: int, attempt: int | None = None) -> list[MetricRange]:
+        """Return minimum, mean and maximum of each system metric over an attempt, by host, device and metric.
+
+        :param attempt: its number; None = the latest
+        :raises NotFoundError: there is no such trial or attempt
+        """
+        return queries.find_ranges(conn, queries.latest_of(conn, trial_id, attempt))
+
+    @reads
+    def gaps(self, conn: Connection, trial_id: int, attempt: int | None = None) -> dict[str, list[TelemetryGap]]:
+        """Return what is missing in the telemetry of an attempt: host -> gaps, counted per stream and reason.
+
+        :param attempt: its number; None = the latest
+        :raises NotFoundError: there is no such trial or attempt
+        """
+        one = queries.latest_of(conn, trial_id, attempt)
+        rows = conn.execute(sa.select(telemetry_hosts).where(telemetry_hosts.c.attempt_id == one.attempt_id))
+        return {row.host: list(state_of(row).gaps) for row in rows if row.gaps}
+
+    @reads
+    def sparklines(
+        self, conn: Connection, hosts: Collection[str], since: datetime, points: int = 60
+    ) -> list[Sparkline]:
+        """Return the mean utilization of hosts and GPUs, by host and device: ``cpu_util`` and ``gpu_util``.
+
+        The store keeps it for two hours. An earlier ``since`` means two hours ago.
+
+        :param hosts: names; unknown ones and hosts without telemetry have no sparkline
+        :param since: aware
+        :param points: most intervals, 1 to 120
+        """
+        return find_sparklines(conn, hosts, since, self.db.now(), points)
+
+
+class _OvertakenError(Exception):
+    """Another writer has changed the state of a host."""
+
+
+class _Commit:
+    """One host's part of a commit, as it is written."""
+
+    def __init__(self, part: HostTelemetry, state: TelemetryState | None) -> None:
+        self.part = part
+        self.is_first = state is None
+        self.commits = state.commits if state is not None else 0
+        self.positions: Mapping[str, int] = {**(state.positions if state is not None else {}), **part.positions}
+        self.series: Mapping[Key, Points]
+        self.series, late = without_old(part, state.rolled_s if state is not None else 0)
+        self.gaps = with_gaps(_stored(state), [*part.gaps, *late])
+        self.slices: list[ChunkRow] = slices_of(self.series)
+        starts = [chunk.start_s for chunk in self.slices] + ([state.first_s] if state and state.last_s else [])
+        ends = [chunk.end_s - 1 for chunk in self.slices] + ([state.last_s] if state else [])
+        self.first_s, self.last_s = min(starts, default=0), max(ends, default=0)
+
+    @classmethod
+    def of(cls, part: HostTelemetry, state: TelemetryState | None) -> _Commit | None:
+        """Return the commit, None when the writer has not seen the stored state."""
+        stored = state.commits if state is not None else 0
+        return cls(part, state) if part.commits in (None, stored) else None
+
+
+def _stored(state: TelemetryState | None) -> dict[str, dict[str, dict[str, float]]]:
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for gap in state.gaps if state is not None else ():
+        one = {"lines": gap.lines, "bytes": gap.size_bytes, "at": gap.first_at_s}
+        found.setdefault(gap.stream, {})[gap.code] = one
+    return found
+
+
+def _token_of(conn: Connection, attempt_id: int) -> int:
+    query = (
+        sa.select(allocations.c.token)
+        .join(attempts, attempts.c.allocation_id == allocations.c.id)
+        .where(attempts.c.id == attempt_id)
+    )
+    return int(conn.scalar(query) or 0)

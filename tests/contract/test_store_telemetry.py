@@ -1,0 +1,152 @@
+"""Telemetry in the store: commits of followers, and what pages read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from airflow_provider_dtrain.core.series.points import Key
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, UserError
+from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryGap
+from testbed.stores import host
+from tests.support.telemetry import START_S, of_host, points
+
+
+@pytest.fixture
+def running(store, submit, start):
+    """A running trial on host a, and the watch of its follower."""
+    store.hosts.add(host("a", 8))
+    ticket = submit("t", slots=2)
+    return ticket, start(ticket)
+
+
+def at(second):
+    return datetime.fromtimestamp(START_S + second, UTC)
+
+
+def test_points_come_back_by_series_with_units(store, running):
+    ticket, watch = running
+    assert store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 20, gpus=2)])
+    found = store.telemetry.series(ticket.trial_id)
+    assert [(one.metric, one.device, one.unit, one.rank) for one in found] == [
+        ("cpu_util", "", "%", None), ("gpu_util", "GPU-0", "%", None), ("gpu_util", "GPU-1", "%", None),
+    ]  # fmt: skip
+    cpu = found[0]
+    assert (cpu.attempt, cpu.host, cpu.step_s) == (1, "a", 1)
+    assert cpu.at_s == list(range(START_S, START_S + 20))
+    assert cpu.mean == cpu.minimum == cpu.maximum == [float(value) for value in range(20)]
+
+
+def test_what_another_writer_has_not_seen_is_not_stored(store, running):
+    ticket, watch = running
+    first = HostTelemetry(
+        host="a", series={Key("cpu_util"): points(START_S, 5, 1)}, positions={"samples": 10}, commits=0
+    )
+    assert store.telemetry.add(ticket.attempt_id, watch, [first])
+    assert not store.telemetry.add(ticket.attempt_id, watch, [first]), "the same again"
+    state = store.telemetry.states(ticket.attempt_id)["a"]
+    assert (state.commits, state.positions, state.first_s, state.last_s) == (1, {"samples": 10}, START_S, START_S + 4)
+    (series,) = store.telemetry.series(ticket.trial_id)
+    assert series.mean == [1.0] * 5
+    store.attempts.watch(ticket.attempt_id, watcher="another")
+    with pytest.raises(StaleWatchError):
+        store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={}, commits=1)])
+
+
+def test_gaps_are_counted_per_stream_and_reason(store, running):
+    ticket, watch = running
+    for _ in range(3):
+        gap = TelemetryGap(stream="rank1.timings", code="corrupt", lines=2, size_bytes=50, first_at_s=7.0)
+        assert store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={}, gaps=[gap])])
+    assert store.telemetry.gaps(ticket.trial_id) == {
+        "a": [TelemetryGap(stream="rank1.timings", code="corrupt", lines=6, size_bytes=150, first_at_s=7.0)]
+    }
+    assert store.telemetry.series(ticket.trial_id) == []
+
+
+def test_a_pause_is_a_point_without_values(store, running):
+    ticket, watch = running
+    for start in (START_S, START_S + 100):
+        part = HostTelemetry(host="a", series={Key("cpu_util"): points(start, 3, 5)})
+        store.telemetry.add(ticket.attempt_id, watch, [part])
+    (one,) = store.telemetry.series(ticket.trial_id)
+    assert [second - START_S for second in one.at_s] == [0, 1, 2, 3, 100, 101, 102]
+    assert one.mean == [5.0, 5.0, 5.0, None, 5.0, 5.0, 5.0]
+    assert one.minimum == one.maximum == one.mean
+
+
+def test_a_long_series_is_reduced_and_keeps_its_extremes(store, running):
+    ticket, watch = running
+    spiky = points(START_S, 5000, lambda index: 100 if index == 1234 else 10)
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={Key("cpu_util"): spiky})])
+    (one,) = store.telemetry.series(ticket.trial_id, max_points=100)
+    assert len(one.at_s) <= 100
+    assert (max(one.maximum), min(one.minimum)) == (100.0, 10.0)
+    assert 10.0 < max(one.mean) < 20.0
+    (part,) = store.telemetry.series(ticket.trial_id, since=at(1230), until=at(1240), max_points=100)
+    assert part.at_s == list(range(START_S + 1230, START_S + 1240))
+
+
+def test_what_is_asked_for_is_checked(store, running):
+    ticket, _ = running
+    with pytest.raises(UserError, match="metrics must be of kind 'system'.* got '<b>'"):
+        store.telemetry.series(ticket.trial_id, metrics=["<b>"])
+    with pytest.raises(UserError, match="from 10 to 20000, got 1"):
+        store.telemetry.series(ticket.trial_id, max_points=1)
+    with pytest.raises(NotFoundError, match="no attempt 2"):
+        store.telemetry.step_times(ticket.trial_id, 2)
+    with pytest.raises(NotFoundError, match="no trial 99"):
+        store.telemetry.timings(99)
+    assert store.telemetry.series(ticket.trial_id, since=at(5), until=at(1)) == []
+    assert store.telemetry.step_times(ticket.trial_id).ranks == []
+
+
+def test_a_slow_rank_is_named_although_all_steps_take_equally_long(store, running):
+    ticket, watch = running
+    series = {}
+    for rank, busy in enumerate((0.10, 0.10, 0.15, 0.11)):
+        parts = {"dataloader_next": 0.01, "train_batch": 0.19, "forward": 0.09, "backward": 0.10}
+        series |= {Key(name, "", rank): points(START_S, 100, value, weight=5) for name, value in parts.items()}
+        series[Key("gradient_exchange", "", rank)] = points(START_S, 10, 0.2 - busy, step=10)
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
+    found = store.telemetry.step_times(ticket.trial_id, buckets=10)
+    assert (found.bucket_s, len(found.at_s), found.slow_ranks) == (10, 10, [2])
+    assert [round(rank.median_step_s, 3) for rank in found.ranks] == [0.2] * 4
+    assert [round(rank.median_busy_s, 3) for rank in found.ranks] == [0.1, 0.1, 0.15, 0.11]
+    assert [rank.is_slow for rank in found.ranks] == [False, False, True, False]
+    assert found.ranks[2].ratio == pytest.approx(0.15 / 0.105, rel=0.01)
+
+
+def test_parts_of_a_step_add_up(store, running):
+    ticket, watch = running
+    store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 60, ranks=2)])
+    found = store.telemetry.timings(ticket.trial_id, buckets=10)
+    assert [part.name for part in found.parts] == ["dataloader_next", "forward", "backward"]
+    for index in range(len(found.at_s)):
+        assert sum(part.share[index] for part in found.parts) == pytest.approx(1)
+    assert [round(part.total_share, 3) for part in found.parts] == [0.1, 0.3, 0.6]
+    assert [round(part.total_s, 1) for part in found.parts] == [6.0, 18.0, 36.0]
+    whole = next(one for one in found.totals if (one.rank, one.name) == (1, "train_batch"))
+    assert (whole.count, round(whole.total_s, 1), round(whole.mean_s, 4)) == (600, 54.0, 0.09)
+
+
+def test_sparklines_have_a_value_per_interval_of_each_host_and_gpu(store, running, clock):
+    ticket, watch = running
+    clock.now = at(1800)
+    store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 600, gpus=1)])
+    found = store.telemetry.sparklines(["a", "nowhere"], at(0), points=10)
+    assert [(one.host, one.device, one.metric, one.step_s) for one in found] == [
+        ("a", "", "cpu_util", 240), ("a", "GPU-0", "gpu_util", 240),
+    ]  # fmt: skip
+    assert found[1].mean == [80.0, 80.0, 80.0, None, None, None, None, None]
+    with pytest.raises(UserError, match="points must be from 1 to 120"):
+        store.telemetry.sparklines(["a"], at(0), points=500)
+
+
+def test_ranges_cover_the_whole_attempt(store, running):
+    ticket, watch = running
+    store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 100, gpus=1)])
+    cpu, gpu = store.telemetry.ranges(ticket.trial_id)
+    assert (cpu.metric, cpu.minimum, cpu.maximum, cpu.count, round(cpu.mean, 1)) == ("cpu_util", 0, 99, 100, 49.5)
+    assert (gpu.device, gpu.unit, gpu.mean) == ("GPU-0", "%", 80.0)
