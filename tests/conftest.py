@@ -41,6 +41,12 @@ def _why_no_torch() -> str | None:
     return None if importlib.util.find_spec("torch") else "PyTorch is not installed"
 
 
+def _why_no_gpu() -> str | None:
+    if program("nvidia-smi") is None:
+        return "no NVIDIA driver"
+    return _why_no_torch()
+
+
 def _why_no_soak(config: pytest.Config) -> str | None:
     return None if "soak" in (config.option.markexpr or "") else "soak test: runs only with -m soak"
 
@@ -49,7 +55,7 @@ def _why_no_soak(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the nightly tier, and skip the tests that this machine cannot run, with the reason."""
     importlib.import_module("tests.support.tiers").mark_nightly(items)
-    reasons = {"netns": _why_no_netns(), "torch": _why_no_torch(), "soak": _why_no_soak(config)}
+    reasons = {"netns": _why_no_netns(), "torch": _why_no_torch(), "gpu": _why_no_gpu(), "soak": _why_no_soak(config)}
     for item in items:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):

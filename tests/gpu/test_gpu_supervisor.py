@@ -1,0 +1,132 @@
+"""A supervisor on a host with a real GPU, beside what nvidia-smi prints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.core.event_log import read_samples
+from tests.support.supervisor_host import Channel, Host, is_alive, make_plan, start, until
+
+pytestmark = pytest.mark.gpu
+
+RUN = "t1.1.7"
+#: Keeps the GPU busy. PyTorch needs half a minute for its first start on some machines.
+MULTIPLY = (
+    "import torch\n"
+    "x = torch.randn(4096, 4096, device='cuda')\n"
+    "while True:\n"
+    "    for _ in range(50):\n"
+    "        y = x @ x\n"
+    "    torch.cuda.synchronize()\n"
+)
+START_S = 120.0
+
+
+def smi(what: str, fields: str) -> list[list[str]]:
+    """Return the rows of a query of nvidia-smi, with memory in MiB."""
+    command = ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.strip()]
+
+
+def uuid() -> str:
+    return smi("gpu", "uuid")[0][0]
+
+
+def users() -> set[int]:
+    """Return the processes that nvidia-smi lists on the first GPU."""
+    return {int(pid) for pid, device in smi("compute-apps", "pid,gpu_uuid") if device == uuid()}
+
+
+def plan(run: str = RUN, **changes: Any) -> dict[str, Any]:
+    found = make_plan(run, "python", "-c", MULTIPLY, cpu_slots=False, sampling_interval_s=0.2, **changes)
+    found["ranks"][0]["device"] = uuid()
+    return found
+
+
+@contextmanager
+def program() -> Iterator[int]:
+    """Use the GPU by a program that no run has started."""
+    process = subprocess.Popen([sys.executable, "-c", MULTIPLY])
+    try:
+        until(lambda: process.pid in users(), "the program on the GPU", START_S)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def busy(one_host: Host) -> tuple[Host, Channel]:
+    """A host whose run uses the GPU."""
+    channel = one_host.channel()
+    start(channel, plan())
+    until(users, "the rank on the GPU", START_S)
+    return one_host, channel
+
+
+def test_a_probe_lists_the_gpus_that_nvidia_smi_lists(one_host: Host) -> None:
+    found = one_host.channel().call("probe")["gpus"]
+    expected = smi("gpu", "index,uuid,name,memory.total")
+    assert [[str(one["index"]), one["uuid"], one["name"]] for one in found] == [row[:3] for row in expected]
+    for one, (*_, mebibytes) in zip(found, expected, strict=True):
+        assert one["memory_bytes"] == pytest.approx(int(mebibytes) << 20, rel=0.01)
+
+
+def test_the_processes_of_a_run_are_those_that_nvidia_smi_lists(busy: tuple[Host, Channel]) -> None:
+    host, channel = busy
+    assert users() == set(host.processes(RUN))
+    listed = channel.call("preflight", slots=[{"slot": 0, "device": uuid()}])
+    assert ({one["pid"] for one in listed["foreign"]}, listed["problems"]) == (users(), [])
+    assert channel.call("status", slots=[{"slot": 0, "device": uuid()}])["slots"]["0"]["held_by"] == RUN
+    channel.call("stop", run=RUN, grace_s=5)
+    channel.wait_event(RUN, "ended")
+    found = channel.call("fence", run=RUN, token=7, wait_s=10)
+    assert found["clear"] is True, found
+    assert users() == set()
+
+
+def test_the_samples_of_a_run_agree_with_nvidia_smi(busy: tuple[Host, Channel]) -> None:
+    host, _ = busy
+
+    def loaded() -> dict[str, Any] | None:
+        lines = read_samples((host.run_dir(RUN) / "samples").read_bytes())
+        found = [gpu for line in lines for gpu in line.get("gpus", ())]
+        return found[-1] if found and found[-1]["gpu_util"] > 50 else None
+
+    sample = until(loaded, "a sample of a busy GPU", START_S)
+    [[utilization, free]] = smi("gpu", "utilization.gpu,memory.free")
+    assert sample["uuid"] == uuid()
+    assert abs(sample["gpu_util"] - float(utilization)) <= 30
+    assert sample["gpu_free_memory"] == pytest.approx(int(free) << 20, rel=0.05)
+
+
+def test_a_later_process_of_the_account_on_the_gpu_withholds_clear_until_it_left(
+    busy: tuple[Host, Channel],
+) -> None:
+    host, channel = busy
+    with program() as pid:
+        channel.call("stop", run=RUN, grace_s=5)
+        channel.wait_event(RUN, "ended")
+        parents = host.supervisor_pid(RUN), host.reaper_pid(RUN)
+        until(lambda: not any(map(is_alive, parents)), "the end of supervisor and reaper")
+        found = channel.call("fence", run=RUN, token=7, wait_s=0.1)
+        assert found["clear"] is False
+        assert pid in {one["pid"] for one in found["survivors"]}
+    until(lambda: not users(), "a free GPU")
+    assert channel.call("fence", run=RUN, token=7, wait_s=5)["clear"] is True
+
+
+def test_a_killed_supervisor_leaves_nothing_on_the_gpu(busy: tuple[Host, Channel]) -> None:
+    host, channel = busy
+    os.kill(host.supervisor_pid(RUN), signal.SIGKILL)
+    until(lambda: not users(), "a free GPU")
+    until(lambda: channel.call("fence", run=RUN, token=7, wait_s=2)["clear"], "the answer clear")
