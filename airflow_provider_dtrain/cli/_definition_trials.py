@@ -7,6 +7,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_provider_dtrain.cli import _arguments as a
 from airflow_provider_dtrain.cli._arguments import action
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 
 _LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.count, default=50, metavar="N")
 
@@ -82,6 +83,8 @@ def trial(group: str) -> GroupCommand:
     )
     end = Arg(("--to",), help="Stop before this byte", type=a.count, metavar="BYTE", dest="end")
     attempt = Arg(("--attempt",), help="Attempt (default: the latest)", type=a.count, metavar="N")
+    attempt_of = Arg(("--attempt",), help="Only what concerns this attempt", type=a.count, metavar="N")
+    kind = Arg(("--kind",), help="Only entries of this kind; repeatable", action="append", choices=(*TimelineKind,))
     csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
     removed = Arg(("--removed",), help="Also list removed checkpoints", action="store_true")
     abandoned = Arg(("--abandoned",), help="Also steps that a later attempt repeated", action="store_true")
@@ -114,6 +117,9 @@ def trial(group: str) -> GroupCommand:
                 attempt,
             ),
             action("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
+            action(
+                "trials_timeline", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind
+            ),
             action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),

@@ -40,6 +40,7 @@ from airflow_provider_dtrain.store.records.trials import Check
 from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
 from airflow_provider_dtrain.store.telemetry.telemetry import Telemetry
+from airflow_provider_dtrain.store.timeline.timeline import Timeline
 from airflow_provider_dtrain.store.trials import Trials
 from airflow_provider_dtrain.store.views import STORE_ID
 from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
@@ -81,6 +82,8 @@ class Store:
         self.metrics = Metrics(db)
         self.checkpoints = Checkpoints(db)
         self.telemetry = Telemetry(db)
+        #: Everything that happened to a trial.
+        self.timeline = Timeline(db)
         #: Upkeep.
         self.recovery = Recovery(db)
         self.maintenance = MaintenanceWindow(db)

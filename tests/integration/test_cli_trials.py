@@ -58,6 +58,10 @@ def test_a_finished_trial_has_logs_metrics_and_a_description(world: World, gangs
     assert world.rows("trials", "metrics", trial) == []
     assert world("trials", "metrics", trial, "--csv").code == 0
     assert world.rows("explain", trial)["state"] == "completed"
+    timeline = world.rows("trials", "timeline", trial)
+    assert [row["kind"] for row in timeline][-3:] == ["granted", "launched", "ended"]
+    assert "The trial completed" in world("trials", "timeline", trial, "--kind", "ended").out
+    assert world("trials", "timeline", "999").code == 1
 
 
 def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs: Gangs) -> None:

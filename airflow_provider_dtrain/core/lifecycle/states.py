@@ -13,18 +13,22 @@ from airflow_provider_dtrain.errors import IllegalTransitionError, Kind
 StatefulKind = Literal["host", "allocation", "trial", "attempt"]
 
 
-class State(StrEnum):
-    """State of a host, allocation, trial or attempt: the string that the store and JSON have, with its meaning."""
+class Explained(StrEnum):
+    """String that the store and JSON have, with its meaning."""
 
     _value_: str
-    #: The meaning as one sentence, without a period. The table in docs/architecture.md has the same.
+    #: The meaning as one sentence, without a period.
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> Self:
         """Return the member with this string and its meaning."""
-        state = str.__new__(cls, value)
-        state._value_, state.meaning = value, meaning
-        return state
+        member = str.__new__(cls, value)
+        member._value_, member.meaning = value, meaning
+        return member
+
+
+class State(Explained):
+    """State of a host, allocation, trial or attempt. The tables in docs/architecture.md have the same meanings."""
 
 
 class HostState(State):

@@ -1,0 +1,64 @@
+"""Entries about the attempts of a trial: launches, failures, restarts and preemptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration, one_line
+from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow
+
+
+def attempt_entries(history: History) -> Iterator[TimelineEntry]:
+    """Yield the entries about the attempts of a trial."""
+    for attempt in history.attempts:
+        if attempt.started_at is not None:
+            yield TimelineEntry(
+                at=attempt.started_at,
+                until=attempt.ended_at,
+                kind=TimelineKind.LAUNCHED,
+                attempt=attempt.number,
+                text=f"All ranks of attempt {attempt.number} were started.",
+            )
+        if attempt.state == "preempted" and attempt.ended_at is not None:
+            yield TimelineEntry(
+                at=attempt.ended_at,
+                kind=TimelineKind.PREEMPTED,
+                attempt=attempt.number,
+                text=f"Released its slots: {one_line(attempt.reason) or 'it was asked to'}",
+                detail={"reason": attempt.reason},
+            )
+        failed = [row for row in history.failed_ranks if row.attempt_id == attempt.id]
+        if failed:
+            yield _rank_failed(history, attempt, failed[0], len(failed))
+    for former, attempt in pairwise(history.attempts):
+        if former.state != "preempted":
+            yield _restarted(former, attempt)
+
+
+def _rank_failed(history: History, attempt: LaunchRow, first: FailedRankRow, count: int) -> TimelineEntry:
+    end = f"signal {-first.exit_code}" if first.exit_code < 0 else f"exit code {first.exit_code}"
+    others = f" {count} ranks of the attempt ended with an error." if count > 1 else ""
+    return TimelineEntry(
+        at=history.in_attempt(first.exited_at or history.now, attempt.id),
+        kind=TimelineKind.RANK_FAILED,
+        attempt=attempt.number,
+        host=first.host,
+        text=f"Rank {first.rank} on {first.host} ended with {end}.{others}",
+        detail={"rank": first.rank, "exit_code": first.exit_code, "ranks": count},
+    )
+
+
+def _restarted(former: LaunchRow, attempt: LaunchRow) -> TimelineEntry:
+    failure = former.failure or {}
+    cause = one_line(failure.get("message") or former.reason or "its attempt ended")
+    ran_s = (former.ended_at - former.started_at).total_seconds() if former.ended_at and former.started_at else None
+    after = f" after {duration(ran_s)}" if ran_s is not None else ""
+    return TimelineEntry(
+        at=attempt.created_at,
+        kind=TimelineKind.RESTARTED,
+        attempt=attempt.number,
+        host=failure.get("host"),
+        text=f"Attempt {attempt.number} follows attempt {former.number}, which failed{after}: {cause}",
+        detail={"error": failure.get("error"), "failure_kind": failure.get("kind"), "cause": cause},
+    )

@@ -1,0 +1,229 @@
+"""Rows from which the timeline of a trial is made, read in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.lifecycle.timeline import within
+from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
+from airflow_provider_dtrain.store.database.tables import (
+    allocation_slots,
+    allocations,
+    attempts,
+    checkpoints,
+    experiments,
+    gangs,
+    ranks,
+    rung_entries,
+    searches,
+    trials,
+)
+
+#: Checkpoints of a trial that are read one by one: the first and the latest ones.
+FIRST_CHECKPOINTS, LATEST_CHECKPOINTS = 20, 80
+
+_TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
+_CLAIMANTS = allocations.alias("claimants")
+_OF_TRIAL = (
+    sa.select(trials, experiments.c.name.label("experiment"), searches.c.rungs, searches.c.metric)
+    .join(experiments, experiments.c.id == trials.c.experiment_id)
+    .outerjoin(searches, searches.c.id == trials.c.search_id)
+    .where(trials.c.id == _TRIAL)
+)
+_ATTEMPTS = (
+    sa.select(
+        *(
+            attempts.c[name]
+            for name in (
+                "id",
+                "number",
+                "allocation_id",
+                "state",
+                "reason",
+                "failure",
+                "created_at",
+                "started_at",
+                "ended_at",
+            )
+        ),
+        gangs.c.dag_id.label("gang_dag"),
+        gangs.c.task_id.label("gang_task"),
+    )
+    .outerjoin(gangs, gangs.c.allocation_id == attempts.c.allocation_id)
+    .where(attempts.c.trial_id == _TRIAL)
+    .order_by(attempts.c.number)
+)
+_REQUESTS = (
+    sa.select(allocations, _CLAIMANTS.c.trial_id.label("claimant_trial"))
+    .outerjoin(_CLAIMANTS, _CLAIMANTS.c.id == allocations.c.preempted_for)
+    .where(allocations.c.trial_id == _TRIAL)
+    .order_by(allocations.c.id)
+)
+_SLOTS = (
+    sa.select(
+        *(allocation_slots.c[name] for name in ("allocation_id", "token", "host", "slot", "released_at", "proof"))
+    )
+    .join(allocations, allocations.c.id == allocation_slots.c.allocation_id)
+    .where(allocations.c.trial_id == _TRIAL)
+    .order_by(allocation_slots.c.allocation_id, allocation_slots.c.host, allocation_slots.c.slot)
+)
+_RUNGS = (
+    sa.select(rung_entries, attempts.c.number.label("attempt"))
+    .join(attempts, attempts.c.id == rung_entries.c.attempt_id)
+    .where(rung_entries.c.trial_id == _TRIAL, rung_entries.c.decision.is_not(None))
+    .order_by(rung_entries.c.id)
+)
+_SAVED = sa.select(*(checkpoints.c[name] for name in ("id", "attempt_id", "step", "host", "at"))).where(
+    checkpoints.c.trial_id == _TRIAL, checkpoints.c.refused.is_(None)
+)
+_FIRST_SAVED = _SAVED.order_by(checkpoints.c.id).limit(FIRST_CHECKPOINTS)
+_LATEST_SAVED = _SAVED.order_by(checkpoints.c.id.desc()).limit(LATEST_CHECKPOINTS)
+_SAVED_COUNT = sa.select(sa.func.count().label("all")).select_from(_SAVED.subquery())
+_FAILED_RANKS = (
+    sa.select(
+        *(ranks.c[name] for name in ("attempt_id", "rank", "host", "exit_code", "exited_at")),
+    )
+    .join(attempts, attempts.c.id == ranks.c.attempt_id)
+    .where(attempts.c.trial_id == _TRIAL, ranks.c.exit_code != 0, sa.not_(ranks.c.sent_signal))
+    .order_by(ranks.c.attempt_id, ranks.c.exited_at, ranks.c.rank)
+)
+
+
+class OwnRow(TrialRow, Protocol):
+    """The row of a trial, with its experiment and search."""
+
+    experiment: str
+    #: Bracket -> units of training at each rung; None without a search.
+    rungs: Mapping[str, Sequence[int]] | None
+    metric: str | None
+
+
+class LaunchRow(Protocol):
+    """A row of ``attempts`` with the columns of a timeline."""
+
+    id: int
+    number: int
+    allocation_id: int
+    state: str
+    reason: str
+    failure: Mapping[str, Any] | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    #: Of the task that holds its gang, None for a gang of its own.
+    gang_dag: str | None
+    gang_task: str | None
+
+
+class OwnRequestRow(AllocationRow, Protocol):
+    """A row of ``allocations``, with the trial for which its gang was preempted."""
+
+    claimant_trial: int | None
+
+
+class OwnSlotRow(Protocol):
+    """A row of ``allocation_slots``."""
+
+    allocation_id: int
+    token: int
+    host: str
+    slot: int
+    released_at: datetime | None
+    proof: str | None
+
+
+class OwnRungRow(Protocol):
+    """A row of ``rung_entries``, with the number of its attempt."""
+
+    rung: int
+    units: int
+    metric: float | None
+    decision: str
+    attempt: int
+    at: datetime
+
+
+class SavedRow(Protocol):
+    """A row of ``checkpoints``."""
+
+    id: int
+    attempt_id: int
+    step: int
+    host: str
+    at: datetime
+
+
+class FailedRankRow(Protocol):
+    """A row of ``ranks`` whose process ended with an error of its own."""
+
+    attempt_id: int
+    rank: int
+    host: str
+    exit_code: int
+    exited_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Rows of one trial, each list in the order in which its rows were written."""
+
+    now: datetime
+    trial: OwnRow
+    attempts: Sequence[LaunchRow]
+    requests: Sequence[OwnRequestRow]
+    slots: Sequence[OwnSlotRow]
+    rungs: Sequence[OwnRungRow]
+    first_saved: Sequence[SavedRow]
+    #: Without those of ``first_saved``.
+    latest_saved: Sequence[SavedRow]
+    saved_count: int
+    failed_ranks: Sequence[FailedRankRow]
+
+    def number_of(self, attempt_id: int) -> int | None:
+        """Return the number of an attempt, None for one of another trial."""
+        return next((one.number for one in self.attempts if one.id == attempt_id), None)
+
+    def first_user(self, allocation_id: int) -> LaunchRow | None:
+        """Return the first attempt that used a request's gang, None when none did."""
+        return next((one for one in self.attempts if one.allocation_id == allocation_id), None)
+
+    def attempt_at(self, at: datetime) -> int | None:
+        """Return the number of the attempt of a time."""
+        return next((one.number for one in reversed(self.attempts) if one.created_at <= at), None)
+
+    def in_attempt(self, at: datetime, attempt_id: int) -> datetime:
+        """Return a time of a host, moved into the span of its attempt."""
+        of = next((one for one in self.attempts if one.id == attempt_id), None)
+        if of is None:
+            return within(at, self.trial.created_at, self.now)
+        return within(at, of.started_at or of.created_at, of.ended_at or self.now)
+
+
+def read_history(conn: Connection, trial_id: int, now: datetime) -> History | None:
+    """Return the rows of a trial, None when there is no trial with this id."""
+    of = {"trial": trial_id}
+    trial = statements.first(conn, _OF_TRIAL, of)
+    if trial is None:
+        return None
+    queries = (_ATTEMPTS, _REQUESTS, _SLOTS, _RUNGS, _FIRST_SAVED, _LATEST_SAVED, _SAVED_COUNT, _FAILED_RANKS)
+    own, requests, slots, rungs, first, latest, [saved], failed = statements.read(conn, queries, of)
+    known = {row.id for row in first}
+    return History(
+        now=now,
+        trial=trial,
+        attempts=own,
+        requests=requests,
+        slots=slots,
+        rungs=rungs,
+        first_saved=first,
+        latest_saved=[row for row in reversed(latest) if row.id not in known],
+        saved_count=saved.all,
+        failed_ranks=failed,
+    )
