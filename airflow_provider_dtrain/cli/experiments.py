@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import UsageError, command, dump, hint, note, short_time, show, show_one, user
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 def list_experiments(args: Namespace) -> None:
     """List experiments, latest first."""
     store = _store()
-    found = [_compared(store, view) for view in store.experiments.list(limit=args.limit)]
+    found = store.experiments.list(limit=args.limit)
     rows = [_row(view) for view in found]
     if args.output == "table":
         rows = [_short(view) for view in found]
@@ -37,7 +35,7 @@ def list_experiments(args: Namespace) -> None:
 def describe(args: Namespace) -> None:
     """Show an experiment with its share of the queue."""
     store = _store()
-    view = _compared(store, store.experiments.get(args.experiment_id))
+    view = store.experiments.get(args.experiment_id)
     best = store.trials.get(view.best_trial).hparams if view.best_trial is not None else None
     share = {
         "weight": view.weight,
@@ -95,35 +93,6 @@ def _store() -> Store:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     return DtrainHook().store
-
-
-def _compared(store: Store, view: ExperimentView) -> ExperimentView:
-    """Return an experiment with its metric and its best trial.
-
-    Without a search, the metric comes from the configuration of the first trial.
-    """
-    if view.search_id is not None:
-        return view
-    trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
-    searcher = store.configs.get(trials[-1].config_id).document.get("searcher") or {} if trials else {}
-    smaller = bool(searcher.get("smaller_is_better", True))
-    values = [
-        (value, one.trial_id) for one in trials if (value := _number((one.result or {}).get("metric"))) is not None
-    ]
-    best, trial_id = min(values, key=lambda one: one[0] if smaller else -one[0]) if values else (None, None)
-    return replace(
-        view,
-        method=searcher.get("name") or "single",
-        metric=searcher.get("metric"),
-        smaller_is_better=smaller,
-        best=best,
-        best_trial=trial_id,
-    )
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None
 
 
 def _row(view: ExperimentView) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._arguments import GANG_PREFIX, gang
-from airflow_provider_dtrain.cli._follower_texts import reason_words
 from airflow_provider_dtrain.cli._output import (
     FAILURE,
     NOT_NOW,
@@ -18,6 +17,7 @@ from airflow_provider_dtrain.cli._output import (
     show_one,
     task_name,
 )
+from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:

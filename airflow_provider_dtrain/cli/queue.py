@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._arguments import GANG_PREFIX as GANG
-from airflow_provider_dtrain.cli._follower_texts import reason_words, state_words
 from airflow_provider_dtrain.cli._output import (
     UsageError,
     command,
@@ -17,6 +16,7 @@ from airflow_provider_dtrain.cli._output import (
     task_name,
     user,
 )
+from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
 
 if TYPE_CHECKING:
     from argparse import Namespace

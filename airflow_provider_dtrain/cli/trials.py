@@ -6,7 +6,6 @@ import csv
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._follower_texts import reason_words, state_words
 from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of, limits_hit
 from airflow_provider_dtrain.cli._output import (
     UsageError,
@@ -26,6 +25,7 @@ from airflow_provider_dtrain.cli._output import (
     user,
 )
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
+from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.core.telemetry import current_branch

@@ -1,4 +1,4 @@
-"""Airflow plugin that registers the provider's listener."""
+"""Airflow plugin that registers the provider's listener and its pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from airflow_provider_dtrain.plugins import listener
 
 
 class DtrainPlugin(AirflowPlugin):
-    """Plugin that ends held gangs with their DAG run."""
+    """Plugin that serves the pages, and ends held gangs with their DAG run."""
 
     name = "dtrain"
     listeners: list[Any] = [listener]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The application behind the pages.
+
+        Airflow's API server is the only process that reads this attribute, so no other process imports FastAPI.
+        """
+        from airflow_provider_dtrain.api.app import PREFIX, application
+
+        return [{"app": application(), "url_prefix": PREFIX, "name": "dtrain"}]

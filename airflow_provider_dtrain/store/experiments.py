@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import ExperimentRow
-from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, searches, trials
+from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
+from airflow_provider_dtrain.store.experiment_views import experiment_views
 from airflow_provider_dtrain.store.queue.control_requests import (
     activate_trial,
     bump_pools,
@@ -21,26 +20,6 @@ from airflow_provider_dtrain.store.queue.control_requests import (
     set_priority_of,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView, ExperimentWish
-
-_NEWEST = (
-    sa.select(sa.func.max(searches.c.generation))
-    .where(searches.c.experiment_id == experiments.c.id)
-    .correlate(experiments)
-    .scalar_subquery()
-)
-_JOINED = experiments.outerjoin(
-    searches, sa.and_(searches.c.experiment_id == experiments.c.id, searches.c.generation == _NEWEST)
-)
-#: The trials of the newest generation, and of these only the newest one of a cleared task.
-_IS_CURRENT = sa.and_(
-    trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
-)
-_RANKED = sa.case((searches.c.smaller_is_better, trials.c.best_metric), else_=-trials.c.best_metric)
-_PLACE = (
-    sa.func.row_number()
-    .over(partition_by=experiments.c.id, order_by=(_RANKED, trials.c.number, trials.c.id))
-    .label("place")
-)
 
 
 class Experiments:
@@ -58,7 +37,7 @@ class Experiments:
 
         :raises NotFoundError: there is none with this id
         """
-        found = _views(conn, experiments.c.id == experiment_id)
+        found = experiment_views(conn, experiments.c.id == experiment_id)
         if not found:
             raise _no_experiment(experiment_id)
         return found[0]
@@ -197,70 +176,11 @@ class Experiments:
         """
         given = {"state": state, "dag_id": dag_id, "run_id": run_id, "name": name}
         where = [experiments.c[column] == value for column, value in given.items() if value is not None]
-        return _views(conn, sa.and_(sa.true(), *where), limit=limit)
+        return experiment_views(conn, sa.and_(sa.true(), *where), limit=limit)
 
 
 def _no_experiment(experiment_id: int) -> NotFoundError:
     return NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
-
-
-def _views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[ExperimentView]:
-    names = ("method", "generation", "metric", "max_trials")
-    query = (
-        sa.select(
-            experiments,
-            searches.c.id.label("search_id"),
-            *(searches.c[name] for name in names),
-            sa.func.coalesce(searches.c.smaller_is_better, sa.true()).label("smaller_is_better"),
-        )
-        .select_from(_JOINED)
-        .where(where)
-        .order_by(experiments.c.id.desc())
-        .limit(limit)
-    )
-    rows = conn.execute(query).all()
-    ids = [row.id for row in rows]
-    counts = _counts(conn, ids)
-    best = _best(conn, ids)
-    return [_view(row, counts.get(row.id, {}), *best.get(row.id, (None, None))) for row in rows]
-
-
-def _best(conn: Connection, ids: list[int]) -> dict[int, tuple[int, float]]:
-    """Return per experiment the trial with the best metric, and the metric."""
-    ranked = (
-        sa.select(experiments.c.id, trials.c.id.label("trial"), trials.c.best_metric, _PLACE)
-        .select_from(_JOINED.join(trials, trials.c.search_id == searches.c.id))
-        .where(experiments.c.id.in_(ids), trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None))
-        .where(trials.c.state.not_in(("errored", "killed")))
-        .subquery()
-    )
-    rows = conn.execute(sa.select(ranked).where(ranked.c.place == 1))
-    return {row.id: (row.trial, row.best_metric) for row in rows}
-
-
-def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
-    query = (
-        sa.select(experiments.c.id, trials.c.state, sa.func.count())
-        .select_from(_JOINED.join(trials, trials.c.experiment_id == experiments.c.id))
-        .where(experiments.c.id.in_(ids), _IS_CURRENT)
-        .group_by(experiments.c.id, trials.c.state)
-    )
-    found: dict[int, dict[str, int]] = {}
-    for experiment_id, state, count in conn.execute(query):
-        found.setdefault(experiment_id, {})[state] = count
-    return found
-
-
-def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
-    names = (
-        "name", "dag_id", "run_id", "state", "wish", "wished_by", "search_id", "method", "generation", "metric",
-        "smaller_is_better", "weight", "max_slots", "created_at", "ended_at",
-    )  # fmt: skip
-    planned = sum(counts.values()) if row.max_trials is None else row.max_trials
-    same = {name: getattr(row, name) for name in names}
-    return ExperimentView(
-        experiment_id=row.id, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
-    )
 
 
 def _locked_experiment(conn: Connection, experiment_id: int) -> ExperimentRow:

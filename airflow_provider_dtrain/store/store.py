@@ -30,8 +30,12 @@ from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.gangs import Gangs
 from airflow_provider_dtrain.store.garbage_collection import Retention
 from airflow_provider_dtrain.store.hosts import Hosts
+from airflow_provider_dtrain.store.labels import LabelStore
 from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
 from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
+from airflow_provider_dtrain.store.pages.cluster import ClusterPage
+from airflow_provider_dtrain.store.pages.experiment_table import ExperimentTable
+from airflow_provider_dtrain.store.pages.lookup import LookupPage
 from airflow_provider_dtrain.store.pools import Pools
 from airflow_provider_dtrain.store.queue.control_requests import ControlRequests
 from airflow_provider_dtrain.store.queue.explain import QueueView
@@ -84,6 +88,11 @@ class Store:
         self.telemetry = Telemetry(db)
         #: Everything that happened to a trial.
         self.timeline = Timeline(db)
+        #: Pages: rows of several subjects by a fixed number of queries, and the texts that users add.
+        self.cluster_page = ClusterPage(db)
+        self.experiment_table = ExperimentTable(db)
+        self.lookup = LookupPage(db)
+        self.labels = LabelStore(db)
         #: Upkeep.
         self.recovery = Recovery(db)
         self.maintenance = MaintenanceWindow(db)

@@ -553,3 +553,24 @@ telemetry_chunks = sa.Table(
     sa.Index("ix_telemetry_chunks_attempt_id", "attempt_id", "metric", "step_s", "start_s"),
     sa.Index("ix_telemetry_chunks_age", "step_s", "end_s"),
 )
+
+#: Names and descriptions that users give to experiments and trials.
+labels = sa.Table(
+    "labels",
+    metadata,
+    # ``experiment`` or ``trial``
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("object_id", Id, primary_key=True, autoincrement=False),
+    # None: the name from the configuration.
+    sa.Column("display_name", sa.String(250)),
+    _text("description"),
+)
+
+tags = sa.Table(
+    "tags",
+    metadata,
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("object_id", Id, primary_key=True, autoincrement=False),
+    sa.Column("tag", sa.String(63), primary_key=True),
+    sa.Index("ix_tags_tag", "kind", "tag", "object_id"),
+)

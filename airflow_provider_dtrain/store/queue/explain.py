@@ -10,36 +10,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
-from airflow_provider_dtrain.core.scheduling.aging import Overdue, protected
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
-from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
-from airflow_provider_dtrain.core.scheduling.priority_tiers import (
-    FRESH,
-    OVERDUE,
-    PROTECTED,
-    REST,
-    YOUNG,
-    is_overdue,
-    level_of,
-)
+from airflow_provider_dtrain.core.scheduling.model import GangRequest
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import AllocationRow
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, hosts, pools, trials
+from airflow_provider_dtrain.store.database.filters import contains
+from airflow_provider_dtrain.store.database.tables import allocations, experiments, gangs, pools, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
-from airflow_provider_dtrain.store.queue.held_gangs import gang_rows, gang_words
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
+from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, QUEUE_COUNT, TASK, levels, task_views
+from airflow_provider_dtrain.store.records.pages import QueueClass, QueueEntry, QueueOrder, QueueQuery
 from airflow_provider_dtrain.store.records.trials import TaskView
-from airflow_provider_dtrain.store.views import JOINED, TRIAL_KEY, heard_at, key_of, placements, waits_because
-
-#: Classes of the queue, best first.
-CLASS_WORDS: Mapping[int, str] = {
-    PROTECTED: "protected", FRESH: "fresh", OVERDUE: "overdue", YOUNG: "young", REST: "old",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +72,7 @@ class QueueView:
             raise NotFoundError(f"There is no allocation {allocation_id}.")
         until = row.ended_at or self.db.now()
         return QueueFacts(
-            queue_class=CLASS_WORDS[_level(conn, self.db.now(), row)],
+            queue_class=levels(conn, self.db.now(), [row])[row.id],
             waited_s=waited_s(row, row.granted_at or until),
             held_s=held_s(row, until),
             claim=row.claim or {},
@@ -112,58 +96,25 @@ class QueueView:
     @reads
     def tasks(self, conn: Connection, pool: str | None = None) -> list[TaskView]:
         """Return every gang that waits or holds slots, in the order of the queue."""
-        newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
-        rows = conn.execute(
-            sa.select(
-                allocations,
-                attempts.c.id.label("attempt_id"),
-                attempts.c.number.label("attempt_number"),
-                attempts.c.reason.label("attempt_reason"),
-                attempts.c.state.label("attempt_state"),
-                attempts.c.renewed_at.label("followed_at"),
-                trials.c.number.label("trial_number"),
-                trials.c.experiment_id,
-                experiments.c.name.label("experiment"),
-                *TRIAL_KEY,
-            )
-            .select_from(JOINED)
-            .where(allocations.c.state != "released", attempts.c.id.in_(newest), allocations.c.trial_id.is_not(None))
-            .where(sa.true() if pool is None else allocations.c.pool == pool)
-        ).all()
-        rows = sorted([*rows, *gang_rows(conn, pool)], key=_in_queue_order)
-        placed = placements(conn, {row.id: row.token for row in rows if row.token is not None})
-        waiting: dict[str, int] = {}
-        views = []
-        for row in rows:
-            place_of = None
-            reason = row.attempt_reason
-            if row.state == "waiting":
-                waiting[row.pool] = waiting.get(row.pool, 0) + 1
-                place_of = row.position or waiting[row.pool]
-                reason = waits_because(conn, row.id, row.reason, row.renewed_at, row)
-            hosts_of = {host: found[0] for host, found in placed.get(row.id, {}).items()}
-            views.append(_task_view(row, hosts_of, place_of, reason))
-        return views
+        rows = conn.execute(QUEUE.where(sa.true() if pool is None else allocations.c.pool == pool)).all()
+        return task_views(conn, sorted(rows, key=_in_queue_order))
 
+    @reads
+    def page(self, conn: Connection, query: QueueQuery) -> tuple[list[QueueEntry], int]:
+        """Return one page of the gangs that wait or hold slots, and the number of all that match."""
+        where = _matching(query)
+        total = int(conn.scalar(QUEUE_COUNT.where(*where)) or 0)
+        ordered = QUEUE.where(*where).order_by(*_order(query)).limit(query.limit).offset(query.offset)
+        rows = conn.execute(ordered).all()
+        classes = levels(conn, self.db.now(), rows)
+        views = task_views(conn, rows)
+        return [_entry(row, view, classes[row.id]) for row, view in zip(rows, views, strict=True)], total
 
-def _level(conn: Connection, now: datetime, row: AllocationRow) -> int:
-    pool = conn.execute(sa.select(pools).where(pools.c.name == row.pool)).one_or_none()
-    options = PoolOptions() if pool is None else options_of(pool)
-    if is_overdue(waited_s(row, row.granted_at or now), options):
-        of = (allocations.c.pool == row.pool, allocations.c.priority == row.priority)
-        live = allocations.c.state.in_(ALLOCATION_LIVE)
-        same = conn.execute(sa.select(allocations).where(*of, live).order_by(allocations.c.sequence)).all()
-        overdue = [
-            Overdue(one.sequence, str(one.id), one.slots)
-            for one in same
-            if (one.state != "waiting" or one.eligible_since is not None)
-            and is_overdue(waited_s(one, one.granted_at or now), options)
-        ]
-        usable = sa.select(sa.func.coalesce(sa.func.sum(hosts.c.slot_count), 0))
-        slots = conn.scalar(usable.where(hosts.c.pool == row.pool, hosts.c.state != "disabled"))
-        if str(row.id) in protected(overdue, int(slots or 0), options):
-            return PROTECTED
-    return level_of(held_s(row, now), waited_s(row, row.granted_at or now), options)
+    @reads
+    def dags(self, conn: Connection) -> frozenset[str]:
+        """Return the DAGs whose tasks have experiments or held gangs in the store."""
+        known = sa.union(sa.select(experiments.c.dag_id), sa.select(gangs.c.dag_id))
+        return frozenset(conn.scalars(known))
 
 
 def _in_queue_order(row: Row[Any]) -> tuple[Any, ...]:
@@ -171,27 +122,46 @@ def _in_queue_order(row: Row[Any]) -> tuple[Any, ...]:
     return row.pool, row.priority, place, row.sequence
 
 
-def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None, reason: str) -> TaskView:
-    waits = place_of is not None
-    gang = gang_words(row.dag_id, row.task_id) if row.experiment is None else None
-    return TaskView(
-        allocation_id=row.id,
-        attempt_id=row.attempt_id,
-        attempt_number=row.attempt_number,
-        trial_id=row.trial_id,
-        trial_number=row.trial_number,
-        experiment_id=row.experiment_id,
-        experiment=gang or row.experiment,
-        key=key_of(row),
-        pool=row.pool,
-        priority=row.priority,
-        slots=row.slots,
-        placement=placement,
-        state=row.state,
-        reason=reason,
-        position=place_of,
-        since=row.submitted_at if waits else row.granted_at,
-        expected=row.expected if waits else "",
-        paused=row.paused,
-        heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
+_WAITS = allocations.c.state == "waiting"
+_SINCE = sa.case((_WAITS, allocations.c.submitted_at), else_=allocations.c.granted_at)
+#: Name of an order -> its columns. The default shows running gangs before waiting ones.
+_ORDERS: Mapping[QueueOrder, tuple[sa.ColumnElement[Any], ...]] = {
+    "position": (allocations.c.pool, _WAITS, sa.func.coalesce(allocations.c.position, 2**31), allocations.c.priority),
+    "priority": (allocations.c.priority,),
+    "slots": (allocations.c.slots,),
+    "since": (_SINCE,),
+    "state": (allocations.c.state,),
+    "pool": (allocations.c.pool,),
+    "experiment": (experiments.c.name,),
+}
+
+
+def _order(query: QueueQuery) -> list[sa.ColumnElement[Any]]:
+    columns = [*_ORDERS[query.sort], allocations.c.sequence, allocations.c.id]
+    return [column.desc() for column in columns] if query.descending else columns
+
+
+def _matching(query: QueueQuery) -> list[sa.ColumnElement[bool]]:
+    where: list[sa.ColumnElement[bool]] = []
+    if query.pool is not None:
+        where.append(allocations.c.pool == query.pool)
+    if query.state is not None:
+        where.append(allocations.c.state == query.state)
+    if query.dags is not None:
+        where.append(TASK["dag_id"].in_(sorted(query.dags)))
+    if query.text:
+        texts = (experiments.c.name, TASK["dag_id"], TASK["task_id"], TASK["run_id"])
+        where.append(contains(query.text, *texts, number=trials.c.id))
+    return where
+
+
+def _entry(row: Row[Any], view: TaskView, queue_class: QueueClass) -> QueueEntry:
+    return QueueEntry(
+        task=view,
+        queue_class=queue_class,
+        expected_at=row.expected_at if view.position is not None else None,
+        is_held_gang=bool(row.is_gang),
+        hparams=row.hparams,
+        is_drawn=bool(row.is_drawn),
+        config_id=row.config_id,
     )

@@ -6,17 +6,16 @@ attempt that uses the gang.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.errors import ConflictError, GangEndedError, StaleWatchError
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, GangRow
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, trials
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, release_host, set_allocation
 from airflow_provider_dtrain.store.records.trials import Proof
@@ -43,35 +42,6 @@ def last_users() -> sa.ColumnElement[bool]:
     users = sa.select(gangs.c.attempt_id).where(gangs.c.attempt_id.is_not(None))
     own = sa.and_(allocations.c.trial_id.is_not(None), attempts.c.id.in_(newest))
     return sa.or_(own, attempts.c.id.in_(users))
-
-
-def gang_rows(conn: Connection, pool: str | None) -> Sequence[Row[Any]]:
-    """Return held gangs and their requests, each with the attempt that uses it, as rows for ``QueueView.tasks``.
-
-    :param pool: None = all pools
-    """
-    query: sa.Select[Any] = sa.select(
-        *(column for column in allocations.c if column.name != "trial_id"),
-        trials.c.id.label("trial_id"),
-        trials.c.number.label("trial_number"),
-        trials.c.experiment_id,
-        sa.null().label("experiment"),
-        attempts.c.id.label("attempt_id"),
-        attempts.c.number.label("attempt_number"),
-        sa.func.coalesce(attempts.c.reason, "").label("attempt_reason"),
-        attempts.c.state.label("attempt_state"),
-        attempts.c.renewed_at.label("followed_at"),
-        gangs.c.dag_id,
-        gangs.c.run_id,
-        gangs.c.task_id,
-        gangs.c.map_index,
-        gangs.c.max_tries,
-    )
-    joined = gangs.join(allocations, allocations.c.id == gangs.c.allocation_id)
-    joined = joined.outerjoin(attempts, attempts.c.id == gangs.c.attempt_id)
-    joined = joined.outerjoin(trials, trials.c.id == attempts.c.trial_id)
-    of_pool = sa.true() if pool is None else allocations.c.pool == pool
-    return conn.execute(query.select_from(joined).where(allocations.c.state != "released", of_pool)).all()
 
 
 def check_gang(row: AllocationRow, gang: GangRow, token: int | None) -> None:

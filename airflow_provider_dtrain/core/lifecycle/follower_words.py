@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from airflow_provider_dtrain.cli._output import cell
+from datetime import UTC, datetime
 
 
 def state_words(state: str, position: int | None, *, paused: bool, silent_since: datetime | None) -> str:
@@ -31,7 +29,8 @@ def reason_words(
     """
     if silent_since is None:
         return reason or None
-    fact = f"Not followed since {cell(silent_since)}: the process of its task is gone or stuck."
+    at = silent_since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    fact = f"Not followed since {at}: the process of its task is gone or stuck."
     if waits and paused:
         return f"{reason}. {fact}"
     if waits:

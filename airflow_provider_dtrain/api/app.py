@@ -1,0 +1,115 @@
+"""The application that Airflow's API server mounts at ``/dtrain``."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware import Middleware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/dtrain"
+VERSION = "/api/v1"
+#: The built pages. They contain code only, and are readable without a login.
+WWW = Path(__file__).resolve().parents[1] / "www"
+
+
+@cache
+def application() -> FastAPI:
+    """Return the application of this process.
+
+    If Airflow lacks a module that the checks of authorization need, the application refuses all requests.
+    """
+    try:
+        return create_app()
+    except ImportError as error:
+        log.error("The pages of the dtrain provider are closed: this version of Airflow lacks %s", error)
+        return closed_app(str(error))
+
+
+def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
+    """Return a new application.
+
+    :param make_hook: returns options and store; None = those of Airflow's configuration
+    :raises ImportError: Airflow lacks a module that the checks of authorization need
+    """
+    from fastapi import Depends
+
+    from airflow_provider_dtrain import __version__
+    from airflow_provider_dtrain.api.errors import handle_errors
+    from airflow_provider_dtrain.api.execution import Workers
+    from airflow_provider_dtrain.api.names import Names
+    from airflow_provider_dtrain.api.routes import ROUTERS
+    from airflow_provider_dtrain.api.security import EVERY_ROUTE
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    app = FastAPI(
+        title="airflow-provider-dtrain",
+        description="API behind the pages of the dtrain provider. It checks authentication and rights with Airflow.",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(check) for check in EVERY_ROUTE],
+        middleware=[Middleware(SecurityHeaders)],
+    )
+    app.state.make_hook = make_hook or DtrainHook
+    app.state.workers = Workers()
+    app.state.names = Names()
+    handle_errors(app)
+    for router in ROUTERS:
+        app.include_router(router, prefix=VERSION)
+    _serve_pages(app)
+    return app
+
+
+def closed_app(reason: str) -> FastAPI:
+    """Return an application that refuses all requests.
+
+    :param reason: what is missing
+    """
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    words = f"The pages are closed: the checks of authorization do not work with this version of Airflow ({reason})."
+    detail = {"code": "closed", "message": words, "hint": "Upgrade airflow-provider-dtrain.", "problems": []}
+
+    @app.api_route("/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+    async def refuse(path: str) -> JSONResponse:
+        return JSONResponse({"detail": detail}, status_code=503)
+
+    return app
+
+
+def _serve_pages(app: FastAPI) -> None:
+    if WWW.is_dir():
+        app.mount("/static", StaticFiles(directory=WWW), name="static")
+
+
+class SecurityHeaders:
+    """Adds headers to each answer, so that no browser runs an answer as a page or guesses its type."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def with_headers(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                given = list(message.get("headers", []))  # type: ignore[call-overload]
+                message["headers"] = [*given, (b"x-content-type-options", b"nosniff")]
+            await send(message)
+
+        await self.app(scope, receive, with_headers)  # type: ignore[arg-type]

@@ -1,0 +1,72 @@
+"""One request: its user, and the store that it reads."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, Request
+
+from airflow_provider_dtrain.api.execution import Workers, unless_known
+from airflow_provider_dtrain.api.names import Names
+from airflow_provider_dtrain.api.security import READING, Access, AccessDep
+from airflow_provider_dtrain.store.records.pages import Dags
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.store import Store
+
+
+class Call:
+    """One request of a page. Its attributes may block, so only handlers use them."""
+
+    def __init__(self, request: Request, access: Access) -> None:
+        self.request = request
+        self.access = access
+
+    @property
+    def workers(self) -> Workers:
+        """The threads of the application."""
+        found: Workers = self.request.app.state.workers
+        return found
+
+    @property
+    def is_write(self) -> bool:
+        """Whether the request changes something."""
+        return self.request.method not in READING
+
+    @cached_property
+    def hook(self) -> DtrainHook:
+        """Options and store of this process."""
+        found: DtrainHook = self.request.app.state.make_hook()
+        return found
+
+    @property
+    def store(self) -> Store:
+        """The provider's store."""
+        return self.hook.store
+
+    @cached_property
+    def dags(self) -> Dags:
+        """The DAGs of the store that the user may read, None for all of them."""
+        return self.access.readable(self.store)
+
+    @property
+    def names(self) -> Names:
+        """Names of trials."""
+        found: Names = self.request.app.state.names
+        return found
+
+    def unless_known(self, *version: object) -> str:
+        """Return the tag of an answer by the version of its data.
+
+        :raises NotModifiedError: the client has the answer of this version
+        """
+        return unless_known(self.request, self.access.name, *version)
+
+
+def _call(request: Request, access: AccessDep) -> Call:
+    return Call(request, access)
+
+
+CallDep = Annotated[Call, Depends(_call)]

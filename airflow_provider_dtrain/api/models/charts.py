@@ -1,0 +1,144 @@
+"""Curves of several trials, hyperparameters, and rungs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
+from airflow_provider_dtrain.api.models.trials import TrialRow
+from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.search.asha import Decision
+from airflow_provider_dtrain.store.records.trials import MetricGroup
+
+Axis = Literal["batches", "epochs", "time"]
+
+
+class Curve(Model):
+    """One metric of one trial."""
+
+    trial_id: int
+    trial_name: str
+    state: TrialState
+    is_best: bool
+    #: Batches, epochs, or seconds since the first report of the trial.
+    x: list[float]
+    y: list[float | None]
+
+
+class Curves(Model):
+    """One metric of several trials. Points are reduced so that minimum and maximum stay visible."""
+
+    metric: str
+    group: MetricGroup
+    x: Axis
+    #: Trials that could be shown.
+    total_trials: int
+    series: list[Curve]
+
+
+class HyperparameterColumn(Model):
+    """One hyperparameter of the chart."""
+
+    name: str
+    kind: Literal["float", "int", "categorical", "const"]
+    log: bool
+    values: list[Any] | None
+
+
+class Importance(Model):
+    """Share of one hyperparameter in the spread of the metric."""
+
+    name: str
+    value: float
+
+
+class Hyperparameters(Model):
+    """Hyperparameters and metric of all trials, as columns."""
+
+    names: list[HyperparameterColumn]
+    trial_id: list[int]
+    number: list[int]
+    state: list[TrialState]
+    metric: list[float | None]
+    #: Name -> value of each trial.
+    columns: dict[str, list[Any]]
+    #: Largest first; empty: see the note.
+    importance: list[Importance]
+    #: How the importance was computed, or why there is none.
+    importance_note: str
+
+
+class RungEntry(Model):
+    """Report of a trial at a rung, and the decision on it."""
+
+    trial_id: int
+    number: int
+    metric: Number | None
+    #: None: the trial failed.
+    decision: Decision | None
+    #: Place at the time of this answer, from 1; None: it no longer counts.
+    rank: int | None
+    #: Number of the entries that are ranked.
+    of: int
+    #: By how much the metric passed the cut-off, or missed it if negative; None: there is no cut-off or no metric.
+    distance: Number | None
+    is_error: bool
+    #: Its trial was cleared, and the entry no longer counts.
+    has_left: bool
+    at: datetime
+
+
+class Rung(Model):
+    """One rung of a bracket."""
+
+    rung: int
+    units: int
+    reported: int
+    continued: int
+    stopped: int
+    #: The metric that a report has to reach to continue; None: the rung has no entry, or the last rung decides nothing.
+    cut_off: Number | None
+    entries: list[RungEntry]
+
+
+class Bracket(Model):
+    """One bracket: rungs of increasing length of training."""
+
+    bracket: int
+    rungs: list[Rung]
+
+
+class Rungs(Model):
+    """All brackets of a search."""
+
+    metric: str | None
+    smaller_is_better: bool
+    divisor: int
+    units: str
+    brackets: list[Bracket]
+
+
+class ComparedTrial(TrialRow):
+    """A trial beside others."""
+
+    experiment_id: int
+    experiment: str
+
+
+class Difference(Model):
+    """A value in which the configurations differ."""
+
+    path: str
+    #: One value per trial; None: the configuration has none.
+    values: list[Any]
+
+
+class Comparison(Model):
+    """2 to 8 trials."""
+
+    trials: list[ComparedTrial]
+    metrics: list[MetricName]
+    differences: list[Difference]
+    #: Number of values that are the same in all configurations.
+    same: int

@@ -1,0 +1,62 @@
+"""Parts that the answers of several pages share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from airflow_provider_dtrain.store.records.trials import MetricGroup
+
+#: A single value. JSON has no NaN and no infinity, so these are sent as their names.
+Number = float | Literal["nan", "inf", "-inf"]
+
+
+class Model(BaseModel):
+    """Base class of all answers and request bodies. Unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class TaskRef(Model):
+    """A task instance of Airflow."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    #: -1: the task is not mapped.
+    map_index: int
+
+
+class MetricName(Model):
+    """A reported metric."""
+
+    group: MetricGroup
+    name: str
+
+
+class Problem(Model):
+    """One problem of a request body or a configuration."""
+
+    #: Dotted path of the field; empty: the document itself.
+    path: str
+    message: str
+
+
+class ErrorDetail(Model):
+    """Cause of a refusal, and the next step."""
+
+    #: ``unauthenticated``, ``forbidden``, ``cross_site``, ``not_found``, ``conflict``, ``invalid``, ``gone``,
+    #: ``store_unavailable``, ``closed`` or ``internal``.
+    code: str
+    message: str
+    #: Command or setting that helps; empty: there is none.
+    hint: str
+    #: Problems of the body or the configuration, all at once.
+    problems: list[Problem] = []
+
+
+class ErrorAnswer(Model):
+    """Body of every answer with a status of 400 or more."""
+
+    detail: ErrorDetail

@@ -1,0 +1,88 @@
+"""Configurations: effective ones with the origin of each value, and their validation."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from airflow_provider_dtrain.api.models.common import Model
+
+
+class ConfigLine(Model):
+    """One line of an effective configuration."""
+
+    text: str
+    #: Dotted path of the value; empty for a line without one.
+    path: str
+    #: ``template``, ``config``, ``pool``, ``default`` or ``dag_run``; empty for a line without a value.
+    origin: str
+
+
+class ShownConfig(Model):
+    """An effective configuration. Secrets are masked."""
+
+    config_id: int
+    yaml: str
+    template: str | None
+    template_version: int | None
+    lines: list[ConfigLine]
+
+
+class Document(Model):
+    """Body of a validation."""
+
+    #: YAML.
+    config: str = Field(max_length=1024 * 1024)
+    #: Name of a stored template; None: the one that the configuration names.
+    template: str | None = None
+    #: Experiment whose sealed secrets the masked values stand for.
+    fork_of: int | None = None
+
+
+class PlacedProblem(Model):
+    """A problem with its place in the text."""
+
+    path: str
+    #: From 1.
+    line: int
+    column: int
+    message: str
+    severity: Literal["error", "warning"]
+
+
+class ConfigSummary(Model):
+    """The experiment that a configuration describes."""
+
+    name: str
+    method: str
+    #: Number of planned trials.
+    trials: int
+    slots_per_trial: int
+    pool: str
+    #: The hosts of the pool can run a trial, now or later.
+    fits: bool
+    fits_reason: str
+
+
+class Validation(Model):
+    """Problems of a configuration, and without errors its summary."""
+
+    problems: list[PlacedProblem]
+    summary: ConfigSummary | None
+
+
+class TemplateRow(Model):
+    """One stored template."""
+
+    name: str
+    version: int
+    set_by: str
+    set_at: datetime
+
+
+class Templates(Model):
+    """All stored templates."""
+
+    rows: list[TemplateRow]

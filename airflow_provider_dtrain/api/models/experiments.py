@@ -1,0 +1,166 @@
+"""The table of experiments, and the page of one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
+from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
+from airflow_provider_dtrain.api.models.trials import TrialRow
+from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentWish
+
+Tags = list[str]
+
+
+class ExperimentRow(Model):
+    """One experiment in a table."""
+
+    experiment_id: int
+    #: The name from the configuration; ``display_name`` of :class:`Labels` prevails on pages.
+    name: str
+    display_name: str | None
+    dag_id: str
+    run_id: str
+    state: ExperimentState
+    #: Control request of a user that is in force.
+    wish: ExperimentWish | None
+    #: Name of the searcher; None: its only trial was submitted without one.
+    method: str | None
+    metric: str | None
+    smaller_is_better: bool
+    best: Number | None
+    #: Id of the trial with the best metric.
+    best_trial: int | None
+    #: State -> number of trials, without cleared ones.
+    trials: dict[str, int]
+    #: Number of planned trials.
+    max_trials: int
+    #: Share of the planned trials that have ended, from 0 to 1.
+    progress: float
+    #: From the durations of its ended trials; None: there are too few, or it has ended.
+    expected_end: datetime | None
+    created_at: datetime
+    ended_at: datetime | None
+    description: str
+    tags: Tags
+    may_edit: bool
+
+
+class Experiments(Model):
+    """One page of experiments."""
+
+    rows: list[ExperimentRow]
+    total: int
+    #: All tags of experiments that the user may read, for the filter.
+    tags: Tags
+
+
+class Search(Model):
+    """Plan of an experiment's trials."""
+
+    search_id: int
+    #: From 1; grows when a user clears the task that plans.
+    generation: int
+    divisor: int
+    seed: int
+    #: ``batches``, ``records``, ``epochs``, or the searcher's own time metric.
+    units: str
+    #: Bracket -> units of training at each of its rungs.
+    rungs: dict[str, list[int]]
+    #: 0: no cap.
+    max_concurrent_trials: int
+    #: ``random``, ``grid``, ``tpe`` ...
+    sampler: str
+
+
+class Hyperparameter(Model):
+    """One dimension of the search space, or a constant."""
+
+    #: Dotted path.
+    name: str
+    kind: Literal["float", "int", "categorical", "const"]
+    log: bool
+    minimum: float | None
+    maximum: float | None
+    #: Values of a categorical, or the value of a constant.
+    values: list[Any] | None
+
+
+class Fork(Model):
+    """Whether an experiment can be forked."""
+
+    possible: bool
+    #: Why not, with the command that changes it; empty: it can.
+    reason: str
+
+
+class Experiment(ExperimentRow):
+    """One experiment with its plan."""
+
+    config_id: int | None
+    search: Search | None
+    best_checkpoint: Checkpoint | None
+    #: Share of the queue relative to other experiments.
+    weight: float
+    #: Most slots that its gangs hold at one time; None: no cap.
+    max_slots: int | None
+    #: The user of ``wish``.
+    wished_by: str | None
+    metrics: list[MetricName]
+    hyperparameters: list[Hyperparameter]
+    fork: Fork
+
+
+class Labels(Model):
+    """Body of a change of names, description and tags. A field that is left out keeps its value."""
+
+    #: Empty: the name from the configuration.
+    display_name: str | None = Field(default=None, max_length=250)
+    description: str | None = Field(default=None, max_length=10_000)
+    tags: Tags | None = None
+
+
+class ExperimentAction(Model):
+    """Outcome of an action on an experiment."""
+
+    message: str
+    experiment: ExperimentRow
+
+
+class TrialAction(Model):
+    """Outcome of an action on a trial."""
+
+    message: str
+    trial: TrialRow
+
+
+class Started(Model):
+    """Outcome of a start: the DAG run that plans the experiment."""
+
+    dag_id: str
+    run_id: str
+    message: str
+
+
+class NewExperiment(Model):
+    """Body of a start."""
+
+    #: YAML.
+    config: str = Field(max_length=1024 * 1024)
+    #: Name of a stored template; None: the one that the configuration names.
+    template: str | None = None
+    #: Experiment whose code and sealed secrets the new one uses.
+    fork_of: int | None = None
+
+
+class ForkSource(Model):
+    """The configuration of an experiment as a start for another one."""
+
+    #: Secrets are masked. A masked value that is sent back unchanged keeps the secret of the forked experiment.
+    yaml: str
+    #: Digest of its stored code; None: the code of the new experiment is the DAG's.
+    payload_digest: str | None
+    template: str | None

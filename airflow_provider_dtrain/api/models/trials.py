@@ -1,0 +1,276 @@
+"""The table of trials, and the page of one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
+from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, TaskRef
+from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.store.records.pages import QueueClass
+from airflow_provider_dtrain.store.records.trials import AttemptState, MetricGroup
+
+
+class TrialRow(Model):
+    """One trial in a table."""
+
+    trial_id: int
+    #: From 0 in its experiment.
+    number: int
+    #: Number and hyperparameters, as in Airflow's list of mapped task instances.
+    name: str
+    display_name: str | None
+    state: TrialState
+    #: Dotted path -> value; empty until they are sampled.
+    hparams: dict[str, Any]
+    best_metric: Number | None
+    best_step: int | None
+    #: Units of training at its highest rung; without rungs the highest reported step.
+    units: int | None
+    bracket: int
+    #: Highest rung at which it has reported; None: before the first.
+    rung: int | None
+    attempts: int
+    #: Restarts after failures of the user's code.
+    restarts: int
+    created_at: datetime
+    ended_at: datetime | None
+    #: From its first start to its end, or to now; None: it has not started.
+    duration_s: float | None
+    #: Why it waits, or why it has ended early, in words.
+    reason: str | None
+    #: Place in the queue; None: it does not wait.
+    position: int | None
+    task: TaskRef
+    #: False: a newer trial of its task, or a newer plan, has replaced it.
+    is_current: bool
+    description: str
+    tags: list[str]
+
+
+class Trials(Model):
+    """One page of an experiment's trials."""
+
+    rows: list[TrialRow]
+    total: int
+
+
+class Attempt(Model):
+    """One launch of a trial's ranks."""
+
+    attempt_id: int
+    number: int
+    state: AttemptState
+    reason: str
+    created_at: datetime
+    granted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    placement: dict[str, list[int]]
+    slots: int
+    failure: dict[str, Any] | None
+
+
+class Gap(Model):
+    """Data of a host that is not in the store."""
+
+    host: str
+    #: File of the host.
+    stream: str
+    code: str
+    offset: int
+    bytes: int
+    lines: int
+    #: Why it is missing, in words.
+    reason: str
+
+
+class Trial(TrialRow):
+    """One trial with its attempts."""
+
+    experiment_id: int
+    experiment: str
+    config_id: int
+    seed: int
+    max_restarts: int
+    #: The state with the place in the queue, or the fact that the follower is gone.
+    state_words: str
+    expected: str | None
+    expected_at: datetime | None
+    #: Of its gang; None once it is released.
+    queue_class: QueueClass | None
+    priority: int
+    slots: int
+    pool: str
+    placement: dict[str, list[int]]
+    failure: dict[str, Any] | None
+    result: dict[str, Any] | None
+    gaps: list[Gap]
+    #: Limits that the trial has reached, in words.
+    limits: list[str]
+    attempts_list: list[Attempt]
+    metrics: list[MetricName]
+    best_checkpoint: Checkpoint | None
+    search_id: int | None
+    #: It is the best trial of its experiment.
+    is_best: bool
+    may_edit: bool
+
+
+class MetricSeries(Model):
+    """One metric of a trial over its reports."""
+
+    group: MetricGroup
+    name: str
+    batches: list[int]
+    epochs: list[float | None]
+    #: Unix time of each report, by the clock of the host.
+    at_s: list[float]
+    y: list[float | None]
+    #: Number of the attempt that reported.
+    attempt: list[int]
+
+
+class TrialCurves(Model):
+    """Metrics of one trial."""
+
+    series: list[MetricSeries]
+
+
+class TelemetrySeries(Model):
+    """One system metric of a host or GPU, or of a rank."""
+
+    attempt: int
+    host: str
+    #: UUID of the GPU; None: of the whole host.
+    device: str | None
+    rank: int | None
+    metric: str
+    unit: str
+    at_s: list[float]
+    mean: list[float | None]
+    minimum: list[float | None]
+    maximum: list[float | None]
+
+
+class Telemetry(Model):
+    """System metrics of one trial."""
+
+    series: list[TelemetrySeries]
+
+
+class TimingTotal(Model):
+    """Total of one timed section of the training program."""
+
+    name: str
+    count: int
+    total_s: float
+    mean_s: float
+    max_s: float
+
+
+class Timings(Model):
+    """Timed sections over time."""
+
+    at_s: list[float]
+    names: list[str]
+    #: Section -> its share of each interval, from 0 to 1.
+    share: dict[str, list[float | None]]
+    totals: list[TimingTotal]
+
+
+class RankPlace(Model):
+    """A rank and its place."""
+
+    rank: int
+    host: str
+    slot: int | None
+
+
+class SlowRank(Model):
+    """A rank whose steps take longer than those of the other ranks."""
+
+    rank: int
+    host: str
+    #: Its mean step time relative to the median rank.
+    ratio: float
+
+
+class StepTimes(Model):
+    """Step time of each rank over time."""
+
+    attempt: int | None
+    at_s: list[float]
+    ranks: list[RankPlace]
+    #: One list per rank, one value per bucket of time.
+    mean_s: list[list[float | None]]
+    median_s: float | None
+    slow_ranks: list[SlowRank]
+
+
+class TimelineEntry(Model):
+    """One event of a trial."""
+
+    at: datetime
+    #: End of a period; None: a moment, or it still lasts.
+    until: datetime | None
+    kind: str
+    attempt: int | None
+    host: str | None
+    text: str
+    detail: str | None
+
+
+class Timeline(Model):
+    """All events of a trial, oldest first."""
+
+    entries: list[TimelineEntry]
+
+
+class RankRow(Model):
+    """One process of a gang."""
+
+    rank: int
+    host: str
+    local_rank: int
+    slot: int | None
+    pid: int | None
+    #: Negative for a signal; None: it runs, or its end is unknown.
+    exit_code: int | None
+    exited_at: datetime | None
+    #: Message of the training code.
+    error: str | None
+    #: The supervisor ended it with a signal.
+    sent_signal: bool
+    #: Last bytes of its log, at most 64 KiB.
+    log_tail: str
+
+
+class Ranks(Model):
+    """The processes of one attempt."""
+
+    #: Number of the attempt.
+    attempt: int
+    rows: list[RankRow]
+
+
+class ProfileRow(Model):
+    """One timed section, or one system metric, in the summary of a trial."""
+
+    name: str
+    unit: str
+    count: int
+    mean: float | None
+    minimum: float | None
+    maximum: float | None
+    #: Of all timed sections; None for a system metric.
+    share: float | None
+    host: str | None
+
+
+class Profile(Model):
+    """Summary of timings and system metrics, as ``airflow dtrain trials profile`` prints it."""
+
+    timings: list[ProfileRow]
+    system: list[ProfileRow]

@@ -1,0 +1,51 @@
+"""The table of experiments."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from airflow_provider_dtrain.api.call import CallDep
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.experiment_rows import experiment_row
+from airflow_provider_dtrain.api.models.experiments import Experiments
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, Search
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.store.records.pages import ExperimentOrder, ExperimentQuery
+from airflow_provider_dtrain.store.records.searches import ExperimentState
+
+router = APIRouter(route_class=StoreRoute, tags=["experiments"], responses=ERRORS)
+
+
+@router.get("/experiments", **guarded(Rule.READ))
+def experiments(
+    call: CallDep,
+    q: Search = "",
+    state: ExperimentState | None = None,
+    dag_id: str | None = None,
+    tag: Annotated[list[str] | None, Query(description="experiments that have all of these")] = None,
+    sort: Annotated[ExperimentOrder, Query()] = "created_at",
+    order: Order = "desc",
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Experiments:
+    """Return one page of experiments."""
+    query = ExperimentQuery(
+        text=q,
+        state=state,
+        dag_id=dag_id,
+        tags=tuple(tag or ()),
+        dags=call.dags,
+        sort=sort,
+        descending=order == "desc",
+        limit=limit,
+        offset=offset,
+    )
+    entries, total = call.store.experiment_table.page(query)
+    editable = call.access.may_edit({one.view.dag_id for one in entries})
+    return Experiments(
+        rows=[experiment_row(one, may_edit=one.view.dag_id in editable) for one in entries],
+        total=total,
+        tags=call.store.labels.tags_in_use(call.dags),
+    )

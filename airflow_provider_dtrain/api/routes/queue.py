@@ -1,0 +1,85 @@
+"""The queue page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.models.queue import Queue, QueuePool, QueueRow
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, Search, task_ref
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
+from airflow_provider_dtrain.core.scheduling.model import AllocationState
+from airflow_provider_dtrain.store.records.pages import QueueEntry, QueueOrder, QueueQuery
+
+router = APIRouter(route_class=StoreRoute, tags=["queue"], responses=ERRORS)
+
+
+@router.get("/queue", **guarded(Rule.READ))
+def queue(
+    call: CallDep,
+    pool: str | None = None,
+    state: AllocationState | None = None,
+    q: Search = "",
+    sort: Annotated[QueueOrder, Query()] = "position",
+    order: Order = "asc",
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Queue:
+    """Return the gangs that wait or hold slots."""
+    query = QueueQuery(
+        pool=pool,
+        state=state,
+        text=q,
+        dags=call.dags,
+        sort=sort,
+        descending=order == "desc",
+        limit=limit,
+        offset=offset,
+    )
+    entries, total = call.store.queue_view.page(query)
+    editable = call.access.may_edit({one.task.key.dag_id for one in entries})
+    pools = [
+        QueuePool(name=one.name, slots=one.slots, free=one.free, waiting=one.waiting, running=one.running)
+        for one in call.store.cluster_page.pools(pool)
+    ]
+    return Queue(pools=pools, rows=[_row(call, one, editable) for one in entries], total=total)
+
+
+def _row(call: Call, entry: QueueEntry, editable: frozenset[str]) -> QueueRow:
+    task = entry.task
+    silent = call.store.queue_view.silent_since(task.heard_at)
+    waits = task.position is not None
+    kind: Literal["trial", "held_gang"] = "held_gang" if entry.is_held_gang else "trial"
+    name = None
+    if task.trial_id is not None:
+        name = call.names.of_trial(
+            call.store, entry.config_id, task.trial_number or 0, entry.hparams, is_drawn=entry.is_drawn
+        )
+    return QueueRow(
+        allocation_id=task.allocation_id,
+        kind=kind,
+        trial_id=task.trial_id,
+        trial_name=name,
+        attempt=task.attempt_number,
+        experiment_id=task.experiment_id,
+        experiment=task.experiment,
+        task=task_ref(task.key),
+        pool=task.pool,
+        queue_class=entry.queue_class,
+        position=task.position if silent is None else None,
+        priority=task.priority,
+        slots=task.slots,
+        placement={host: list(indices) for host, indices in task.placement.items()},
+        state=task.state,
+        reason=reason_words(task.reason, silent, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        since=task.since,
+        expected=(task.expected or None) if silent is None else None,
+        expected_at=entry.expected_at if silent is None else None,
+        paused=task.paused,
+        silent_since=silent,
+        may_edit=task.key.dag_id in editable,
+    )

@@ -1,0 +1,61 @@
+"""Parts of answers that several routes build."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, overload
+
+from fastapi import Query
+
+from airflow_provider_dtrain.api.models.common import ErrorAnswer, Number, TaskRef
+from airflow_provider_dtrain.store.records.trials import TrialKey
+
+#: Answers of every route besides success.
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": words}
+    for status, words in {
+        401: "not logged in",
+        403: "not allowed",
+        404: "not found, or not readable",
+        409: "not possible in this state",
+        422: "not valid",
+        503: "the store does not answer",
+    }.items()
+}
+
+
+def task_ref(key: TrialKey) -> TaskRef:
+    """Return the task instance of a trial or gang."""
+    return TaskRef(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
+
+
+@overload
+def number(value: float) -> Number: ...
+
+
+@overload
+def number(value: float | None) -> Number | None: ...
+
+
+def number(value: float | None) -> Number | None:
+    """Return a single value: NaN and infinities as their names, because JSON has none."""
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def point(value: Any) -> float | None:
+    """Return a value of a series, None unless it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+#: Parameters of tables.
+Search = Annotated[str, Query(max_length=200, description="part of a name; % and _ have no special meaning")]
+Order = Annotated[Literal["asc", "desc"], Query()]
+Limit = Annotated[int, Query(ge=1, le=200)]
+Offset = Annotated[int, Query(ge=0, le=2**53)]

@@ -1,0 +1,28 @@
+"""Conditions on texts that users type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+_ESCAPE = "\\"
+#: Most characters of a text to look for.
+TEXT_MAX = 200
+
+
+def contains(
+    text: str, *columns: sa.ColumnElement[Any], number: sa.ColumnElement[int] | None = None
+) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a text, in any case of its letters.
+
+    ``%`` and ``_`` have no special meaning.
+
+    :param number: column that matches as well if the text is its value
+    """
+    text = text[:TEXT_MAX].replace("\x00", "")
+    pattern = "%" + "".join(f"{_ESCAPE}{c}" if c in f"%_{_ESCAPE}" else c for c in text) + "%"
+    found: list[sa.ColumnElement[bool]] = [column.ilike(pattern, escape=_ESCAPE) for column in columns]
+    if number is not None and text.isascii() and text.isdigit() and len(text) < 18:
+        found.append(number == int(text))
+    return sa.or_(*found)

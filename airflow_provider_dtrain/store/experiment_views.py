@@ -1,0 +1,147 @@
+"""Views of experiments, joined from rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.store.database.tables import configs, experiments, searches, trials
+from airflow_provider_dtrain.store.records.searches import ExperimentView
+
+_NEWEST = (
+    sa.select(sa.func.max(searches.c.generation))
+    .where(searches.c.experiment_id == experiments.c.id)
+    .correlate(experiments)
+    .scalar_subquery()
+)
+#: Experiments with their newest generation.
+WITH_SEARCH = experiments.outerjoin(
+    searches, sa.and_(searches.c.experiment_id == experiments.c.id, searches.c.generation == _NEWEST)
+)
+#: The trials of the newest generation, and of these only the newest one of a cleared task.
+IS_CURRENT = sa.and_(
+    trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
+)
+_RANKED = sa.case((searches.c.smaller_is_better, trials.c.best_metric), else_=-trials.c.best_metric)
+_PLACE = (
+    sa.func.row_number()
+    .over(partition_by=experiments.c.id, order_by=(_RANKED, trials.c.number, trials.c.id))
+    .label("place")
+)
+_SEARCHER = configs.c.document["searcher"].label("searcher")
+
+
+def experiment_views(
+    conn: Connection,
+    where: sa.ColumnElement[bool],
+    *,
+    limit: int | None = None,
+    offset: int = 0,
+    order: Sequence[sa.ColumnElement[Any]] = (),
+) -> list[ExperimentView]:
+    """Return the matching experiments by a fixed number of queries, newest first.
+
+    :param order: columns of :data:`WITH_SEARCH` that come before the id
+    """
+    names = ("method", "generation", "metric", "max_trials")
+    query = (
+        sa.select(
+            experiments,
+            searches.c.id.label("search_id"),
+            *(searches.c[name] for name in names),
+            sa.func.coalesce(searches.c.smaller_is_better, sa.true()).label("smaller_is_better"),
+        )
+        .select_from(WITH_SEARCH)
+        .where(where)
+        .order_by(*order, experiments.c.id.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    rows = conn.execute(query).all()
+    ids = [row.id for row in rows]
+    counts = _counts(conn, ids)
+    best = _best(conn, ids)
+    views = [_view(row, counts.get(row.id, {}), *best.get(row.id, (None, None))) for row in rows]
+    return _with_own_metrics(conn, views)
+
+
+def _with_own_metrics(conn: Connection, views: list[ExperimentView]) -> list[ExperimentView]:
+    """Return experiments with the metric of their configuration where no search has planned them."""
+    unplanned = [view.experiment_id for view in views if view.search_id is None]
+    if not unplanned:
+        return views
+    query = (
+        sa.select(trials.c.id, trials.c.experiment_id, trials.c.result["metric"].label("metric"), _SEARCHER)
+        .join(configs, configs.c.config_id == trials.c.config_id)
+        .where(trials.c.experiment_id.in_(unplanned))
+        .order_by(trials.c.id)
+    )
+    rows: Sequence[Any] = conn.execute(query).all()
+    own: dict[int, list[Any]] = {}
+    for row in rows:
+        own.setdefault(row.experiment_id, []).append(row)
+    return [_compared(view, own.get(view.experiment_id, [])) if view.search_id is None else view for view in views]
+
+
+def _compared(view: ExperimentView, rows: Sequence[Any]) -> ExperimentView:
+    """Return an experiment without a search with the metric of its first trial, and its best trial."""
+    searcher = (rows[0].searcher if rows else None) or {}
+    smaller = bool(searcher.get("smaller_is_better", True))
+    values = [(value, row.id) for row in rows if (value := _number(row.metric)) is not None]
+    best, trial_id = min(values, key=lambda one: one[0] if smaller else -one[0], default=(None, None))
+    return replace(
+        view,
+        method=searcher.get("name") or "single",
+        metric=searcher.get("metric"),
+        smaller_is_better=smaller,
+        best=best,
+        best_trial=trial_id,
+    )
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _best(conn: Connection, ids: list[int]) -> dict[int, tuple[int, float]]:
+    """Return per experiment the trial with the best metric, and the metric."""
+    ranked = (
+        sa.select(experiments.c.id, trials.c.id.label("trial"), trials.c.best_metric, _PLACE)
+        .select_from(WITH_SEARCH.join(trials, trials.c.search_id == searches.c.id))
+        .where(experiments.c.id.in_(ids), trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None))
+        .where(trials.c.state.not_in(("errored", "killed")))
+        .subquery()
+    )
+    rows = conn.execute(sa.select(ranked).where(ranked.c.place == 1))
+    return {row.id: (row.trial, row.best_metric) for row in rows}
+
+
+def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
+    query = (
+        sa.select(experiments.c.id, trials.c.state, sa.func.count())
+        .select_from(WITH_SEARCH.join(trials, trials.c.experiment_id == experiments.c.id))
+        .where(experiments.c.id.in_(ids), IS_CURRENT)
+        .group_by(experiments.c.id, trials.c.state)
+    )
+    found: dict[int, dict[str, int]] = {}
+    for experiment_id, state, count in conn.execute(query):
+        found.setdefault(experiment_id, {})[state] = count
+    return found
+
+
+def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
+    names = (
+        "name", "dag_id", "run_id", "state", "wish", "wished_by", "search_id", "method", "generation", "metric",
+        "smaller_is_better", "weight", "max_slots", "created_at", "ended_at",
+    )  # fmt: skip
+    planned = sum(counts.values()) if row.max_trials is None else row.max_trials
+    same = {name: getattr(row, name) for name in names}
+    return ExperimentView(
+        experiment_id=row.id, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
+    )

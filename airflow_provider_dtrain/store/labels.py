@@ -1,0 +1,128 @@
+"""Names, descriptions and tags that users give to experiments and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.store.database.tables import experiments, labels, tags, trials
+from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
+from airflow_provider_dtrain.store.records.pages import Dags, Labels
+
+LabelKind = Literal["experiment", "trial"]
+NAME_CHARS = 250
+DESCRIPTION_CHARS = 10_000
+TAG_CHARS = 63
+TAGS_MAX = 20
+_TABLES = {"experiment": experiments, "trial": trials}
+
+
+class LabelStore:
+    """Names, descriptions and tags of experiments and trials."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    @reads
+    def get(self, conn: Connection, kind: LabelKind, object_id: int) -> Labels:
+        """Return the labels of an object; empty ones if it has none or does not exist."""
+        return labels_of(conn, kind, [object_id]).get(object_id, Labels())
+
+    @writes
+    def set(
+        self,
+        conn: Connection,
+        kind: LabelKind,
+        object_id: int,
+        *,
+        display_name: str | None = None,
+        description: str | None = None,
+        tags: Sequence[str] | None = None,
+        by: str,
+    ) -> Labels:
+        """Change the labels of an object and return them. None leaves a field as it is.
+
+        :param display_name: empty = the name from the configuration
+        :param by: the user
+        :raises NotFoundError: there is no such object
+        :raises UserError: a text is too long, or a tag is not usable
+        """
+        table = _TABLES[kind]
+        if conn.scalar(sa.select(table.c.id).where(table.c.id == object_id)) is None:
+            raise NotFoundError(f"There is no {kind} {object_id}. See: airflow dtrain {kind}s list")
+        chosen = None if tags is None else check_tags(tags)
+        before = labels_of(conn, kind, [object_id]).get(object_id, Labels())
+        name = before.display_name if display_name is None else _text("display_name", display_name, NAME_CHARS) or None
+        words = before.description if description is None else _text("description", description, DESCRIPTION_CHARS)
+        self._write(conn, kind, object_id, name, words)
+        if chosen is not None:
+            _replace_tags(conn, kind, object_id, chosen)
+        after = Labels(display_name=name, description=words, tags=before.tags if chosen is None else chosen)
+        self.db.audit(conn, by, "labels set", f"{kind} {object_id}", f"name={name!r} tags={', '.join(after.tags)}")
+        return after
+
+    def _write(self, conn: Connection, kind: LabelKind, object_id: int, name: str | None, words: str) -> None:
+        values = {"display_name": name, "description": words}
+        insert = self.db.insert(labels).values(kind=kind, object_id=object_id, **values)
+        conn.execute(insert.on_conflict_do_update(index_elements=["kind", "object_id"], set_=values))
+
+    @reads
+    def tags_in_use(self, conn: Connection, dags: Dags = None) -> list[str]:
+        """Return the tags of experiments, sorted.
+
+        :param dags: only of experiments of these DAGs
+        """
+        query = sa.select(tags.c.tag).where(tags.c.kind == "experiment").distinct()
+        if dags is not None:
+            own = sa.select(experiments.c.id).where(experiments.c.dag_id.in_(sorted(dags)))
+            query = query.where(tags.c.object_id.in_(own))
+        return sorted(conn.scalars(query))
+
+
+def labels_of(conn: Connection, kind: LabelKind, ids: Collection[int]) -> dict[int, Labels]:
+    """Return the labels of objects that have any."""
+    chosen = list(ids)
+    own_tags: dict[int, list[str]] = {}
+    of_tags = sa.select(tags.c.object_id, tags.c.tag).where(tags.c.kind == kind, tags.c.object_id.in_(chosen))
+    for object_id, tag in conn.execute(of_tags.order_by(tags.c.tag)):
+        own_tags.setdefault(object_id, []).append(tag)
+    texts = conn.execute(sa.select(labels).where(labels.c.kind == kind, labels.c.object_id.in_(chosen)))
+    return {
+        row.object_id: Labels(
+            display_name=row.display_name,
+            description=row.description,
+            tags=tuple(own_tags.get(row.object_id, ())),
+        )
+        for row in texts
+    }
+
+
+def _replace_tags(conn: Connection, kind: LabelKind, object_id: int, chosen: Sequence[str]) -> None:
+    conn.execute(tags.delete().where(tags.c.kind == kind, tags.c.object_id == object_id))
+    if chosen:
+        conn.execute(tags.insert(), [{"kind": kind, "object_id": object_id, "tag": tag} for tag in chosen])
+
+
+def _text(name: str, text: str, limit: int) -> str:
+    found = text.strip()
+    if len(found) > limit or "\x00" in found:
+        raise UserError(f"{name} must have at most {limit} characters and no NUL, got {len(found)} characters.")
+    return found
+
+
+def check_tags(given: Sequence[str]) -> tuple[str, ...]:
+    """Return tags sorted and without duplicates.
+
+    :raises UserError: there are too many, or one is empty, too long, or has a comma or an unprintable character
+    """
+    chosen = sorted({tag.strip() for tag in given})
+    wrong = [tag for tag in chosen if not 0 < len(tag) <= TAG_CHARS or "," in tag or not tag.isprintable()]
+    if wrong:
+        raise UserError(f"A tag must be 1 to {TAG_CHARS} printable characters without a comma, got {wrong[0][:100]!r}.")
+    if len(chosen) > TAGS_MAX:
+        raise UserError(f"An experiment or trial has at most {TAGS_MAX} tags, got {len(chosen)}.")
+    return tuple(chosen)

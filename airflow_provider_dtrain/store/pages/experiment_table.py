@@ -1,0 +1,138 @@
+"""The table of experiments: filter, order and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
+from airflow_provider_dtrain.core.search.expected_end import expected_end
+from airflow_provider_dtrain.store.database.filters import contains
+from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, tags, trials
+from airflow_provider_dtrain.store.database.transactions import Database, reads
+from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, experiment_views
+from airflow_provider_dtrain.store.labels import labels_of
+from airflow_provider_dtrain.store.records.pages import ExperimentEntry, ExperimentOrder, ExperimentQuery, Labels
+from airflow_provider_dtrain.store.records.searches import ExperimentView
+
+#: Latest ended trials from which the durations of the next ones are estimated.
+SAMPLE = 50
+
+
+class ExperimentTable:
+    """Experiments in pages."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    @reads
+    def page(self, conn: Connection, query: ExperimentQuery) -> tuple[list[ExperimentEntry], int]:
+        """Return one page of the matching experiments, and the number of all that match."""
+        where = sa.and_(sa.true(), *_matching(query))
+        total = int(conn.scalar(sa.select(sa.func.count()).select_from(WITH_SEARCH).where(where)) or 0)
+        views = experiment_views(conn, where, limit=query.limit, offset=query.offset, order=_order(query))
+        return self._entries(conn, views), total
+
+    @reads
+    def get(self, conn: Connection, experiment_id: int) -> ExperimentEntry | None:
+        """Return one experiment as a row of the table, None when there is none with this id."""
+        found = self._entries(conn, experiment_views(conn, experiments.c.id == experiment_id))
+        return found[0] if found else None
+
+    def _entries(self, conn: Connection, views: list[ExperimentView]) -> list[ExperimentEntry]:
+        own = labels_of(conn, "experiment", [view.experiment_id for view in views])
+        return [
+            ExperimentEntry(
+                view=view,
+                labels=own.get(view.experiment_id, Labels()),
+                ended=sum(view.trials.get(state, 0) for state in TRIAL_ENDED),
+                expected_end=self._expected_end(conn, view),
+            )
+            for view in views
+        ]
+
+    def _expected_end(self, conn: Connection, view: ExperimentView) -> Any:
+        """Return the expected end of a running experiment. The cost does not depend on the number of its trials."""
+        if view.state != "running" or view.search_id is None or not view.trials.get("running"):
+            return None
+        of = (trials.c.search_id == view.search_id, trials.c.cleared_at.is_(None))
+        ended = sa.select(_STARTED, trials.c.ended_at).where(*of, trials.c.state.in_(TRIAL_ENDED))
+        running = sa.select(_STARTED).where(*of, trials.c.state == "running")
+        now = self.db.now()
+        times = conn.execute(ended.order_by(trials.c.number.desc()).limit(SAMPLE)).all()
+        ended_s = [(row.ended_at - row.started_at).total_seconds() for row in times if row.started_at and row.ended_at]
+        running_s = [(now - (at or now)).total_seconds() for at in conn.scalars(running.limit(1000))]
+        started = sum(number for state, number in view.trials.items() if state != "queued")
+        return expected_end(now, ended_s, running_s, remaining=view.max_trials - started)
+
+
+_STARTED = (
+    (sa.select(sa.func.min(attempts.c.started_at)).where(attempts.c.trial_id == trials.c.id).correlate(trials))
+    .scalar_subquery()
+    .label("started_at")
+)
+_BEST_OF = sa.and_(
+    trials.c.search_id == searches.c.id, trials.c.cleared_at.is_(None), trials.c.state.not_in(("errored", "killed"))
+)
+_BEST = sa.case(
+    (
+        searches.c.smaller_is_better,
+        sa.select(sa.func.min(trials.c.best_metric)).where(_BEST_OF).correlate(searches).scalar_subquery(),
+    ),
+    else_=sa.select(sa.func.max(trials.c.best_metric)).where(_BEST_OF).correlate(searches).scalar_subquery(),
+)
+_COUNT = (
+    sa.select(sa.func.count())
+    .where(trials.c.experiment_id == experiments.c.id, IS_CURRENT, trials.c.state.in_(TRIAL_ENDED))
+    .correlate(experiments, searches)
+    .scalar_subquery()
+)
+_DISPLAY_NAME = (
+    sa.select(labels.c.display_name)
+    .where(labels.c.kind == "experiment", labels.c.object_id == experiments.c.id)
+    .correlate(experiments)
+    .scalar_subquery()
+)
+_DESCRIPTION = (
+    sa.select(labels.c.description)
+    .where(labels.c.kind == "experiment", labels.c.object_id == experiments.c.id)
+    .correlate(experiments)
+    .scalar_subquery()
+)
+_ORDERS: Mapping[ExperimentOrder, sa.ColumnElement[Any]] = {
+    "created_at": experiments.c.id,
+    "ended_at": experiments.c.ended_at,
+    "name": sa.func.lower(sa.func.coalesce(_DISPLAY_NAME, experiments.c.name)),
+    "dag_id": experiments.c.dag_id,
+    "state": experiments.c.state,
+    "method": searches.c.method,
+    "best": _BEST,
+    "max_trials": searches.c.max_trials,
+    "progress": sa.cast(_COUNT, sa.Float) / sa.func.nullif(searches.c.max_trials, 0),
+}
+
+
+def _order(query: ExperimentQuery) -> list[sa.ColumnElement[Any]]:
+    column = _ORDERS[query.sort]
+    # Both databases spell NULLS LAST.
+    return [(column.desc() if query.descending else column.asc()).nulls_last()]
+
+
+def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
+    where: list[sa.ColumnElement[bool]] = []
+    if query.state is not None:
+        where.append(experiments.c.state == query.state)
+    if query.dag_id is not None:
+        where.append(experiments.c.dag_id == query.dag_id)
+    if query.dags is not None:
+        where.append(experiments.c.dag_id.in_(sorted(query.dags)))
+    for tag in query.tags:
+        own = sa.select(tags.c.object_id).where(tags.c.kind == "experiment", tags.c.tag == tag)
+        where.append(experiments.c.id.in_(own))
+    if query.text:
+        texts = (experiments.c.name, experiments.c.dag_id, experiments.c.run_id, _DISPLAY_NAME, _DESCRIPTION)
+        where.append(contains(query.text, *texts, number=experiments.c.id))
+    return where

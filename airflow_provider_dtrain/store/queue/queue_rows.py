@@ -1,0 +1,178 @@
+"""Rows of the queue: each gang that waits or holds slots, with the attempt that waits for it or uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE, HOLDING
+from airflow_provider_dtrain.core.scheduling.aging import Overdue, protected
+from airflow_provider_dtrain.core.scheduling.model import PoolOptions
+from airflow_provider_dtrain.core.scheduling.priority_tiers import (
+    FRESH,
+    OVERDUE,
+    PROTECTED,
+    REST,
+    YOUNG,
+    is_overdue,
+    level_of,
+)
+from airflow_provider_dtrain.store.database.rows import AllocationRow
+from airflow_provider_dtrain.store.database.tables import (
+    allocations,
+    attempts,
+    experiments,
+    gangs,
+    hosts,
+    pools,
+    trials,
+)
+from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
+from airflow_provider_dtrain.store.queue.held_gangs import gang_words
+from airflow_provider_dtrain.store.records.pages import QueueClass
+from airflow_provider_dtrain.store.records.trials import TaskView
+from airflow_provider_dtrain.store.views import heard_at, key_of, placements, waits_because
+
+#: Classes of the queue, best first.
+CLASS_WORDS: Mapping[int, QueueClass] = {
+    PROTECTED: "protected", FRESH: "fresh", OVERDUE: "overdue", YOUNG: "young", REST: "old",
+}  # fmt: skip
+
+_NEWEST = (
+    sa.select(sa.func.max(attempts.c.id))
+    .where(attempts.c.allocation_id == allocations.c.id)
+    .correlate(allocations)
+    .scalar_subquery()
+)
+#: Of a held gang: the attempt that uses it, None while none does.
+_ATTEMPT = sa.case((gangs.c.allocation_id.is_not(None), gangs.c.attempt_id), else_=_NEWEST)
+IS_GANG = gangs.c.allocation_id.is_not(None)
+_FROM = (
+    allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+    .outerjoin(attempts, attempts.c.id == _ATTEMPT)
+    .outerjoin(trials, trials.c.id == attempts.c.trial_id)
+    .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
+)
+#: Column of the task that requested the gang.
+TASK = {
+    name: sa.case((IS_GANG, gangs.c[name]), else_=trials.c[name])
+    for name in ("dag_id", "run_id", "task_id", "map_index", "max_tries")
+}
+#: Every gang that waits or holds slots. The pools make the index usable.
+IN_QUEUE = sa.and_(
+    allocations.c.state.in_(("waiting", *sorted(HOLDING))),
+    allocations.c.pool.in_(sa.select(pools.c.name)),
+    sa.or_(IS_GANG, attempts.c.id.is_not(None)),
+)
+QUEUE: sa.Select[Any] = (
+    sa.select(
+        *(column for column in allocations.c if column.name != "trial_id"),
+        attempts.c.id.label("attempt_id"),
+        attempts.c.number.label("attempt_number"),
+        sa.func.coalesce(attempts.c.reason, "").label("attempt_reason"),
+        attempts.c.state.label("attempt_state"),
+        attempts.c.renewed_at.label("followed_at"),
+        trials.c.id.label("trial_id"),
+        trials.c.number.label("trial_number"),
+        trials.c.experiment_id,
+        trials.c.hparams,
+        trials.c.is_drawn,
+        trials.c.config_id,
+        experiments.c.name.label("experiment"),
+        IS_GANG.label("is_gang"),
+        *(column.label(name) for name, column in TASK.items()),
+    )
+    .select_from(_FROM)
+    .where(IN_QUEUE)
+)
+QUEUE_COUNT = sa.select(sa.func.count()).select_from(_FROM).where(IN_QUEUE)
+
+
+def task_views(conn: Connection, rows: Sequence[Row[Any]]) -> list[TaskView]:
+    """Return the gangs of rows of :data:`QUEUE`, in their order."""
+    placed = placements(conn, {row.id: row.token for row in rows if row.token is not None})
+    places = _places(conn, {row.pool for row in rows if row.state == "waiting" and not row.position})
+    views = []
+    for row in rows:
+        place_of = None
+        reason = row.attempt_reason
+        if row.state == "waiting":
+            place_of = row.position or places.get(row.id, 1)
+            reason = waits_because(conn, row.id, row.reason, row.renewed_at, row)
+        hosts_of = {host: found[0] for host, found in placed.get(row.id, {}).items()}
+        views.append(_task_view(row, hosts_of, place_of, reason))
+    return views
+
+
+def _places(conn: Connection, of_pools: Collection[str]) -> dict[int, int]:
+    """Return the places of waiting requests that no pass has considered yet, from 1 in each pool."""
+    places = {}
+    for pool in of_pools:
+        waiting = sa.select(allocations.c.id).where(allocations.c.pool == pool, allocations.c.state == "waiting")
+        ordered = conn.scalars(waiting.order_by(allocations.c.priority, allocations.c.sequence))
+        places.update({allocation_id: place for place, allocation_id in enumerate(ordered, 1)})
+    return places
+
+
+def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None, reason: str) -> TaskView:
+    waits = place_of is not None
+    return TaskView(
+        allocation_id=row.id,
+        attempt_id=row.attempt_id,
+        attempt_number=row.attempt_number,
+        trial_id=row.trial_id,
+        trial_number=row.trial_number,
+        experiment_id=row.experiment_id,
+        experiment=gang_words(row.dag_id, row.task_id) if row.is_gang else row.experiment,
+        key=key_of(row),
+        pool=row.pool,
+        priority=row.priority,
+        slots=row.slots,
+        placement=placement,
+        state=row.state,
+        reason=reason,
+        position=place_of,
+        since=row.submitted_at if waits else row.granted_at,
+        expected=row.expected if waits else "",
+        paused=row.paused,
+        heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
+    )
+
+
+def levels(conn: Connection, now: datetime, rows: Sequence[AllocationRow]) -> dict[int, QueueClass]:
+    """Return the classes of gangs by allocation. Reads each pool once, however many gangs it has."""
+    options = {row.name: options_of(row) for row in conn.execute(sa.select(pools))}
+    shielded: dict[tuple[str, int], set[str]] = {}
+    found = {}
+    for row in rows:
+        own = options.get(row.pool, PoolOptions())
+        waited = waited_s(row, row.granted_at or now)
+        level = level_of(held_s(row, now), waited, own)
+        if is_overdue(waited, own):
+            of = row.pool, row.priority
+            if of not in shielded:
+                shielded[of] = _protected(conn, now, *of, own)
+            level = PROTECTED if str(row.id) in shielded[of] else level
+        found[row.id] = CLASS_WORDS[level]
+    return found
+
+
+def _protected(conn: Connection, now: datetime, pool: str, priority: int, options: PoolOptions) -> set[str]:
+    """Return the ids of the protected requests of a pool and priority."""
+    of = (allocations.c.pool == pool, allocations.c.priority == priority)
+    live = allocations.c.state.in_(ALLOCATION_LIVE)
+    same = conn.execute(sa.select(allocations).where(*of, live).order_by(allocations.c.sequence)).all()
+    overdue = [
+        Overdue(one.sequence, str(one.id), one.slots)
+        for one in same
+        if (one.state != "waiting" or one.eligible_since is not None)
+        and is_overdue(waited_s(one, one.granted_at or now), options)
+    ]
+    usable = sa.select(sa.func.coalesce(sa.func.sum(hosts.c.slot_count), 0))
+    slots = conn.scalar(usable.where(hosts.c.pool == pool, hosts.c.state != "disabled"))
+    return protected(overdue, int(slots or 0), options)

@@ -1,0 +1,80 @@
+"""The API on a store, without a running Airflow: rights are given by the test instead of an auth manager."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from airflow_provider_dtrain.api.app import VERSION, create_app
+from airflow_provider_dtrain.api.security import EVERY_ROUTE, Access, access_of
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.store import Store
+
+
+class GivenAccess(Access):
+    """Rights that a test gives to its user.
+
+    :param readable: DAGs that the user may read; None = all
+    :param editable: DAGs whose runs the user may edit; None = all that they may read
+    """
+
+    def __init__(
+        self,
+        name: str = "ann",
+        *,
+        readable: Collection[str] | None = None,
+        editable: Collection[str] | None = None,
+        hosts: bool = True,
+        trigger: bool = True,
+    ) -> None:
+        super().__init__(SimpleNamespace(get_name=lambda: name))
+        self.given, self.edits, self.trigger = readable, editable, trigger
+        self.may_change_hosts = hosts
+
+    def _readable(self, dag_ids: Collection[str]) -> frozenset[str]:
+        return frozenset(one for one in dag_ids if self.given is None or one in self.given)
+
+    def may_edit(self, dag_ids: Collection[str]) -> frozenset[str]:
+        return frozenset(one for one in self._readable(dag_ids) if self.edits is None or one in self.edits)
+
+    def may_trigger(self, dag_id: str) -> bool:
+        return self.trigger
+
+
+class Api:
+    """Client of the API on a store."""
+
+    def __init__(self, store: Store, **rights: Any) -> None:
+        self.store = store
+        self.app = create_app(self._hook)
+        user, view, _ = EVERY_ROUTE
+        self.access = GivenAccess(**rights)
+        overrides = self.app.dependency_overrides
+        overrides[user] = overrides[view] = lambda: self.access.user
+        overrides[access_of] = lambda: self.access
+        self.client = TestClient(self.app, raise_server_exceptions=False, headers={"X-Dtrain": "1"})
+
+    def _hook(self) -> DtrainHook:
+        hook = DtrainHook(settings())
+        hook.__dict__["store"] = self.store
+        return hook
+
+    def answer(self, method: str, path: str, **options: Any) -> Any:
+        """Return the answer to a request, whatever its status."""
+        return self.client.request(method, VERSION + path, **options)
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """Return the JSON of a successful read."""
+        found = self.answer("GET", path, params=parameters)
+        assert found.status_code == 200, found.text
+        return found.json()
+
+    def refusal(self, method: str, path: str, **options: Any) -> tuple[int, str, str]:
+        """Return status, code and message of a request that is refused."""
+        found = self.answer(method, path, **options)
+        detail = found.json()["detail"]
+        return found.status_code, detail["code"], detail["message"]
