@@ -32,7 +32,7 @@ class Call:
 
     @property
     def is_write(self) -> bool:
-        """Whether the request changes something."""
+        """True if the request changes something."""
         return self.request.method not in READING
 
     @cached_property

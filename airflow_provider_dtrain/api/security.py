@@ -126,7 +126,7 @@ class Access:
 
     @cached_property
     def may_change_hosts(self) -> bool:
-        """Whether the user may change hosts, slots, pools and priorities."""
+        """True if the user may change hosts, slots, pools and priorities."""
         return bool(
             get_auth_manager().is_authorized_connection(method="PUT", details=ConnectionDetails(), user=self.user)
         )

@@ -29,7 +29,7 @@ class LabelStore:
 
     @reads
     def get(self, conn: Connection, kind: LabelKind, object_id: int) -> Labels:
-        """Return the labels of an object; empty ones if it has none or does not exist."""
+        """Return the labels of an object, empty ones if it has none or does not exist."""
         return labels_of(conn, kind, [object_id]).get(object_id, Labels())
 
     @writes

@@ -8,7 +8,7 @@ from airflow_provider_dtrain.api.models.common import Model, Number
 
 
 class Download(Model):
-    """Whether the API server can send a copy."""
+    """A copy, and the reason if the API server cannot send it."""
 
     possible: bool
     #: Why not, with the command that gets it; empty: it can.

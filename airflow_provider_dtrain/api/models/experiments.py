@@ -90,7 +90,7 @@ class Hyperparameter(Model):
 
 
 class Fork(Model):
-    """Whether an experiment can be forked."""
+    """Possibility of a fork, or the reason against it."""
 
     possible: bool
     #: Why not, with the command that changes it; empty: it can.
