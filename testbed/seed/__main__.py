@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from testbed.seed import small
+from testbed.seed import large, small
 from testbed.seed.simulation import Simulation
 
 #: Scene -> hours of its history, and the function that lets it happen.
 SCENES: dict[str, tuple[float, Callable[[Simulation], None]]] = {
     "small": (small.HOURS, small.small),
+    "large": (large.HOURS, large.large),
 }
 
 

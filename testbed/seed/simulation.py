@@ -41,6 +41,12 @@ class Clock:
     def __call__(self) -> datetime:
         return self.now
 
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def advance_to(self, at: datetime, *, less_s: float = 0.0) -> None:
+        self.now = max(self.now, at - timedelta(seconds=less_s))
+
     @property
     def unix(self) -> float:
         return self.now.timestamp()
