@@ -26,6 +26,8 @@ class Run:
         self.trial_id = 0
         #: How the latest training ended, see :func:`testbed.seed.training.train`.
         self.verdict = ""
+        #: Start of the current attempt, Unix seconds.
+        self.started_s = 0.0
         self._submission = submission
         self._seq: dict[tuple[str, str], int] = defaultdict(int)
 
@@ -64,6 +66,8 @@ class Run:
             pids = [{"rank": rank, "pid": 20_000 + 17 * rank + attempt} for rank in ranks]
             self.commit([{"kind": "prepared", "port": 29500}, {"kind": "started", "ranks": pids}], host, SUPERVISOR)
         self.store.attempts.set_running(attempt, self.watch)
+        self.started_s = self.site.clock.unix
+        self.has_gpus = self.store.hosts.get(self.first_host).slot_type == "cuda"
         self.site.leases[attempt] = self.watch
         self.commit([{"kind": "init", "device": "cuda:0", "backend": "nccl", "torch": "2.8.0"}, {"kind": "first_step"}])
 

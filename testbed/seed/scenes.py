@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.seed.experiments import Planned
 from testbed.seed.run import Run
 from testbed.seed.simulation import Life, Simulation
+from testbed.seed.telemetry import Machines, recorded
 from testbed.seed.training import Course, Progress, quality_of, train
 
 TEMPLATE = """\
@@ -53,22 +54,23 @@ def log_of(course: Course, progress: Progress, rank: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def searched(site: Simulation, planned: Planned, number: int, course: Course, *,
-             before: Callable[[Run], Life] | None = None) -> Life:  # fmt: skip
+def searched(
+    site: Simulation, planned: Planned, number: int, course: Course, *, machines: Machines | None = None
+) -> Life:
     """A trial of a search, from its submission to its end.
 
     :param course: its quality is set by the hyperparameters
-    :param before: what happens once its first attempt runs, e.g. a failure
+    :param machines: figures of its hosts; None = it has no telemetry
     """
     spec = planned.specs[number]
     quality = quality_of(spec["hyperparameters"] or {}, number)
     course = replace(course, quality=quality, seed=number)
     run = Run(site, planned.submission(number))
     run.submit()
+    if machines is not None:
+        site.soon(recorded(run, replace(machines, seed=number)))
     progress = Progress()
     yield from run.start()
-    if before is not None:
-        yield from before(run)
     yield from trained(run, course, progress, rungs=spec["rungs"])
 
 
@@ -76,15 +78,15 @@ def trained(run: Run, course: Course, progress: Progress, *, rungs: Sequence[int
     """Train to the end, and release the gang on the way whenever that is requested."""
     while True:
         yield from train(run, course, progress, rungs=rungs)
-        run.exits({}, {rank: log_of(course, progress, rank) for ranks in run.ranks.values() for rank in ranks})
-        yield 3.0
-        if run.verdict != "asked":
-            return run.finish("completed" if run.verdict == "completed" else "stopped")
         wishes = run.store.control.wishes(run.ticket.attempt_id)
+        every = [rank for ranks in run.ranks.values() for rank in ranks]
+        logs = {rank: log_of(course, progress, rank) for rank in every}
+        run.exits(dict.fromkeys(every, -15) if wishes.kill_by else {}, logs, sent_signal=wishes.kill_by is not None)
+        yield 3.0
         if wishes.kill_by is not None:
             return run.finish("killed", killed(wishes.kill_by))
-        if wishes.stop_by is not None:
-            return run.finish("stopped")
+        if run.verdict != "asked" or wishes.stop_by is not None:
+            return run.finish("completed" if run.verdict == "completed" else "stopped")
         words = f"paused by {wishes.pause_by}" if wishes.pause_by else f"preempted for {wishes.preempted_for}"
         run.give_way(words, paused=wishes.pause_by is not None)
         yield from run.start()

@@ -12,6 +12,7 @@ from testbed.seed.experiments import Planned
 from testbed.seed.run import Run
 from testbed.seed.scenes import TEMPLATE, key, killed, raises, searched, trained
 from testbed.seed.simulation import Awaits, Life, Simulation
+from testbed.seed.telemetry import Machines, recorded
 from testbed.seed.training import Course, Progress, train
 
 HOURS = 76.0
@@ -239,6 +240,7 @@ def finetune(site: Simulation) -> Life:
     planned = Planned(site.store, key(site, "gpt2_finetune", 9, "train"), described)
     run = Run(site, planned.submission())
     run.submit()
+    site.soon(recorded(run, Machines(every_s=20, slow_rank=11)))
     course = Course(epochs=40, batches=500, epoch_s=900, quality=0.9, metric="accuracy", reports=20, saves_every=3,
                     more=lambda progress: {"perplexity": 18 + 60 * math.exp(-4 * progress)})  # fmt: skip
     progress = Progress()
@@ -270,7 +272,7 @@ def resnet(site: Simulation) -> Life:
     planned = Planned(site.store, key(site, "resnet_asha", 4.5, "plan"), described)
     course = Course(epochs=16, batches=390, epoch_s=700, quality=0.5)
     for number in range(len(planned.specs)):
-        life = searched(site, planned, number, course)
+        life = searched(site, planned, number, course, machines=Machines(every_s=60, has_timings=False))
         if number == 5:
             life = failing(site, planned.submission(number), out_of_memory, course)
         site.soon(life, 4.0 * number)
@@ -305,6 +307,7 @@ def pretrain(site: Simulation) -> Life:
     blocker = document("eval-harness", hyperparameters={"tasks": 12}, resources={"pool": "h100", "slots_per_trial": 4})
     first = Run(site, Planned(site.store, key(site, "eval_harness", 2.6, "train"), blocker).submission())
     first.submit()
+    site.soon(recorded(first, Machines(every_s=60, has_timings=False)))
     site.soon(whole(first, Course(epochs=30, batches=100, epoch_s=400, quality=0.6)))
     second = Run(site, replace(planned.submission(), preemptible=True))
     yield 60.0
