@@ -1,0 +1,128 @@
+"""The Airflow side of a seeded store: DAGs, DAG runs and task instances in the metadata database of AIRFLOW_HOME."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
+from airflow_provider_dtrain.core.search.names import trial_name
+from airflow_provider_dtrain.store.records.trials import TrialView
+from airflow_provider_dtrain.store.store import Store
+
+#: A DAG file with the operators of the package, so that their links are there. Its tasks never run.
+DAG_FILE = '''\
+"""DAGs of a seeded store. Their runs exist already, and no task runs."""
+
+import json
+
+from airflow.sdk import DAG
+
+from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+for dag_id, tasks in json.loads({site!r}).items():
+    with DAG(dag_id, schedule=None, tags=["seeded"], is_paused_upon_creation=False):
+        for task_id, count in tasks.items():
+            if count is None:
+                TrialOperator(task_id=task_id, config="experiment.yaml", deferrable=True)
+            else:
+                plan = PlanTrialsOperator(task_id="plan", config="experiment.yaml")
+                numbers = [{{"number": number}} for number in range(count)]
+                trials = TrialOperator.partial(task_id=task_id, deferrable=True).expand(trial=numbers)
+                plan >> trials >> SelectBestTrialOperator(task_id="best", plan=plan.output)
+'''
+#: State of a trial -> state of its task instance.
+STATES = {
+    "queued": "deferred", "running": "deferred", "paused": "deferred", "completed": "success", "stopped": "success",
+    "errored": "failed", "killed": "failed",
+}  # fmt: skip
+
+
+@dataclass
+class RunOf:
+    """A DAG run, with its trials by task and map index."""
+
+    dag_id: str
+    run_id: str
+    started_at: datetime
+    trials: dict[tuple[str, int], TrialView] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        states = {trial.state for trial in self.trials.values()}
+        if states & set(TRIAL_LIVE):
+            return "running"
+        return "success" if states & {"completed", "stopped"} else "failed"
+
+
+def seed_airflow(store: Store) -> None:
+    """Write the DAGs of a store's trials into the DAGs folder, and their runs into the metadata database.
+
+    AIRFLOW_HOME and the variables ``AIRFLOW__...`` of this process name both.
+    """
+    from airflow.configuration import conf
+
+    runs = _runs_of(store)
+    folder = Path(conf.get("core", "dags_folder"))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "seeded_site.py").write_text(DAG_FILE.format(site=json.dumps(_dags_of(runs))))
+    for command in (["db", "migrate"], ["dags", "reserialize"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *command], capture_output=True, text=True, env=dict(os.environ)
+        )
+        if done.returncode:
+            raise RuntimeError(f"airflow {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    for run in runs:
+        _create(store, run)
+
+
+def _runs_of(store: Store) -> list[RunOf]:
+    found: dict[tuple[str, str], RunOf] = {}
+    for trial in reversed(store.trials.list(limit=None)):
+        key = trial.key
+        run = found.setdefault((key.dag_id, key.run_id), RunOf(key.dag_id, key.run_id, trial.created_at))
+        run.trials[key.task_id, key.map_index] = trial
+    return list(found.values())
+
+
+def _dags_of(runs: list[RunOf]) -> dict[str, dict[str, int | None]]:
+    """Return DAG -> task -> number of its instances, None for a task that is not mapped."""
+    found: dict[str, dict[str, int | None]] = {}
+    for run in runs:
+        for task_id, index in run.trials:
+            tasks = found.setdefault(run.dag_id, {})
+            tasks[task_id] = None if index < 0 else max(tasks.get(task_id) or 0, index + 1)
+    return found
+
+
+def _create(store: Store, run: RunOf) -> None:
+    """Create a DAG run with its task instances, in the states of its trials."""
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType
+
+    with create_session() as session:
+        created = trigger_dag(
+            run.dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name="admin", run_id=run.run_id,
+            run_after=run.started_at, logical_date=run.started_at, session=session,
+        )  # fmt: skip
+        created.state, created.start_date = run.state, run.started_at
+        ended = [trial.ended_at for trial in run.trials.values()]
+        created.end_date = None if run.state == "running" else max(at for at in ended if at is not None)
+        for instance in created.get_task_instances(session=session):
+            trial = run.trials.get((instance.task_id, instance.map_index))
+            instance.start_date = run.started_at
+            if trial is not None:
+                instance.state, instance.end_date = STATES[trial.state], trial.ended_at
+                instance.try_number = 1
+                if instance.map_index >= 0:
+                    space = store.configs.get(trial.config_id).document.get("hyperparameters")
+                    instance._rendered_map_index = trial_name(trial.number, trial.hparams, space)[:250]
+            elif instance.task_id == "plan" or created.end_date is not None:
+                instance.state, instance.end_date = "success", created.end_date or run.started_at
