@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import borrow
 import environment
@@ -55,6 +56,9 @@ TOOLS = (
 #: The tests under a real scheduler, and the name of their check.
 SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test_search_dags.py")
 BESIDE = "pytest, under a scheduler"
+#: Checks that run while the other ones run.
+PAGES = "pages"
+TOGETHER = (BESIDE, PAGES)
 #: Pytest's options for each change, and for all tests with new random examples.
 CHANGE = ("-m", "not nightly")
 ALL = ("--hypothesis-profile=nightly",)
@@ -144,6 +148,7 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
         "language": [str(python), "scripts/tools/prose.py"],
         "mypy": [*module, "mypy"],
         "import-linter": [str(python.parent / "lint-imports")],
+        PAGES: [str(python), "scripts/tools/pages.py"],
     } | tests
 
 
@@ -154,18 +159,12 @@ def run(checks: dict[str, list[str]], python: Path) -> int:
     # Tests start thousands of processes. Without bytecode each of them would compile the package again.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     shutil.rmtree(ROOT / BOOKS, ignore_errors=True)
-    with tempfile.TemporaryFile("w+") as output:
-        began = time.monotonic()
-        beside = checks.get(BESIDE)
-        running = subprocess.Popen(beside, cwd=ROOT, env=env, stdout=output, stderr=output) if beside else None
-        for name, command in checks.items():
-            if name != BESIDE:
-                codes[name] = _run(name, command, env)
-        if running is not None:
-            codes[BESIDE] = running.wait()
-            output.seek(0)
-            print(f"\n== {BESIDE}\n{output.read()}", flush=True)
-            _say(BESIDE, codes[BESIDE], began)
+    running = {name: _start(checks[name], env) for name in TOGETHER if name in checks}
+    for name, command in checks.items():
+        if name not in running:
+            codes[name] = _run(name, command, env)
+    for name, check in running.items():
+        codes[name] = check.finish(name)
     for name in (BESIDE, "pytest"):
         if codes.get(name) == FAILED_TESTS and _failures(name):
             codes[name] = _look_again(name, checks[name], env)
@@ -208,6 +207,30 @@ def _run(name: str, command: list[str], env: dict[str, str]) -> int:
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     _say(name, code, began)
     return code
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A check that runs beside other checks, and whose output is printed at its end."""
+
+    process: subprocess.Popen[str]
+    output: IO[str]
+    began: float
+
+    def finish(self, name: str) -> int:
+        """Wait for the end, print the output and return the exit code."""
+        code = self.process.wait()
+        self.output.seek(0)
+        print(f"\n== {name}\n{self.output.read()}", flush=True)
+        self.output.close()
+        _say(name, code, self.began)
+        return code
+
+
+def _start(command: list[str], env: dict[str, str]) -> _Running:
+    output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - finish() closes it
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True)
+    return _Running(process, output, time.monotonic())
 
 
 def _say(name: str, code: int, began: float) -> None:

@@ -1,0 +1,99 @@
+"""Check the sources of the pages in `ui/`, and that the bundle in the package is built from them."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UI = ROOT / "ui"
+#: Folder of the bundle, in the package.
+WWW = ROOT / "airflow_provider_dtrain" / "www"
+#: Oldest Node.js with which the tools in ui/package.json run.
+NODE = (20, 19)
+#: Hash of the lock file from which node_modules was installed.
+STAMP = UI / "node_modules" / ".installed-from"
+
+
+def missing_node() -> str | None:
+    """Return the reason why the check cannot run on this machine, or None."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        return "node or npm is missing"
+    text = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    found = re.match(r"v(\d+)\.(\d+)", text)
+    if found and (int(found[1]), int(found[2])) >= NODE:
+        return None
+    return f"node must be {NODE[0]}.{NODE[1]} or newer, got {text or 'no answer'}"
+
+
+def install() -> int:
+    """Install the packages of the lock file, unless they are installed, and return npm's exit code."""
+    digest = hashlib.sha256((UI / "package-lock.json").read_bytes()).hexdigest()
+    if STAMP.exists() and STAMP.read_text() == digest:
+        return 0
+    # The second try is for a package index that did not answer in time.
+    for _ in range(2):
+        code = step("npm", "ci", "--no-fund", "--no-audit", "--ignore-scripts")
+        if code == 0:
+            STAMP.write_text(digest)
+            return 0
+    return code
+
+
+def step(*command: str, **env: str) -> int:
+    """Run a command in `ui/` and return its exit code."""
+    print(f"$ {' '.join(command)}", flush=True)
+    return subprocess.run(
+        command, cwd=UI, env={**os.environ, "CI": "true", "NO_COLOR": "1", **env}, check=False
+    ).returncode
+
+
+def drift(built: Path, committed: Path) -> list[str]:
+    """Return the files that differ between two folders, as paths below them."""
+    names = {path.relative_to(folder) for folder in (built, committed) for path in folder.rglob("*") if path.is_file()}
+    return sorted(str(name) for name in names if not _same(built / name, committed / name))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+def build() -> int:
+    """Build into a temporary folder, compare with the package's bundle, and return an exit code."""
+    with tempfile.TemporaryDirectory(prefix="dtrain-pages-") as folder:
+        built = Path(folder, "www")
+        code = step("npx", "vite", "build", DTRAIN_UI_OUT=str(built))
+        if code:
+            return code
+        different = drift(built, WWW)
+    if not different:
+        return 0
+    print(
+        f"The bundle in {WWW.relative_to(ROOT)} is not built from the sources in ui/: {', '.join(different)} differ. "
+        "Build it with 'npm --prefix ui run build' and commit it.",
+        flush=True,
+    )
+    return 1
+
+
+def main() -> int:
+    """Run all checks of the pages, even after a failure, and return the first failed exit code."""
+    if reason := missing_node():
+        print(f"Skipped: lint, types, tests and bundle of the pages in ui/, because {reason}.", flush=True)
+        return 0
+    if code := install():
+        print("npm ci failed: the pages in ui/ are not checked.", flush=True)
+        return code
+    codes = [step("npx", "eslint", "."), step("npx", "tsc", "--noEmit"), step("npx", "vitest", "run"), build()]
+    return next((code for code in codes if code), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+import { type ApiError } from "../api/client";
+import { Notice } from "./Notice";
+
+const logIn = () => {
+  const { pathname, search, hash } = window.location;
+  const url = new URL("api/v2/auth/login", document.baseURI);
+  url.searchParams.set("next", pathname + search + hash);
+  window.location.assign(url.href);
+};
+
+/** Tells why data of the API is missing, and the next step. */
+export const ErrorNotice = ({ error, what, onRetry }: { error: ApiError; what: string; onRetry?: () => void }) => {
+  if (error.status === 401) {
+    return <Notice action={{ label: "Log in", onClick: logIn }} status="warning" title="Your session has ended. Log in again." />;
+  }
+  if (error.status === 404 && error.code === "not_found" && error.details === null) {
+    return (
+      <Notice
+        hint={`The API server may have another version of the provider than these pages (${__VERSION__}). Restart \`airflow api-server\` after an upgrade, and reload the browser's tab.`}
+        status="error"
+        title={`${what}: the API server does not know this route.`}
+      />
+    );
+  }
+  const waits = error.passes ? " The page asks again by itself." : "";
+  return (
+    <Notice
+      action={onRetry === undefined ? undefined : { label: "Ask again", onClick: onRetry }}
+      hint={`${error.hint ?? ""}${waits}`.trim()}
+      status={error.status === 403 || error.passes ? "warning" : "error"}
+      title={`${what}: ${error.message}`}
+    />
+  );
+};

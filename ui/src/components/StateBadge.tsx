@@ -1,0 +1,72 @@
+import { Badge, type BadgeProps } from "@chakra-ui/react";
+
+import { Icon, type IconName } from "./icons";
+
+/** Colours of task states in the Airflow UI. */
+export type Palette =
+  | "deferred" | "failed" | "none" | "queued" | "removed" | "restarting" | "running" | "scheduled" | "skipped" | "success"
+  | "up_for_reschedule" | "up_for_retry" | "upstream_failed";
+
+interface Look {
+  palette: Palette;
+  icon: IconName;
+  text?: string;
+}
+
+/** Look of each state of trials, attempts, experiments, hosts, allocations and slots, by the nearest state of Airflow. */
+const LOOKS: Record<string, Look> = {
+  active: { palette: "running", icon: "activity" },
+  busy_elsewhere: { palette: "up_for_retry", icon: "warning", text: "busy elsewhere" },
+  cancelled: { palette: "removed", icon: "ban" },
+  completed: { palette: "success", icon: "check" },
+  disabled: { palette: "removed", icon: "ban" },
+  drained: { palette: "skipped", icon: "pause" },
+  draining: { palette: "up_for_reschedule", icon: "clock" },
+  errored: { palette: "failed", icon: "close" },
+  expired: { palette: "up_for_retry", icon: "clock" },
+  failed: { palette: "failed", icon: "close" },
+  finished: { palette: "success", icon: "check" },
+  free: { palette: "success", icon: "check" },
+  granted: { palette: "scheduled", icon: "flag" },
+  held: { palette: "running", icon: "activity" },
+  killed: { palette: "removed", icon: "ban" },
+  lost: { palette: "upstream_failed", icon: "warning" },
+  paused: { palette: "deferred", icon: "pause" },
+  preempted: { palette: "up_for_reschedule", icon: "repeat" },
+  queued: { palette: "queued", icon: "clock" },
+  ready: { palette: "success", icon: "check" },
+  released: { palette: "removed", icon: "check" },
+  running: { palette: "running", icon: "activity" },
+  starting: { palette: "restarting", icon: "repeat" },
+  stopped: { palette: "skipped", icon: "flag" },
+  stopping: { palette: "up_for_reschedule", icon: "stop" },
+  stuck: { palette: "failed", icon: "warning" },
+  unreachable: { palette: "failed", icon: "warning" },
+  waiting: { palette: "queued", icon: "clock" },
+};
+
+/** Return the colour and icon of a state. A state that this version does not know is grey. */
+export const lookOf = (state: string): Look => (Object.hasOwn(LOOKS, state) ? LOOKS[state] : undefined) ?? { palette: "none", icon: "dash" };
+
+/** A state in the colour that the Airflow UI has for it. */
+export const StateBadge = ({ state, children, ...rest }: { state: string } & BadgeProps) => {
+  const look = lookOf(state);
+  return (
+    <Badge
+      borderRadius="full"
+      color={`${look.palette}.contrast`}
+      colorPalette={look.palette}
+      data-state={state}
+      data-testid="state-badge"
+      fontSize="sm"
+      maxW="100%"
+      px={2}
+      py={1}
+      variant="solid"
+      {...rest}
+    >
+      <Icon name={look.icon} />
+      {children ?? look.text ?? state}
+    </Badge>
+  );
+};

@@ -1,0 +1,190 @@
+import { Box, chakra, Checkbox, Skeleton } from "@chakra-ui/react";
+import { type KeyboardEvent, memo, type ReactNode, useCallback, useEffect, useRef, useState } from "react";
+
+import { type Rows } from "../../hooks/useRows";
+import { ErrorNotice } from "../ErrorNotice";
+import { Stale } from "../Stale";
+import { HeaderCell } from "./HeaderCell";
+import { TABLE_CSS } from "./style";
+import { useRoom } from "./useRoom";
+import { moved, ROW_PX, visibleRange } from "./visible";
+
+/** One column. */
+export interface Column<R> {
+  id: string;
+  header: string;
+  /** Name by which the API sorts, for a column that can be sorted. */
+  sort?: string;
+  /** Least width in pixels. Columns share the rest of the room in proportion. */
+  width: number;
+  align?: "end";
+  /** Not shown until the user chooses it. */
+  optional?: boolean;
+  /** Content for a row. A text is cut to the column's width and has itself as tooltip. */
+  cell: (row: R) => ReactNode;
+}
+
+interface Props<R> {
+  /** Name of the table for screen readers. */
+  label: string;
+  columns: readonly Column<R>[];
+  rows: Rows<R>;
+  rowKey: (row: R) => string | number;
+  /** Name by which the table is sorted, with a minus for the descending order. */
+  sort?: string;
+  onSort?: (sort: string) => void;
+  /** Called for Enter on a row. */
+  onOpen?: (row: R) => void;
+  /** Keys of selected rows, for a table with a selection. */
+  selected?: ReadonlySet<string | number>;
+  onSelect?: (row: R, selected: boolean) => void;
+  /** Whether a row is set in bold, such as the best one. */
+  isMarked?: (row: R) => boolean;
+  /** Shown instead of a table without rows. */
+  empty: ReactNode;
+  /** What the table shows, for messages: "Experiments". */
+  what: string;
+  /** Height in pixels, where the table does not take the rest of the window. */
+  maxHeightPx?: number;
+}
+
+interface RowProps<R> {
+  index: number;
+  row: R | undefined;
+  columns: readonly Column<R>[];
+  active: boolean;
+  marked: boolean;
+  selected: boolean | null;
+  onSelect: ((row: R, selected: boolean) => void) | undefined;
+}
+
+const RowView = <R,>({ index, row, columns, active, marked, selected, onSelect }: RowProps<R>) => (
+  <tr aria-rowindex={index + 2} aria-selected={selected ?? undefined} data-index={index} data-marked={marked || undefined} data-odd={index % 2 === 0 || undefined} tabIndex={active ? 0 : -1}>
+    {selected === null ? null : (
+      <td>
+        {row === undefined || onSelect === undefined ? null : (
+          <Checkbox.Root aria-label={`Select row ${index + 1}`} checked={selected} onCheckedChange={({ checked }) => onSelect(row, checked === true)} size="sm">
+            <Checkbox.HiddenInput />
+            <Checkbox.Control />
+          </Checkbox.Root>
+        )}
+      </td>
+    )}
+    {columns.map((column) => {
+      const content = row === undefined ? <Skeleton height="4" /> : column.cell(row);
+      return (
+        <td data-align={column.align} data-column={column.id} key={column.id} title={typeof content === "string" ? content : undefined}>
+          {content}
+        </td>
+      );
+    })}
+  </tr>
+);
+
+// A row is rendered again only if its own values change: scrolling moves rows without rendering them.
+const Row = memo(RowView) as typeof RowView;
+
+/** Keys for React: a row that two pages contain at the same time gets its place as well. */
+const keysOf = <R,>(rows: readonly (R | undefined)[], first: number, rowKey: (row: R) => string | number): string[] => {
+  const seen = new Set<string>();
+  return rows.map((row, index) => {
+    const key = row === undefined ? `#${first + index}` : String(rowKey(row));
+    const unique = seen.has(key) ? `${key}#${first + index}` : key;
+    seen.add(unique);
+    return unique;
+  });
+};
+
+const Table = chakra("table", { base: TABLE_CSS });
+
+/** A table of any length. The server sorts, filters and sends the visible rows; the document contains only these. */
+export const DataTable = <R,>(props: Props<R>) => {
+  const { label, columns, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, maxHeightPx } = props;
+  const frame = useRef<HTMLDivElement>(null);
+  const room = useRoom(frame, maxHeightPx);
+  const [scroll, setScroll] = useState(0);
+  const [active, setActive] = useState(0);
+  const { total, show } = rows;
+  const { first, last } = visibleRange(scroll, room, total);
+  useEffect(() => {
+    show(first, Math.max(first, last));
+  }, [first, last, show]);
+  const focusRow = useCallback((index: number) => {
+    frame.current?.querySelector<HTMLElement>(`tr[data-index="${index}"]`)?.focus({ preventScroll: true });
+  }, []);
+  const onKeyDown = (event: KeyboardEvent<HTMLElement>) => {
+    if (!(event.target instanceof HTMLTableRowElement) && event.target !== frame.current) return;
+    const row = rows.at(active);
+    if (event.key === "Enter" && row !== undefined) onOpen?.(row);
+    if (event.key === " " && row !== undefined && onSelect !== undefined) {
+      event.preventDefault();
+      onSelect(row, !(selected?.has(rowKey(row)) ?? false));
+    }
+    const next = moved(event.key, active, total, Math.max(1, Math.floor(room / ROW_PX) - 2));
+    const element = frame.current;
+    if (next === null || element === null) return;
+    event.preventDefault();
+    // Keep the row between the header and the lower edge.
+    const low = (next + 2) * ROW_PX - element.clientHeight;
+    element.scrollTop = Math.max(low, Math.min(element.scrollTop, next * ROW_PX));
+    setScroll(element.scrollTop);
+    setActive(next);
+    requestAnimationFrame(() => focusRow(next));
+  };
+  if (rows.error !== null && rows.answer === undefined) return <ErrorNotice error={rows.error} onRetry={rows.refresh} what={what} />;
+  if (!rows.loading && total === 0) return <>{rows.error === null ? null : <ErrorNotice error={rows.error} onRetry={rows.refresh} what={what} />}{empty}</>;
+  const shown = rows.loading ? Array.from({ length: 8 }, () => undefined) : Array.from({ length: last - first + 1 }, (_, index) => rows.at(first + index));
+  const keys = keysOf(shown, first, rowKey);
+  const below = rows.loading ? 0 : Math.max(0, total - 1 - last);
+  const wide = columns.length + (selected === undefined ? 0 : 1);
+  return (
+    <>
+      {rows.error === null ? null : <ErrorNotice error={rows.error} onRetry={rows.refresh} what={what} />}
+      <Stale stale={rows.stale}>
+        <Box
+          aria-busy={rows.loading}
+          data-testid="data-table"
+          maxH={`${room}px`}
+          onKeyDown={onKeyDown}
+          onScroll={(event) => setScroll(event.currentTarget.scrollTop)}
+          overflow="auto"
+          ref={frame}
+          tabIndex={-1}
+        >
+          <Table aria-label={label} aria-rowcount={total + 1} minW={`${columns.reduce((sum, column) => sum + column.width, 40)}px`}>
+            <colgroup>
+              {selected === undefined ? null : <col style={{ width: 40 }} />}
+              {columns.map((column) => (
+                <col key={column.id} style={{ width: column.width }} />
+              ))}
+            </colgroup>
+            <thead>
+              <tr aria-rowindex={1}>
+                {selected === undefined ? null : <th aria-label="Selection" scope="col" />}
+                {columns.map((column) => (
+                  <HeaderCell column={column} key={column.id} onSort={onSort} sort={sort} />
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {first > 0 ? <tr aria-hidden data-space style={{ height: first * ROW_PX }}><td colSpan={wide} /></tr> : null}
+              {shown.map((row, index) => (
+                <Row
+                  active={first + index === active}
+                  columns={columns}
+                  index={first + index}
+                  key={keys[index]}
+                  marked={row !== undefined && isMarked?.(row) === true}
+                  onSelect={onSelect}
+                  row={row}
+                  selected={selected === undefined ? null : row !== undefined && selected.has(rowKey(row))}
+                />
+              ))}
+              {below > 0 ? <tr aria-hidden data-space style={{ height: below * ROW_PX }}><td colSpan={wide} /></tr> : null}
+            </tbody>
+          </Table>
+        </Box>
+      </Stale>
+    </>
+  );
+};

@@ -1,0 +1,34 @@
+import { useSyncExternalStore } from "react";
+
+/** Key under which the Airflow UI keeps the time zone that the user chose. */
+const KEY = "timezone";
+
+const system = (): string => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+const valid = (zone: string): boolean => {
+  try {
+    return Boolean(new Intl.DateTimeFormat("en", { timeZone: zone }));
+  } catch {
+    return false;
+  }
+};
+
+/** Return the user's time zone, as set in the Airflow UI. */
+export const timezone = (): string => {
+  try {
+    const zone = JSON.parse(localStorage.getItem(KEY) ?? "null") as unknown;
+    return typeof zone === "string" && valid(zone) ? zone : system();
+  } catch {
+    return system();
+  }
+};
+
+// The Airflow UI sends "local-storage" in the tab of a change, the browser sends "storage" in all other tabs.
+const subscribe = (changed: () => void) => {
+  const events = ["storage", "local-storage"];
+  events.forEach((name) => window.addEventListener(name, changed));
+  return () => events.forEach((name) => window.removeEventListener(name, changed));
+};
+
+/** Return the user's time zone, and render again when the user changes it. */
+export const useTimezone = (): string => useSyncExternalStore(subscribe, timezone);

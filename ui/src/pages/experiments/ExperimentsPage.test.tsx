@@ -1,0 +1,69 @@
+import { screen, waitFor } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
+import { describe, expect, it } from "vitest";
+
+import { App } from "../../app/App";
+import { serve } from "../../testing/server";
+import { show } from "../../testing/show";
+
+const row = (id: number, values: object = {}) => ({
+  experiment_id: id, name: `experiment-${id}`, dag_id: "train", run_id: "run", state: "active", wish: null, method: "asha", metric: "loss",
+  smaller_is_better: true, best: 0.25, best_trial: 3, trials: { running: 2, completed: 5 }, max_trials: 16, progress: 0.4, expected_end: null,
+  created_at: "2026-01-31T12:00:00Z", ended_at: null, description: null, tags: ["vision"], ...values,
+});
+
+const page = (rows: object[], total = rows.length) => ({ body: { rows, total, tags: ["vision", "text"] } });
+
+describe("the page of experiments", () => {
+  it("shows the rows with states, progress and links", async () => {
+    serve({ experiments: page([row(1), row(2, { best: "nan", state: "paused" })]) });
+    show(<App />, "/plugin/dtrain/experiments");
+    expect((await screen.findByRole("link", { name: "experiment-1" })).getAttribute("href")).toBe("/plugin/dtrain/experiments/1");
+    expect(screen.getAllByText("2 running, 5 completed")).toHaveLength(2);
+    expect(screen.getByText("NaN")).toBeTruthy();
+    expect(screen.getAllByTestId("state-badge").map((badge) => badge.textContent)).toEqual(["active", "paused"]);
+  });
+
+  it("requests filter and order of its address, and an unknown column does no harm", async () => {
+    const arrived = serve({ experiments: page([row(1)]) });
+    show(<App />, "/plugin/dtrain/experiments?q=res&state=active&state=paused&sort=name&columns=name&columns=gone");
+    await screen.findByRole("link", { name: "experiment-1" });
+    expect(arrived.map(({ path }) => path)).toContain("experiments?order=asc&q=res&sort=name&state=active&state=paused&limit=100&offset=0");
+    expect(screen.getAllByRole("columnheader").map((header) => header.textContent)).toEqual(["Name"]);
+  });
+
+  it("writes the order into its address", async () => {
+    serve({ experiments: page([row(1)]) });
+    const { router } = show(<App />, "/plugin/dtrain/experiments");
+    await userEvent.click(await screen.findByRole("button", { name: "Best" }));
+    expect(router.state.location.search).toBe("?sort=best");
+    await userEvent.click(screen.getByRole("button", { name: "Best" }));
+    await waitFor(() => expect(router.state.location.search).toBe("?sort=-best"));
+  });
+
+  it("names the next command when there is no experiment, and offers to clear filters that match none", async () => {
+    serve({ experiments: page([]) });
+    const { unmount } = show(<App />, "/plugin/dtrain/experiments");
+    expect(await screen.findByText(/airflow dtrain experiments create/)).toBeTruthy();
+    unmount();
+    const { router } = show(<App />, "/plugin/dtrain/experiments?q=none");
+    await userEvent.click(await screen.findByRole("button", { name: "Clear the filters" }));
+    expect(router.state.location.search).toBe("");
+  });
+
+  it("shows text from the store as text", async () => {
+    const hostile = "<img src=x onerror=alert(1)>".padEnd(500, "x");
+    serve({ experiments: page([row(1, { name: hostile, tags: [hostile], metric: hostile })]) });
+    const { container } = show(<App />, "/plugin/dtrain/experiments");
+    expect(await screen.findByRole("link", { name: hostile })).toBeTruthy();
+    expect(container.querySelector("img")).toBeNull();
+  });
+});
+
+describe("an unknown address", () => {
+  it("is explained", async () => {
+    serve({});
+    show(<App />, "/plugin/dtrain/nothing%20here");
+    expect(await screen.findByText('There is no page "nothing here".')).toBeTruthy();
+  });
+});

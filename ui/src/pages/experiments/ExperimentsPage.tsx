@@ -1,0 +1,90 @@
+import { Button, Flex, Heading, HStack, Spacer, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { useNavigate } from "react-router-dom";
+
+import { apiUrl, withQuery } from "../../api/client";
+import { type ExperimentRow, type Experiments } from "../../api/types";
+import { paths } from "../../app/paths";
+import { EmptyState } from "../../components/EmptyState";
+import { FilterSelect } from "../../components/FilterSelect";
+import { Icon } from "../../components/icons";
+import { SearchBar } from "../../components/SearchBar";
+import { StateBadge } from "../../components/StateBadge";
+import { chosenColumns, ColumnsMenu, usualColumns } from "../../components/table/ColumnsMenu";
+import { DataTable } from "../../components/table/DataTable";
+import { plural } from "../../format/numbers";
+import { useRows } from "../../hooks/useRows";
+import { useUrlState } from "../../hooks/useUrlState";
+import { experimentColumns } from "./columns";
+
+const STATES = ["active", "paused", "finished", "completed", "errored", "cancelled"];
+
+const USUAL = {
+  q: "",
+  state: [] as readonly string[],
+  tag: [] as readonly string[],
+  dag_id: "",
+  sort: "-created_at",
+  columns: usualColumns(experimentColumns(() => undefined)) as readonly string[],
+};
+
+const keyOf = ({ experiment_id }: ExperimentRow) => experiment_id;
+
+/** Table of all experiments that the user may read. */
+export const ExperimentsPage = () => {
+  const [view, setView] = useUrlState(USUAL);
+  const navigate = useNavigate();
+  const filters = { q: view.q, state: view.state, tag: view.tag, dag_id: view.dag_id };
+  const sorting = { sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
+  const rows = useRows<ExperimentRow, Experiments>("experiments", { ...filters, ...sorting });
+  const columns = useMemo(() => experimentColumns((tag) => setView({ tag: [tag] })), [setView]);
+  const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
+  const isFiltered = view.q !== "" || view.state.length > 0 || view.tag.length > 0 || view.dag_id !== "";
+  const clear = () => setView({ q: "", state: [], tag: [], dag_id: "" });
+  const empty = isFiltered ? (
+    <EmptyState title="No experiment matches the filters.">
+      <Button onClick={clear} size="sm" variant="outline">
+        Clear the filters
+      </Button>
+    </EmptyState>
+  ) : (
+    <EmptyState command="airflow dtrain init && airflow dtrain experiments create experiment.yaml" text="Create the first one on a machine with Airflow:" title="There is no experiment yet." />
+  );
+  return (
+    <>
+      <Flex align="center" gap={2} mb={2} wrap="wrap">
+        <Heading size="md">{rows.answer === undefined ? "Experiments" : plural(rows.total, "experiment")}</Heading>
+        <Spacer />
+        <Button asChild size="sm" variant="outline">
+          <a download href={apiUrl(withQuery("experiments.csv", { ...filters, ...sorting }))}>
+            <Icon name="download" /> CSV
+          </a>
+        </Button>
+      </Flex>
+      <HStack gap={2} mb={2} wrap="wrap">
+        <SearchBar onChange={(q) => setView({ q })} placeholder="Search names" value={view.q} />
+        <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
+        <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag })} options={rows.answer?.tags ?? []} value={view.tag} />
+        <SearchBar onChange={(dag_id) => setView({ dag_id })} placeholder="DAG id" value={view.dag_id} width="180px" />
+        <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />
+        {isFiltered ? (
+          <Button onClick={clear} size="sm" variant="ghost">
+            Clear
+          </Button>
+        ) : null}
+      </HStack>
+      <DataTable
+        columns={shown}
+        empty={empty}
+        label="Experiments"
+        onOpen={({ experiment_id }) => void navigate(paths.experiment(experiment_id))}
+        onSort={(sort) => setView({ sort })}
+        rowKey={keyOf}
+        rows={rows}
+        sort={view.sort}
+        what="Experiments"
+      />
+      <Text srOnly>Arrow keys move between rows, Enter opens a row.</Text>
+    </>
+  );
+};

@@ -1,0 +1,87 @@
+import { HStack, Progress, Text } from "@chakra-ui/react";
+
+import { type ExperimentRow } from "../../api/types";
+import { paths } from "../../app/paths";
+import { PageLink } from "../../components/Links";
+import { StateBadge } from "../../components/StateBadge";
+import { type Column } from "../../components/table/DataTable";
+import { Tags } from "../../components/Tags";
+import { Elapsed, Since, Time } from "../../components/Time";
+import { count, NONE, number, percent } from "../../format/numbers";
+
+/** Order in which states of trials are counted. */
+const ORDER = ["running", "queued", "paused", "completed", "stopped", "errored", "killed"];
+
+/** Return the numbers of trials by state in words: 3 running, 12 completed. */
+export const trialsInWords = (trials: Record<string, number>): string => {
+  const states = [...ORDER, ...Object.keys(trials).filter((state) => !ORDER.includes(state)).sort()];
+  const parts = states.filter((state) => (trials[state] ?? 0) > 0).map((state) => `${count(trials[state])} ${state}`);
+  return parts.length === 0 ? NONE : parts.join(", ");
+};
+
+const ProgressBar = ({ share }: { share: number | null }) =>
+  share === null ? (
+    <>{NONE}</>
+  ) : (
+    <HStack gap={2}>
+      <Progress.Root aria-label="Progress" colorPalette="brand" flex="1" max={1} min={0} size="sm" value={Math.max(0, Math.min(1, share))}>
+        <Progress.Track>
+          <Progress.Range />
+        </Progress.Track>
+      </Progress.Root>
+      <Text flexShrink={0} minW="4ch" textAlign="end">
+        {percent(share)}
+      </Text>
+    </HStack>
+  );
+
+/** Columns of the table of experiments. */
+export const experimentColumns = (onTag: (tag: string) => void): Column<ExperimentRow>[] => [
+  { id: "experiment_id", header: "Id", sort: "experiment_id", width: 70, align: "end", cell: ({ experiment_id }) => String(experiment_id), optional: true },
+  {
+    id: "name",
+    header: "Name",
+    sort: "name",
+    width: 220,
+    cell: ({ experiment_id, name, description }) => (
+      <PageLink title={description === null || description === "" ? name : `${name}: ${description}`} to={paths.experiment(experiment_id)}>
+        {name}
+      </PageLink>
+    ),
+  },
+  { id: "state", header: "State", sort: "state", width: 130, cell: ({ state, wish }) => <StateBadge state={state} title={wish === null ? undefined : `Requested: ${wish}`} /> },
+  { id: "progress", header: "Progress", sort: "progress", width: 150, cell: ({ progress }) => <ProgressBar share={progress} /> },
+  { id: "trials", header: "Trials", width: 190, cell: ({ trials }) => trialsInWords(trials) },
+  {
+    id: "best",
+    header: "Best",
+    sort: "best",
+    width: 150,
+    cell: ({ best, best_trial, metric }) =>
+      best === null || best === undefined ? (
+        NONE
+      ) : best_trial === null ? (
+        number(best)
+      ) : (
+        <PageLink title={`${metric ?? "Metric"} of trial ${best_trial}`} to={paths.trial(best_trial)}>
+          {number(best)}
+        </PageLink>
+      ),
+  },
+  { id: "metric", header: "Metric", width: 140, cell: ({ metric, smaller_is_better }) => (metric === null ? NONE : `${metric} (${smaller_is_better ? "min" : "max"})`) },
+  { id: "method", header: "Searcher", sort: "method", width: 120, cell: ({ method }) => method ?? NONE, optional: true },
+  { id: "tags", header: "Tags", width: 160, cell: ({ tags }) => <Tags onPick={onTag} tags={tags} /> },
+  { id: "expected_end", header: "Expected end", width: 110, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE) },
+  {
+    id: "dag_id",
+    header: "DAG run",
+    sort: "dag_id",
+    width: 170,
+    cell: ({ dag_id, run_id }) =>
+      dag_id === null ? NONE : run_id === null ? dag_id : <PageLink title={run_id} to={paths.run(dag_id, run_id)}>{dag_id}</PageLink>,
+  },
+  { id: "created_at", header: "Created", sort: "created_at", width: 175, cell: ({ created_at }) => <Time at={created_at} /> },
+  { id: "duration", header: "Duration", width: 110, cell: ({ created_at, ended_at }) => <Elapsed from={created_at} until={ended_at} />, optional: true },
+  { id: "ended_at", header: "Ended", sort: "ended_at", width: 175, cell: ({ ended_at }) => <Time at={ended_at} />, optional: true },
+  { id: "description", header: "Description", width: 240, cell: ({ description }) => description ?? "", optional: true },
+];
