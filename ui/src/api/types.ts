@@ -18,39 +18,50 @@ export interface Page<T> {
 export interface Me {
   user: string;
   may_change_hosts: boolean;
-  starting: { dag_id: string; exists: boolean; may_trigger: boolean; hint: string | null };
+  /** Whether the user may start experiments; the hint is "" then. */
+  starting: { dag_id: string; exists: boolean; may_trigger: boolean; hint: string };
   version: string;
 }
 
 export type SlotState = "free" | "held" | "disabled" | "stuck" | "busy_elsewhere";
 
+/** A gang that holds slots. */
 export interface Holder {
   allocation_id: number;
+  /** Null for a held gang that no trial uses now. */
   trial_id: number | null;
   experiment_id: number | null;
-  experiment: string | null;
+  experiment: string;
   trial_name: string | null;
   task: TaskRef | null;
-  since: string | null;
+  since: string;
   slots: number;
   state: string;
+  /** The holder is of a DAG that the user may not read. */
+  hidden: boolean;
 }
 
+/** A slot; its index is its place in the list. Fields at their defaults are left out. */
 export interface Slot {
-  index: number;
+  /** "free" if left out. */
   state?: SlotState;
+  /** Key in `holders`. */
   holder?: number | null;
+  disabled?: boolean;
   device?: string | null;
-  note?: string | null;
+  note?: string;
 }
 
+/** A host. Fields at their defaults are left out. */
 export interface Host {
   name: string;
   pool: string;
-  state: string;
-  state_reason?: string | null;
+  /** "ready" if left out. */
+  state?: string;
+  state_reason?: string;
   state_since?: string | null;
-  slot_type: string;
+  /** "cuda" if left out. */
+  slot_type?: string;
   device_name?: string | null;
   slots: Slot[];
 }
@@ -85,17 +96,18 @@ export interface QueueRow {
   trial_name: string | null;
   attempt: number | null;
   experiment_id: number | null;
-  experiment: string | null;
-  task: TaskRef | null;
+  experiment: string;
+  task: TaskRef;
   pool: string;
   queue_class: string;
+  /** Place among the waiting gangs of the pool. */
   position: number | null;
   priority: number;
   slots: number;
-  placement: Record<string, number[]> | null;
+  placement: Record<string, number[]>;
   state: string;
   reason: string | null;
-  since: string | null;
+  since: string;
   expected: string | null;
   expected_at: string | null;
   paused: boolean;
@@ -110,9 +122,12 @@ export interface Queue extends Page<QueueRow> {
 export interface ExperimentRow {
   experiment_id: number;
   name: string;
-  dag_id: string | null;
-  run_id: string | null;
+  /** Name that a user gave. */
+  display_name: string | null;
+  dag_id: string;
+  run_id: string;
   state: string;
+  /** Control request in force: "pause", "stop" or "kill". */
   wish: string | null;
   method: string | null;
   metric: string | null;
@@ -120,13 +135,14 @@ export interface ExperimentRow {
   best: Numeric;
   best_trial: number | null;
   trials: Record<string, number>;
-  max_trials: number | null;
-  progress: number | null;
+  max_trials: number;
+  progress: number;
   expected_end: string | null;
   created_at: string;
   ended_at: string | null;
-  description: string | null;
+  description: string;
   tags: string[];
+  may_edit: boolean;
 }
 
 export interface Experiments extends Page<ExperimentRow> {
@@ -135,5 +151,5 @@ export interface Experiments extends Page<ExperimentRow> {
 
 export interface Lookup {
   experiments: { experiment_id: number; name: string; state: string }[];
-  trials: { trial_id: number; name: string; state: string; is_current: boolean }[];
+  trials: { trial_id: number; experiment_id: number; name: string; state: string; task_id: string; map_index: number; is_current: boolean }[];
 }

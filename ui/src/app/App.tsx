@@ -17,7 +17,7 @@ const decoded = (text: string): string => {
 /** The app in the navigation of the Airflow UI: chooses the page by the rest of the address. */
 export const App = () => {
   const rest = useParams()["*"] ?? "";
-  if (rest.replaceAll("/", "") === "") return <Navigate replace to={paths.experiments} />;
+  if (rest.replaceAll("/", "") === "") return <Navigate replace to={paths.cluster} />;
   const found = pageOf(rest);
   if (found === null) {
     return (

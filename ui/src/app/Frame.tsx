@@ -2,6 +2,7 @@ import { Box, Center, Flex } from "@chakra-ui/react";
 import { type PropsWithChildren, useEffect } from "react";
 import { Link } from "react-router-dom";
 
+import { ActionDialog } from "../actions/ActionDialog";
 import { Notice } from "../components/Notice";
 import { Toaster } from "../components/toaster";
 import { useMe } from "../hooks/useMe";
@@ -58,6 +59,7 @@ export const Frame = ({ current, title, children }: PropsWithChildren<{ current:
       </Flex>
       <VersionNotice />
       <ErrorBoundary>{children}</ErrorBoundary>
+      <ActionDialog />
       <Toaster />
     </Box>
   );

@@ -1,7 +1,9 @@
 /** Table of pages: which component shows which address below the app's root. */
 import { type ComponentType } from "react";
 
+import { ClusterPage } from "../pages/cluster/ClusterPage";
 import { ExperimentsPage } from "../pages/experiments/ExperimentsPage";
+import { QueuePage } from "../pages/queue/QueuePage";
 
 /** One page. A segment of its path that begins with a colon is passed as a property. */
 export interface Page {
@@ -15,6 +17,8 @@ export interface Page {
 }
 
 export const PAGES: readonly Page[] = [
+  { path: "cluster", title: "Cluster", component: ClusterPage, nav: "Cluster" },
+  { path: "queue", title: "Queue", component: QueuePage, nav: "Queue" },
   { path: "experiments", title: "Experiments", component: ExperimentsPage, nav: "Experiments" },
 ];
 

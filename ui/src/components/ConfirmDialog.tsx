@@ -13,7 +13,19 @@ export interface Question {
   kind?: "number" | "text";
   initial?: string;
   required?: boolean;
+  /** Bounds of a number. */
+  least?: number;
+  most?: number;
 }
+
+/** Return why a value is not accepted, or null. */
+export const refusal = (value: string, { kind, required = false, least = -Infinity, most = Infinity }: Question): string | null => {
+  if (value === "") return required ? "A value is required." : null;
+  if (kind !== "number") return null;
+  const number = Number(value);
+  if (/^-?\d{1,9}$/.test(value) && number >= least && number <= most) return null;
+  return `A whole number from ${least} to ${most} is expected.`;
+};
 
 interface Props {
   title: string;
@@ -36,11 +48,10 @@ export const ConfirmDialog = ({ title, text, verb, dangerous = false, question, 
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
   const first = useRef<HTMLInputElement>(null);
-  const isNumber = question?.kind === "number";
-  const invalid = (question?.required === true && value.trim() === "") || (isNumber && !/^-?\d{1,9}$/.test(value.trim()));
+  const reason = question === undefined ? null : refusal(value.trim(), question);
   const submit = async (event: FormEvent) => {
     event.preventDefault();
-    if (invalid || busy) return;
+    if (reason !== null || busy) return;
     setBusy(true);
     setError(null);
     try {
@@ -76,16 +87,17 @@ export const ConfirmDialog = ({ title, text, verb, dangerous = false, question, 
                     {text}
                   </Text>
                   {question === undefined ? null : (
-                    <Field.Root required={question.required === true}>
+                    <Field.Root invalid={reason !== null && value !== ""} required={question.required === true}>
                       <Field.Label>{question.label}</Field.Label>
                       <Input
-                        inputMode={isNumber ? "numeric" : "text"}
+                        inputMode={question.kind === "number" ? "numeric" : "text"}
                         maxLength={LONGEST}
                         onChange={(event) => setValue(event.target.value)}
                         ref={first}
                         value={value}
                       />
                       {question.help === undefined ? null : <Field.HelperText>{question.help}</Field.HelperText>}
+                      {reason === null ? null : <Field.ErrorText>{reason}</Field.ErrorText>}
                     </Field.Root>
                   )}
                   {error === null ? null : <Notice hint={error.hint} status="error" title={error.message} />}
@@ -95,7 +107,7 @@ export const ConfirmDialog = ({ title, text, verb, dangerous = false, question, 
                 <Button onClick={onClose} type="button" variant="outline">
                   Cancel
                 </Button>
-                <Button colorPalette={dangerous ? "danger" : "brand"} disabled={invalid} loading={busy} type="submit">
+                <Button colorPalette={dangerous ? "danger" : "brand"} disabled={reason !== null} loading={busy} type="submit">
                   {verb}
                 </Button>
               </Dialog.Footer>

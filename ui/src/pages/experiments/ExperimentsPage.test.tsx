@@ -7,28 +7,28 @@ import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
 
 const row = (id: number, values: object = {}) => ({
-  experiment_id: id, name: `experiment-${id}`, dag_id: "train", run_id: "run", state: "active", wish: null, method: "asha", metric: "loss",
+  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "running", wish: null, method: "asha", metric: "loss",
   smaller_is_better: true, best: 0.25, best_trial: 3, trials: { running: 2, completed: 5 }, max_trials: 16, progress: 0.4, expected_end: null,
-  created_at: "2026-01-31T12:00:00Z", ended_at: null, description: null, tags: ["vision"], ...values,
+  created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: ["vision"], ...values,
 });
 
 const page = (rows: object[], total = rows.length) => ({ body: { rows, total, tags: ["vision", "text"] } });
 
 describe("the page of experiments", () => {
   it("shows the rows with states, progress and links", async () => {
-    serve({ experiments: page([row(1), row(2, { best: "nan", state: "paused" })]) });
+    serve({ experiments: page([row(1), row(2, { best: "nan", wish: "pause" })]) });
     show(<App />, "/plugin/dtrain/experiments");
     expect((await screen.findByRole("link", { name: "experiment-1" })).getAttribute("href")).toBe("/plugin/dtrain/experiments/1");
     expect(screen.getAllByText("2 running, 5 completed")).toHaveLength(2);
     expect(screen.getByText("NaN")).toBeTruthy();
-    expect(screen.getAllByTestId("state-badge").map((badge) => badge.textContent)).toEqual(["active", "paused"]);
+    expect(screen.getAllByTestId("state-badge").map((badge) => badge.textContent)).toEqual(["running", "paused"]);
   });
 
   it("requests filter and order of its address, and an unknown column does no harm", async () => {
     const arrived = serve({ experiments: page([row(1)]) });
-    show(<App />, "/plugin/dtrain/experiments?q=res&state=active&state=paused&sort=name&columns=name&columns=gone");
+    show(<App />, "/plugin/dtrain/experiments?q=res&state=errored&sort=name&columns=name&columns=gone");
     await screen.findByRole("link", { name: "experiment-1" });
-    expect(arrived.map(({ path }) => path)).toContain("experiments?order=asc&q=res&sort=name&state=active&state=paused&limit=100&offset=0");
+    expect(arrived.map(({ path }) => path)).toContain("experiments?order=asc&q=res&sort=name&state=errored&limit=100&offset=0");
     expect(screen.getAllByRole("columnheader").map((header) => header.textContent)).toEqual(["Name"]);
   });
 

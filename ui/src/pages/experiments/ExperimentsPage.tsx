@@ -17,11 +17,11 @@ import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
 import { experimentColumns } from "./columns";
 
-const STATES = ["active", "paused", "finished", "completed", "errored", "cancelled"];
+const STATES = ["running", "completed", "errored", "killed"];
 
 const USUAL = {
   q: "",
-  state: [] as readonly string[],
+  state: "",
   tag: [] as readonly string[],
   dag_id: "",
   sort: "-created_at",
@@ -39,8 +39,8 @@ export const ExperimentsPage = () => {
   const rows = useRows<ExperimentRow, Experiments>("experiments", { ...filters, ...sorting });
   const columns = useMemo(() => experimentColumns((tag) => setView({ tag: [tag] })), [setView]);
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
-  const isFiltered = view.q !== "" || view.state.length > 0 || view.tag.length > 0 || view.dag_id !== "";
-  const clear = () => setView({ q: "", state: [], tag: [], dag_id: "" });
+  const isFiltered = view.q !== "" || view.state !== "" || view.tag.length > 0 || view.dag_id !== "";
+  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "" });
   const empty = isFiltered ? (
     <EmptyState title="No experiment matches the filters.">
       <Button onClick={clear} size="sm" variant="outline">
@@ -63,7 +63,7 @@ export const ExperimentsPage = () => {
       </Flex>
       <HStack gap={2} mb={2} wrap="wrap">
         <SearchBar onChange={(q) => setView({ q })} placeholder="Search names" value={view.q} />
-        <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
+        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
         <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag })} options={rows.answer?.tags ?? []} value={view.tag} />
         <SearchBar onChange={(dag_id) => setView({ dag_id })} placeholder="DAG id" value={view.dag_id} width="180px" />
         <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />

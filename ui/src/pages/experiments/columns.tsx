@@ -1,5 +1,6 @@
 import { HStack, Progress, Text } from "@chakra-ui/react";
 
+import { shownState } from "../../actions/experiments";
 import { type ExperimentRow } from "../../api/types";
 import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
@@ -19,10 +20,7 @@ export const trialsInWords = (trials: Record<string, number>): string => {
   return parts.length === 0 ? NONE : parts.join(", ");
 };
 
-const ProgressBar = ({ share }: { share: number | null }) =>
-  share === null ? (
-    <>{NONE}</>
-  ) : (
+const ProgressBar = ({ share }: { share: number }) => (
     <HStack gap={2}>
       <Progress.Root aria-label="Progress" colorPalette="brand" flex="1" max={1} min={0} size="sm" value={Math.max(0, Math.min(1, share))}>
         <Progress.Track>
@@ -33,23 +31,23 @@ const ProgressBar = ({ share }: { share: number | null }) =>
         {percent(share)}
       </Text>
     </HStack>
-  );
+);
 
 /** Columns of the table of experiments. */
 export const experimentColumns = (onTag: (tag: string) => void): Column<ExperimentRow>[] => [
-  { id: "experiment_id", header: "Id", sort: "experiment_id", width: 70, align: "end", cell: ({ experiment_id }) => String(experiment_id), optional: true },
+  { id: "experiment_id", header: "Id", width: 70, align: "end", cell: ({ experiment_id }) => String(experiment_id), optional: true },
   {
     id: "name",
     header: "Name",
     sort: "name",
     width: 220,
-    cell: ({ experiment_id, name, description }) => (
-      <PageLink title={description === null || description === "" ? name : `${name}: ${description}`} to={paths.experiment(experiment_id)}>
-        {name}
+    cell: ({ experiment_id, name, display_name, description }) => (
+      <PageLink title={[display_name, name, description].filter(Boolean).join(", ")} to={paths.experiment(experiment_id)}>
+        {display_name ?? name}
       </PageLink>
     ),
   },
-  { id: "state", header: "State", sort: "state", width: 130, cell: ({ state, wish }) => <StateBadge state={state} title={wish === null ? undefined : `Requested: ${wish}`} /> },
+  { id: "state", header: "State", sort: "state", width: 130, cell: (row) => <StateBadge state={shownState(row)} /> },
   { id: "progress", header: "Progress", sort: "progress", width: 150, cell: ({ progress }) => <ProgressBar share={progress} /> },
   { id: "trials", header: "Trials", width: 190, cell: ({ trials }) => trialsInWords(trials) },
   {
@@ -77,11 +75,10 @@ export const experimentColumns = (onTag: (tag: string) => void): Column<Experime
     header: "DAG run",
     sort: "dag_id",
     width: 170,
-    cell: ({ dag_id, run_id }) =>
-      dag_id === null ? NONE : run_id === null ? dag_id : <PageLink title={run_id} to={paths.run(dag_id, run_id)}>{dag_id}</PageLink>,
+    cell: ({ dag_id, run_id }) => <PageLink title={run_id} to={paths.run(dag_id, run_id)}>{dag_id}</PageLink>,
   },
   { id: "created_at", header: "Created", sort: "created_at", width: 175, cell: ({ created_at }) => <Time at={created_at} /> },
   { id: "duration", header: "Duration", width: 110, cell: ({ created_at, ended_at }) => <Elapsed from={created_at} until={ended_at} />, optional: true },
   { id: "ended_at", header: "Ended", sort: "ended_at", width: 175, cell: ({ ended_at }) => <Time at={ended_at} />, optional: true },
-  { id: "description", header: "Description", width: 240, cell: ({ description }) => description ?? "", optional: true },
+  { id: "description", header: "Description", width: 240, cell: ({ description }) => description, optional: true },
 ];

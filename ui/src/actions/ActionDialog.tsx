@@ -1,0 +1,33 @@
+import { forget } from "../api/cache";
+import { ConfirmDialog } from "../components/ConfirmDialog";
+import { toastSuccess } from "../components/toaster";
+import { dismiss, useAsked } from "./ask";
+
+/** The dialog of the action that waits for a confirmation. */
+export const ActionDialog = () => {
+  const asked = useAsked();
+  if (asked === null) return null;
+  const { action, onDone, from } = asked;
+  const close = () => {
+    dismiss();
+    if (from instanceof HTMLElement && from.isConnected) from.focus();
+  };
+  return (
+    <ConfirmDialog
+      dangerous={action.dangerous}
+      key={`${action.id} ${action.title}`}
+      onClose={close}
+      onConfirm={async (value) => {
+        const { message } = await action.run(value);
+        toastSuccess(message);
+        // Other pages show the change at their next visit, without an old answer first.
+        forget();
+        onDone();
+      }}
+      question={action.question}
+      text={action.text}
+      title={action.title}
+      verb={action.verb}
+    />
+  );
+};

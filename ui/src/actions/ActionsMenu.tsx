@@ -1,0 +1,40 @@
+import { IconButton, Menu, Portal } from "@chakra-ui/react";
+import { useState } from "react";
+
+import { Icon } from "../components/icons";
+import { type Action, ask } from "./ask";
+
+interface Props {
+  /** Name for screen readers: "Actions of host gpu-01". */
+  label: string;
+  actions: readonly Action[];
+  onDone?: () => void;
+}
+
+/** A button with a menu of actions. The menu is created when it opens first, because a table has many of them. */
+export const ActionsMenu = ({ label, actions, onDone }: Props) => {
+  const [used, setUsed] = useState(false);
+  if (actions.length === 0) return null;
+  const button = (
+    <IconButton aria-haspopup="menu" aria-label={label} onClick={used ? undefined : () => setUsed(true)} size="xs" title={label} variant="ghost">
+      <Icon name="more" />
+    </IconButton>
+  );
+  if (!used) return button;
+  return (
+    <Menu.Root defaultOpen lazyMount onSelect={({ value }) => actions.filter(({ id }) => id === value).forEach((action) => ask(action, onDone))} unmountOnExit>
+      <Menu.Trigger asChild>{button}</Menu.Trigger>
+      <Portal>
+        <Menu.Positioner>
+          <Menu.Content>
+            {actions.map(({ id, label: text, icon, dangerous }) => (
+              <Menu.Item color={dangerous === true ? "fg.error" : undefined} key={id} value={id}>
+                <Icon name={icon} /> {text}
+              </Menu.Item>
+            ))}
+          </Menu.Content>
+        </Menu.Positioner>
+      </Portal>
+    </Menu.Root>
+  );
+};

@@ -1,0 +1,52 @@
+/** Actions on hosts and slots. */
+import { send } from "../api/client";
+import { type Host, type Slot } from "../api/types";
+import { type Action } from "./ask";
+
+const REASON = { label: "Reason", help: "All users see it beside the host.", kind: "text" as const };
+
+const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
+
+/** Return the actions that the state of a host allows. */
+export const hostActions = ({ name, state = "ready" }: Host): Action[] => {
+  const path = `hosts/${encodeURIComponent(name)}`;
+  const actions: Action[] = [];
+  if (state !== "disabled" && state !== "draining" && state !== "drained") {
+    actions.push({
+      id: "drain", label: "Drain", icon: "pause", verb: "Drain", title: `Drain host ${name}`, question: REASON,
+      text: "The host gets no new gangs. Gangs that run there continue until they end.",
+      run: (reason) => post(`${path}/drain`, { reason }),
+    });
+  }
+  if (state !== "ready") {
+    actions.push({
+      id: "enable", label: "Enable", icon: "play", verb: "Enable", title: `Enable host ${name}`,
+      text: "The host gets gangs again as soon as it answers.",
+      run: () => post(`${path}/enable`),
+    });
+  }
+  if (state !== "disabled") {
+    actions.push({
+      id: "disable", label: "Disable", icon: "ban", verb: "Disable", dangerous: true, title: `Disable host ${name}`, question: REASON,
+      text: "The host gets no gangs until a user enables it.",
+      run: (reason) => post(`${path}/disable`, { reason }),
+    });
+  }
+  return actions;
+};
+
+/** Return the actions that the state of a slot allows. */
+export const slotActions = (host: string, index: number, { state = "free", disabled = false }: Slot): Action[] => {
+  const path = `hosts/${encodeURIComponent(host)}/slots/${index}`;
+  const name = `slot ${index} of host ${host}`;
+  if (state === "disabled" || disabled) {
+    return [
+      {
+        id: "enable", label: "Enable", icon: "play", verb: "Enable", title: `Enable ${name}`, text: "The slot can be granted again.",
+        run: () => post(`${path}/enable`),
+      },
+    ];
+  }
+  const text = state === "held" ? "The gang that holds the slot keeps it until its end. No other gang gets it afterwards." : "The slot is not granted until a user enables it.";
+  return [{ id: "disable", label: "Disable", icon: "ban", verb: "Disable", dangerous: true, title: `Disable ${name}`, text, run: () => post(`${path}/disable`) }];
+};

@@ -1,0 +1,81 @@
+import { Button, Flex, Heading, HStack, Spacer } from "@chakra-ui/react";
+import { useMemo } from "react";
+
+import { type Cluster, type Host } from "../../api/types";
+import { EmptyState } from "../../components/EmptyState";
+import { ErrorNotice } from "../../components/ErrorNotice";
+import { FilterSelect } from "../../components/FilterSelect";
+import { Loading } from "../../components/Loading";
+import { SearchBar } from "../../components/SearchBar";
+import { Stale } from "../../components/Stale";
+import { StateBadge } from "../../components/StateBadge";
+import { plural } from "../../format/numbers";
+import { useData } from "../../hooks/useData";
+import { useMe } from "../../hooks/useMe";
+import { useUrlState } from "../../hooks/useUrlState";
+import { HostList } from "./HostList";
+import { Legend } from "./Legend";
+import { PoolCards } from "./PoolCards";
+import { SQUARES_CSS } from "./SlotSquares";
+import { Box } from "@chakra-ui/react";
+
+const STATES = ["ready", "draining", "drained", "disabled", "unreachable", "lost"];
+
+/** Above this number of hosts the dense view is the usual one. */
+const MANY = 60;
+
+const USUAL = { q: "", pool: [] as readonly string[], state: [] as readonly string[], view: "" };
+
+const EVERY_MS = 2_000;
+
+const passes = ({ name, pool, state = "ready", state_reason = "" }: Host, view: typeof USUAL): boolean =>
+  (view.pool.length === 0 || view.pool.includes(pool)) &&
+  (view.state.length === 0 || view.state.includes(state)) &&
+  [name, state_reason].some((text) => text.toLowerCase().includes(view.q.toLowerCase()));
+
+/** All pools and hosts: a square per slot, with the gang that holds it. */
+export const ClusterPage = () => {
+  const [view, setView] = useUrlState(USUAL);
+  const mayChange = useMe()?.may_change_hosts ?? false;
+  const { data, error, loading, stale, refresh } = useData<Cluster>("cluster", { everyMs: EVERY_MS });
+  const hosts = useMemo(() => (data?.hosts ?? []).filter((host) => passes(host, view)), [data, view]);
+  if (loading) return <Loading lines={8} />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />;
+  const shape = view.view === "rows" || view.view === "tiles" ? view.view : data.hosts.length > MANY ? "tiles" : "rows";
+  if (data.hosts.length === 0) {
+    return <EmptyState command="airflow dtrain hosts add CONNECTION --pool default" text="Register the first one on a machine with Airflow. CONNECTION is an SSH connection of Airflow:" title="There is no host yet." />;
+  }
+  return (
+    <>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />}
+      <Stale stale={stale}>
+        <PoolCards chosen={view.pool} onChoose={(pool) => setView({ pool })} pools={data.pools} />
+        <Flex align="center" gap={2} mb={2} wrap="wrap">
+          <Heading size="md">{hosts.length === data.hosts.length ? plural(hosts.length, "host") : `${hosts.length} of ${plural(data.hosts.length, "host")}`}</Heading>
+          <SearchBar onChange={(q) => setView({ q })} placeholder="Search hosts and reasons" value={view.q} />
+          <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
+          <Spacer />
+          <HStack gap={0} role="group">
+            {(["rows", "tiles"] as const).map((one) => (
+              <Button aria-pressed={shape === one} key={one} onClick={() => setView({ view: one })} size="sm" variant={shape === one ? "subtle" : "ghost"}>
+                {one === "rows" ? "Hosts" : "Slots only"}
+              </Button>
+            ))}
+          </HStack>
+        </Flex>
+        <Box css={SQUARES_CSS} mb={2}>
+          <Legend />
+        </Box>
+        {hosts.length === 0 ? (
+          <EmptyState title="No host matches the filters.">
+            <Button onClick={() => setView({ q: "", pool: [], state: [] })} size="sm" variant="outline">
+              Clear the filters
+            </Button>
+          </EmptyState>
+        ) : (
+          <HostList cluster={data} hosts={hosts} mayChange={mayChange} onDone={refresh} view={shape} />
+        )}
+      </Stale>
+    </>
+  );
+};

@@ -1,0 +1,114 @@
+import { HStack, Text } from "@chakra-ui/react";
+
+import { ActionsMenu } from "../../actions/ActionsMenu";
+import { type Action } from "../../actions/ask";
+import { gangActions, trialActions } from "../../actions/trials";
+import { type QueueRow } from "../../api/types";
+import { paths } from "../../app/paths";
+import { PageLink, TaskLinks } from "../../components/Links";
+import { StateBadge } from "../../components/StateBadge";
+import { type Column } from "../../components/table/DataTable";
+import { Since, Time } from "../../components/Time";
+import { count, NONE } from "../../format/numbers";
+
+/** Meaning of the classes, in which the queue orders requests of one priority. */
+const CLASSES: Record<string, string> = {
+  fresh: "It has waited only for a short time.",
+  old: "It has trained for long, and waits again after it gave way.",
+  overdue: "It has waited longer than the limit, and goes first.",
+  protected: "Its reservation keeps slots free for it.",
+  young: "It has trained only for a short time.",
+};
+
+/** Return a placement in words: gpu-01 (0-3), gpu-02 (0, 2). */
+export const placementWords = (placement: Record<string, number[]>): string =>
+  Object.entries(placement)
+    .map(([host, indices]) => `${host} (${ranges(indices)})`)
+    .join(", ");
+
+const ranges = (indices: readonly number[]): string => {
+  const sorted = [...indices].sort((a, b) => a - b);
+  const parts: [number, number][] = [];
+  for (const index of sorted) {
+    const part = parts.at(-1);
+    if (part !== undefined && part[1] === index - 1) part[1] = index;
+    else parts.push([index, index]);
+  }
+  return parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(", ");
+};
+
+/** Name of a row's gang for dialogs. */
+const nameOf = ({ trial_id, task }: QueueRow): string => (trial_id === null ? `the held gang of ${task.dag_id}.${task.task_id}` : `trial ${trial_id}`);
+
+/** Return what the user may do with a gang. */
+export const rowActions = (row: QueueRow, mayChangePriority: boolean): Action[] => {
+  if (row.kind === "held_gang") return gangActions(row.allocation_id, nameOf(row), row.may_edit);
+  if (row.trial_id === null) return [];
+  return trialActions({ ...row, trial_id: row.trial_id, name: nameOf(row), may_change_priority: mayChangePriority });
+};
+
+/** A text of up to two lines, with the whole text as tooltip. */
+const TwoLines = ({ text }: { text: string }) => (
+  <Text fontSize="xs" lineClamp={2} lineHeight="1.25" title={text} whiteSpace="normal">
+    {text}
+  </Text>
+);
+
+/** Columns of the queue. */
+export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Column<QueueRow>[] => [
+  { id: "position", header: "#", sort: "position", width: 56, align: "end", cell: ({ position }) => (position === null ? NONE : count(position)) },
+  {
+    id: "trial",
+    header: "Trial",
+    width: 190,
+    cell: (row) =>
+      row.trial_id === null ? (
+        "Held gang, no trial now"
+      ) : (
+        <PageLink title={row.trial_name ?? undefined} to={paths.trial(row.trial_id)}>
+          {row.trial_name ?? row.trial_id}
+        </PageLink>
+      ),
+  },
+  {
+    id: "experiment",
+    header: "Experiment",
+    sort: "experiment",
+    width: 150,
+    cell: ({ experiment_id, experiment }) =>
+      experiment_id === null ? experiment : <PageLink title={experiment} to={paths.experiment(experiment_id)}>{experiment}</PageLink>,
+  },
+  {
+    id: "state",
+    header: "State",
+    sort: "state",
+    width: 120,
+    cell: ({ state, paused, silent_since }) => (
+      <HStack gap={1}>
+        <StateBadge state={paused ? "paused" : silent_since === null ? state : "lost"} title={silent_since === null ? undefined : "Its follower is gone. Recovery takes it over."} />
+      </HStack>
+    ),
+  },
+  { id: "reason", header: "Reason", width: 300, cell: ({ reason }) => (reason === null ? "" : <TwoLines text={reason} />) },
+  {
+    id: "expected",
+    header: "Expected start",
+    width: 150,
+    cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? "" : <TwoLines text={expected} /> : <Text title={expected ?? undefined}>by <Time at={expected_at} /></Text>),
+  },
+  { id: "since", header: "Since", sort: "since", width: 110, cell: ({ since }) => <Since at={since} /> },
+  { id: "slots", header: "Slots", sort: "slots", width: 64, align: "end", cell: ({ slots }) => count(slots) },
+  { id: "priority", header: "Priority", sort: "priority", width: 80, align: "end", cell: ({ priority }) => String(priority) },
+  { id: "queue_class", header: "Class", width: 90, cell: ({ queue_class }) => <span title={CLASSES[queue_class]}>{queue_class}</span> },
+  { id: "placement", header: "Hosts (slots)", width: 170, cell: ({ placement }) => placementWords(placement) || NONE },
+  { id: "pool", header: "Pool", sort: "pool", width: 100, cell: ({ pool }) => pool },
+  { id: "task", header: "Task, DAG", width: 190, cell: ({ task }) => <TaskLinks task={task} /> },
+  { id: "attempt", header: "Attempt", width: 80, align: "end", optional: true, cell: ({ attempt }) => count(attempt) },
+  { id: "allocation_id", header: "Gang id", width: 80, align: "end", optional: true, cell: ({ allocation_id }) => String(allocation_id) },
+  {
+    id: "actions",
+    header: "Actions",
+    width: 76,
+    cell: (row) => <ActionsMenu actions={rowActions(row, mayChangePriority)} label={`Actions of ${nameOf(row)}`} onDone={onDone} />,
+  },
+];
