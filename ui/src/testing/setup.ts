@@ -6,5 +6,6 @@ import { forget } from "../api/cache";
 afterEach(() => {
   cleanup();
   forget();
-  localStorage.clear();
+  // Tests of pure functions run without a browser's objects.
+  if (typeof localStorage !== "undefined") localStorage.clear();
 });

@@ -1,0 +1,120 @@
+import { Box, chakra } from "@chakra-ui/react";
+import { useEffect, useRef, useState } from "react";
+
+import { type AxisKind } from "./axisText";
+import { useChartGroup } from "./ChartContext";
+import { colorOf, type Curve, paintCurve, paintDot, type Reading, readings } from "./curves";
+import { type Hover } from "./hover";
+import { type PlotHost } from "./plotHost";
+import { PointerNote } from "./PointerNote";
+import { valueText } from "./readingText";
+import { Swatch } from "./Swatch";
+import { type ChartColors } from "./theme";
+
+/** Curves named beside the pointer. */
+const NAMED = 8;
+
+interface Props {
+  host: PlotHost;
+  chart: string;
+  axis: string;
+  curves: readonly Curve[];
+  xKind: AxisKind;
+  yKind: AxisKind;
+  zone: string;
+  colors: ChartColors;
+  /** Height of the pointer within the chart, in pixels; null: it is in another chart. */
+  top: { current: number | null };
+}
+
+interface State {
+  hover: Hover;
+  found: Reading[];
+}
+
+const paint = (canvas: HTMLCanvasElement, { host, colors, curves }: Props, state: State | null): void => {
+  const { over } = host;
+  const ratio = window.devicePixelRatio || 1;
+  const [width, height] = [over.clientWidth, over.clientHeight];
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  }
+  [canvas.style.left, canvas.style.top] = [`${over.offsetLeft}px`, `${over.offsetTop}px`];
+  [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
+  const ctx = canvas.getContext("2d");
+  if (ctx === null) return;
+  ctx.setTransform(1, 0, 0, 1, 0, 0);
+  ctx.clearRect(0, 0, canvas.width, canvas.height);
+  if (state === null) return;
+  const area = host.area();
+  ctx.scale(ratio, ratio);
+  const strong = curves.find(({ id }) => id === state.hover.series);
+  if (strong !== undefined && !strong.filled && curves.length > 1) {
+    // A halo in the colour of the page separates the line from those below it.
+    ctx.save();
+    [ctx.strokeStyle, ctx.globalAlpha] = [colors.bg, 0.8];
+    ctx.restore();
+    paintCurve(ctx, { ...strong, raw: null, band: null }, area, colors.mode, 1, 3.5);
+  }
+  for (const reading of state.found.slice(0, NAMED)) {
+    ctx.fillStyle = colorOf(reading.curve.look, colors.mode);
+    paintDot(ctx, reading.curve, reading.index, area, reading.curve.id === state.hover.series ? 4.5 : 3);
+  }
+};
+
+/** Marks the values at the pointer, and names them. */
+export const HoverLayer = (props: Props) => {
+  const { host, chart, axis, curves, xKind, yKind, zone, top } = props;
+  const { hover: bus } = useChartGroup();
+  const [hover, setHover] = useState<Hover | null>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  useEffect(() => {
+    let frame: number | null = null;
+    const show = () => {
+      frame = null;
+      const { value } = bus;
+      const mine = value !== null && value.axis === axis ? value : null;
+      if (mine?.chart !== chart) host.point(mine?.x ?? null);
+      setHover(mine);
+    };
+    const end = bus.subscribe(() => {
+      frame ??= requestAnimationFrame(show);
+    });
+    return () => {
+      end();
+      if (frame !== null) cancelAnimationFrame(frame);
+    };
+  }, [bus, host, chart, axis]);
+  const own = hover?.chart === chart;
+  const all = hover === null ? [] : readings(curves, hover.x, own ? top.current : null, host.area());
+  // In other charts the series under the pointer is shown alone if they have it.
+  const same = own ? [] : all.filter(({ curve }) => curve.id === hover?.series);
+  const found = same.length > 0 ? same : all;
+  const state = hover === null ? null : { hover, found };
+  useEffect(() => {
+    if (canvas.current !== null) paint(canvas.current, props, state);
+  });
+  const left = hover === null ? 0 : host.area().toX(hover.x);
+  const width = host.over.clientWidth;
+  const inside = hover !== null && left >= 0 && left <= width && found.length > 0;
+  return (
+    <>
+      <chakra.canvas aria-hidden="true" pointerEvents="none" position="absolute" ref={canvas} />
+      {inside ? (
+        <PointerNote left={host.over.offsetLeft + left} top={host.over.offsetTop + 6} width={host.over.offsetLeft + width}>
+          <Box color="fg.muted">{valueText(found[0]?.x ?? hover.x, xKind, zone)}</Box>
+          {found.slice(0, NAMED).map(({ curve, y }) => (
+            <Box alignItems="center" display="flex" fontWeight={own && curve.id === hover.series ? "bold" : "normal"} gap={2} key={curve.id}>
+              <Swatch look={curve.look} />
+              <Box flex="1" overflow="hidden" textOverflow="ellipsis" whiteSpace="nowrap">
+                {curve.name}
+              </Box>
+              <Box fontVariantNumeric="tabular-nums">{valueText(y, yKind, zone)}</Box>
+            </Box>
+          ))}
+          {found.length > NAMED ? <Box color="fg.muted">and {found.length - NAMED} more</Box> : null}
+        </PointerNote>
+      ) : null}
+    </>
+  );
+};

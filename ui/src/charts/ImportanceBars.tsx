@@ -1,0 +1,44 @@
+import { Box, chakra, Stack } from "@chakra-ui/react";
+
+import { percent } from "../format/numbers";
+
+interface Props {
+  rows: readonly { name: string; value: number }[];
+  /** Hyperparameter that a neighbouring chart shows. */
+  chosen: string | null;
+  onChoose: (name: string) => void;
+}
+
+const share = (value: number): number => (Number.isFinite(value) ? Math.min(1, Math.max(0, value)) : 0);
+
+/** Share of each hyperparameter in the spread of the metric, largest first. */
+export const ImportanceBars = ({ rows, chosen, onChoose }: Props) => (
+  <Stack as="ul" gap={1} listStyleType="none" maxH="20rem" overflowY="auto">
+    {rows.map(({ name, value }) => (
+      <li key={name}>
+        <chakra.button
+          _hover={{ bg: "bg.muted" }}
+          aria-pressed={name === chosen}
+          bg={name === chosen ? "bg.emphasized" : undefined}
+          borderRadius="sm"
+          cursor="pointer"
+          display="block"
+          onClick={() => onChoose(name)}
+          px={2}
+          py={1}
+          textAlign="start"
+          type="button"
+          width="100%"
+        >
+          <Box display="flex" fontSize="sm" gap={2} justifyContent="space-between">
+            <Box overflowWrap="anywhere">{name}</Box>
+            <Box fontVariantNumeric="tabular-nums">{percent(value)}</Box>
+          </Box>
+          <Box bg="bg.emphasized" borderRadius="full" height="6px" mt={1}>
+            <Box bg="brand.solid" borderRadius="full" height="6px" style={{ width: `${100 * share(value)}%` }} />
+          </Box>
+        </chakra.button>
+      </li>
+    ))}
+  </Stack>
+);

@@ -1,0 +1,56 @@
+import { Box } from "@chakra-ui/react";
+
+import { type Numeric, number, plural } from "../format/numbers";
+import { bestFirst, type Fate, fateOf, type Report } from "./rungLayout";
+
+/** A fate in words. */
+export const FATE_TEXTS: Record<Fate, string> = {
+  continued: "continued",
+  failed: "failed",
+  left: "cleared, and no longer counted",
+  open: "not decided",
+  stopped: "stopped",
+};
+
+/** Return by how much a report passed or missed the cut-off, in words. */
+export const distanceText = (report: Report): string | null => {
+  const { distance } = report;
+  if (distance === null || distance === undefined) return null;
+  if (typeof distance === "string") return `${number(distance)} from the cut-off`;
+  if (distance === 0) return "exactly at the cut-off";
+  return distance > 0 ? `passed the cut-off by ${number(distance)}` : `missed the cut-off by ${number(-distance)}`;
+};
+
+interface Props {
+  report: Report;
+  against: readonly Report[];
+  metric: string;
+  cutOff: Numeric;
+  smallerIsBetter: boolean;
+}
+
+const NAMED = 4;
+
+/** One report in words, with the reports that it was compared with. */
+export const RungNote = ({ report, against, metric, cutOff, smallerIsBetter }: Props) => {
+  const best = bestFirst(against, smallerIsBetter).slice(0, NAMED);
+  return (
+    <>
+      <Box fontWeight="bold">
+        Trial {report.number}: {FATE_TEXTS[fateOf(report)]}
+      </Box>
+      <Box>
+        {metric} {number(report.metric)}
+        {report.rank === null ? "" : `, place ${report.rank} of ${report.of}`}
+      </Box>
+      <Box>{distanceText(report) ?? (cutOff === null ? "There was no cut-off." : "")}</Box>
+      {best.length === 0 ? (
+        <Box color="fg.muted">First report at this rung.</Box>
+      ) : (
+        <Box color="fg.muted">
+          Compared with {plural(against.length, "report")}, the best: {best.map(({ number: trial, metric: value }) => `trial ${trial} ${number(value)}`).join(", ")}
+        </Box>
+      )}
+    </>
+  );
+};

@@ -1,0 +1,48 @@
+// @vitest-environment node
+import { expect, test } from "vitest";
+
+import { type Curve, notPositive, rangeOfX, readings, scaleOfY } from "./curves";
+import { type Area } from "./plotHost";
+
+const curve = (id: string, xs: number[], ys: (number | null)[]): Curve => ({ id, name: id, look: { color: 0, dash: 0 }, points: { xs, ys } });
+const area: Area = { left: 0, top: 0, width: 100, height: 100, ratio: 1, toX: (x) => x, toY: (y) => 100 - y };
+const usual = { log: false, robust: false, fromZero: false };
+
+test("the y axis fits the points within the zoom", () => {
+  const curves = [curve("a", [0, 10, 20], [1000, 5, 6])];
+  expect(scaleOfY(curves, null, usual).max).toBeGreaterThan(1000);
+  expect(scaleOfY(curves, [10, 20], usual).max).toBeLessThan(7);
+});
+
+test("the extremes of a diverged start can be left outside", () => {
+  const ys = [1e6, ...Array.from({ length: 200 }, (_, at) => 1 + at / 200)];
+  const curves = [curve("a", ys.map((_, at) => at), ys)];
+  expect(scaleOfY(curves, null, { ...usual, robust: true }).max).toBeLessThan(3);
+});
+
+test("an axis from zero has zero, also without data and with zeros alone", () => {
+  for (const ys of [[5, 6], [0, 0], [null]]) {
+    const scale = scaleOfY([curve("a", ys.map((_, at) => at), ys)], null, { ...usual, fromZero: true });
+    expect(scale.min).toBe(0);
+    expect(scale.max).toBeGreaterThan(0);
+  }
+});
+
+test("charts without curves and with one point have axes", () => {
+  expect(rangeOfX([], false)).toBeNull();
+  expect(scaleOfY([], null, usual).max).toBeGreaterThan(scaleOfY([], null, usual).min);
+  expect(scaleOfY([curve("a", [1], [3])], null, usual)).toMatchObject({ min: 1.5, max: 4.5 });
+});
+
+test("values that a log axis cannot show are counted", () => {
+  expect(notPositive([curve("a", [0, 1, 2, 3], [1, 0, -1, null])])).toBe(2);
+});
+
+test("the curve nearest to the pointer is read first, and curves that ended before it are not read", () => {
+  const curves = [curve("a", [0, 50, 100], [10, 10, 10]), curve("b", [0, 50, 100], [80, 80, 80]), curve("c", [0, 10], [15, 15])];
+  expect(readings(curves, 55, 25, area).map(({ curve: { id } }) => id)).toEqual(["b", "a"]);
+  expect(readings(curves, 55, 85, area).map(({ curve: { id } }) => id)).toEqual(["a", "b"]);
+  expect(readings(curves, 30, null, area).map(({ curve: { id } }) => id)).toEqual(["a", "b", "c"]);
+  expect(readings(curves, 40, null, area).map(({ curve: { id } }) => id)).toEqual(["a", "b"]);
+  expect(readings([], 55, 85, area)).toEqual([]);
+});
