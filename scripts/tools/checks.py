@@ -49,6 +49,7 @@ TOOLS = (
     Tool("ip", "iproute2", "every test with hosts in network namespaces"),
     Tool("unshare", "util-linux", "every test with hosts in network namespaces"),
     Tool("initdb", "postgresql", "the store's tests on PostgreSQL", ("/usr/lib/postgresql/*/bin",)),
+    Tool("chromium", "chromium", "every test of the pages in a browser"),
     Tool("pgbouncer", "pgbouncer", "the store's test behind a pooler"),
 )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from testbed.seed import large, small
+from testbed.seed import large, live, small
 from testbed.seed.airflow_side import seed_airflow
 from testbed.seed.simulation import Simulation
 
@@ -18,29 +20,51 @@ SCENES: dict[str, tuple[float, Callable[[Simulation], None]]] = {
 }
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
+    """Return the command-line options."""
     parser = argparse.ArgumentParser(
         prog="python -m testbed.seed",
         description="Fills a new store by a simulated run, through the store's public methods.",
     )
-    parser.add_argument(
-        "--store", required=True, metavar="URL", help="e.g. sqlite:////tmp/seeded.db; created if missing"
-    )
+    example = "e.g. sqlite:////tmp/seeded.db; created if missing"
+    parser.add_argument("--store", required=True, metavar="URL", help=example)
     parser.add_argument("--scene", choices=SCENES, default="small")
     parser.add_argument(
         "--airflow",
         action="store_true",
         help="also write DAGs, DAG runs and task instances of the trials into the Airflow of AIRFLOW_HOME",
     )
-    options = parser.parse_args()
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="let the trials go on in real time, with one that reports each second, until Ctrl-C",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
     began = time.monotonic()
     hours, scene = SCENES[options.scene]
     site = Simulation(options.store, datetime.now(UTC), hours)
     scene(site)
     if options.airflow:
         seed_airflow(site.store)
+    print(f"Seeded {options.store} with the scene '{options.scene}' in {time.monotonic() - began:.1f} s.", flush=True)
+    if options.live:
+        go_on(site)
     site.store.close()
-    print(f"Seeded {options.store} with the scene '{options.scene}' in {time.monotonic() - began:.1f} s.")
+
+
+def go_on(site: Simulation) -> None:
+    """Let the lives go on until a signal, or until the parent process has ended."""
+    over: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: over.append(number))
+    parent = os.getppid()
+    site.soon(live.live(site))
+    print("The trials go on in real time. End them with Ctrl-C.", flush=True)
+    site.follow(lambda: bool(over) or os.getppid() != parent)
 
 
 if __name__ == "__main__":

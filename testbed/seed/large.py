@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow_provider_dtrain.store.records.trials import EndState, Ticket
 from testbed.seed.experiments import Planned
-from testbed.seed.run import Failure
-from testbed.seed.scenes import TEMPLATE, key, killed
+from testbed.seed.run import Failure, killed
+from testbed.seed.scenes import TEMPLATE, key
 from testbed.seed.simulation import Simulation
 from testbed.seed.small import SPACE, document, host
 from testbed.seed.training import Course, quality_of

@@ -8,12 +8,18 @@ from typing import Any
 
 from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
 from airflow_provider_dtrain.store.records.trials import EndState, Ticket, TrialSubmission
-from testbed.seed.simulation import Awaits, Life, Simulation
+from testbed.seed.simulation import AskedError, Awaits, EndedError, Life, Simulation
 
 SUPERVISOR = "supervisor.events"
 #: Bytes that an event moves its stream by. The store only compares offsets.
 EVENT_BYTES = 100
 Failure = Mapping[str, Any]
+
+
+def killed(by: str) -> Failure:
+    """Return the failure of a trial that a user killed."""
+    message = f"The trial was killed by {by}."
+    return {"error": "TrialKilledError", "kind": "user", "message": message, "host": None, "rank": None}
 
 
 class Run:
@@ -40,13 +46,29 @@ class Run:
     def start(self) -> Life:
         """Wait for the gang, and start the ranks."""
         while True:
-            allocation_id = self.ticket.allocation_id
-            yield Awaits(allocation_id, self.pool, self._renew)
+            try:
+                yield Awaits(self.ticket.allocation_id, self.pool, self._renew)
+            except AskedError:
+                self._end_waiting()
             if self.store.queue.take_up(self.ticket.attempt_id, self.watch) is not None:
                 break
         yield 4.0
         self.launch()
         yield 6.0
+
+    def _end_waiting(self) -> None:
+        """End the trial, which holds no slots, as a user requested."""
+        by = self.store.control.wishes(self.ticket.attempt_id).kill_by
+        self.finish("stopped" if by is None else "killed", None if by is None else killed(by))
+        raise EndedError
+
+    @property
+    def is_asked(self) -> bool:
+        """True when the trial has to end or to release its gang."""
+        wishes = self.store.control.wishes(self.ticket.attempt_id)
+        if self.ticket.attempt_id in self.site.leases:
+            return bool(wishes.kill_by or wishes.stop_by or wishes.pause_by or wishes.preempted_for)
+        return self.ticket.allocation_id in self.site.waiting and bool(wishes.kill_by or wishes.stop_by)
 
     def launch(self) -> None:
         """Start the ranks on the granted slots."""
@@ -74,6 +96,7 @@ class Run:
     def _follow(self, ticket: Ticket) -> None:
         self.ticket = ticket
         self.watch = self.store.attempts.watch(ticket.attempt_id, watcher="triggerer on airflow-1")
+        self.site.begin_follow(self)
 
     def _renew(self) -> None:
         self.store.queue.renew(self.ticket.attempt_id, self.watch)
@@ -104,6 +127,8 @@ class Run:
         :param logs: last lines of the logs, by rank
         :param errors: ``message`` and ``traceback``, by rank
         """
+        # From here on it is ending, and takes no further control request.
+        self.site.leases.pop(self.ticket.attempt_id, None)
         for host, ranks in self.ranks.items():
             ended = [
                 {
@@ -126,7 +151,6 @@ class Run:
     def release(self) -> None:
         """Release the slots, which every host confirms."""
         attempt = self.ticket.attempt_id
-        self.site.leases.pop(attempt, None)
         if held := self.store.attempts.get(attempt).held_hosts:
             self.store.queue.release(attempt, self.watch, held, proof="clear")
 

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.engine.attempt.outcome import failure_dict
 from airflow_provider_dtrain.errors import RankFailedError
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.seed.experiments import Planned
-from testbed.seed.run import Run
+from testbed.seed.run import Run, killed
 from testbed.seed.simulation import Life, Simulation
 from testbed.seed.telemetry import Machines, recorded
 from testbed.seed.training import Course, Progress, quality_of, train
@@ -63,8 +63,8 @@ def searched(
     :param machines: figures of its hosts; None = it has no telemetry
     """
     spec = planned.specs[number]
-    quality = quality_of(spec["hyperparameters"] or {}, number)
-    course = replace(course, quality=quality, seed=number)
+    seed = course.seed + number
+    course = replace(course, quality=quality_of(spec["hyperparameters"] or {}, seed), seed=seed)
     run = Run(site, planned.submission(number))
     run.submit()
     if machines is not None:
@@ -90,12 +90,6 @@ def trained(run: Run, course: Course, progress: Progress, *, rungs: Sequence[int
         words = f"paused by {wishes.pause_by}" if wishes.pause_by else f"preempted for {wishes.preempted_for}"
         run.give_way(words, paused=wishes.pause_by is not None)
         yield from run.start()
-
-
-def killed(by: str) -> Mapping[str, Any]:
-    """Return the failure of a trial that a user killed."""
-    message = f"The trial was killed by {by}."
-    return {"error": "TrialKilledError", "kind": "user", "message": message, "host": None, "rank": None}
 
 
 def raises(run: Run, rank: int, message: str, where: Sequence[tuple[str, int, str]]) -> Mapping[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Generator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -16,8 +18,26 @@ from airflow_provider_dtrain.store.store import Store, migrate
 Life = Generator["float | Awaits", None, None]
 #: Seconds between two renewals of waiting requests: the queue skips a request that is silent for 60 s.
 RENEW_EVERY_S = 45.0
+#: In real time: seconds between two turns, two looks at control requests, and two renewals of leases.
+TURN_S, ASKED_EVERY_S, LEASES_EVERY_S = 0.1, 0.5, 20.0
 #: Seconds between a grant and the follower that takes it up.
 TAKE_UP_S = 1.5
+
+
+class AskedError(Exception):
+    """A user or another gang requests something of a trial. Thrown into its life, which reads the requests."""
+
+
+class EndedError(Exception):
+    """The trial of a life has ended while it waited."""
+
+
+class Follower(Protocol):
+    """The follower of a trial, which carries out control requests."""
+
+    @property
+    def is_asked(self) -> bool:
+        """True when there is a control request that the trial has not carried out yet."""
 
 
 class Awaits:
@@ -68,6 +88,9 @@ class Simulation:
         self.waiting: dict[int, tuple[Awaits, Life]] = {}
         #: Renews the lease of each run that is still followed.
         self.leases: dict[int, int] = {}
+        #: Follower -> the life of its trial.
+        self.followers: dict[Follower, Life] = {}
+        self._stepping: Life | None = None
         self._heap: list[tuple[datetime, int, Life]] = []
         self._numbers = itertools.count()
         self._renewed_at = self.clock.now
@@ -92,6 +115,42 @@ class Simulation:
         self._settle()
         self.store.attempts.renew(self.leases)
 
+    def follow(self, is_over: Callable[[], bool]) -> None:
+        """Let the lives go on in real time, and carry out control requests of users.
+
+        :param is_over: checked several times in a second
+        """
+        leases_at = asked_at = 0.0
+        while not is_over():
+            self._advance(datetime.now(UTC))
+            while self._heap and self._heap[0][0] <= self.clock.now:
+                self._step(heapq.heappop(self._heap)[2])
+            if time.monotonic() >= asked_at:
+                asked_at = time.monotonic() + ASKED_EVERY_S
+                self._carry_out()
+            if time.monotonic() >= leases_at:
+                leases_at = time.monotonic() + LEASES_EVERY_S
+                self._renew()
+                self.store.attempts.renew(self.leases)
+            self._settle()
+            time.sleep(TURN_S)
+
+    def begin_follow(self, follower: Follower) -> None:
+        """Record the follower of the life that runs now."""
+        if self._stepping is not None:
+            self.followers[follower] = self._stepping
+
+    def _carry_out(self) -> None:
+        for follower, life in list(self.followers.items()):
+            if not follower.is_asked:
+                continue
+            for allocation_id, (_, other) in list(self.waiting.items()):
+                if other is life:
+                    del self.waiting[allocation_id]
+            self._heap = [entry for entry in self._heap if entry[2] is not life]
+            heapq.heapify(self._heap)
+            self._step(life, AskedError())
+
     def _push(self, at: datetime, life: Life) -> None:
         heapq.heappush(self._heap, (at, next(self._numbers), life))
 
@@ -108,11 +167,19 @@ class Simulation:
         for awaits, _ in list(self.waiting.values()):
             awaits.renew()
 
-    def _step(self, life: Life) -> None:
+    def _step(self, life: Life, error: Exception | None = None) -> None:
+        """Let a life continue.
+
+        :param error: raised in the life
+        """
+        self._stepping = life
         try:
-            wanted = next(life)
-        except StopIteration:
+            wanted = next(life) if error is None else life.throw(error)
+        except (StopIteration, EndedError):
+            self.followers = {one: other for one, other in self.followers.items() if other is not life}
             return
+        finally:
+            self._stepping = None
         if isinstance(wanted, Awaits):
             if not self.waiting:
                 self._renewed_at = self.clock.now

@@ -10,7 +10,7 @@ from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from testbed.seed.experiments import Planned
 from testbed.seed.run import Run
-from testbed.seed.scenes import TEMPLATE, key, killed, raises, searched, trained
+from testbed.seed.scenes import TEMPLATE, key, raises, searched, trained
 from testbed.seed.simulation import Awaits, Life, Simulation
 from testbed.seed.telemetry import Machines, recorded
 from testbed.seed.training import Course, Progress, train
@@ -109,7 +109,7 @@ def grid(site: Simulation) -> Life:
                          description="Baseline for the digits", labels=["baseline"],
                          resources={"pool": "cpu", "slots_per_trial": 2})  # fmt: skip
     planned = Planned(site.store, key(site, "mnist_grid", 70, "plan"), described)
-    course = Course(epochs=6, batches=300, epoch_s=240, quality=0.5)
+    course = Course(epochs=6, batches=300, epoch_s=240, quality=0.5, seed=400)
     for number in range(len(planned.specs)):
         site.soon(searched(site, planned, number, course), 5.0 * number)
     yield 5 * 3600.0
@@ -270,7 +270,7 @@ def resnet(site: Simulation) -> Life:
     described = document("resnet-asha", hyperparameters=SPACE, searcher=searcher, labels=["cifar100", "search"],
                          description="ResNet-18 on CIFAR-100")  # fmt: skip
     planned = Planned(site.store, key(site, "resnet_asha", 4.5, "plan"), described)
-    course = Course(epochs=16, batches=390, epoch_s=700, quality=0.5)
+    course = Course(epochs=16, batches=390, epoch_s=700, quality=0.5, seed=200)
     for number in range(len(planned.specs)):
         life = searched(site, planned, number, course, machines=Machines(every_s=60, has_timings=False))
         if number == 5:
@@ -340,7 +340,7 @@ def paused_sweep(site: Simulation) -> Life:
     described = document("augmentation-study", hyperparameters=SPACE, searcher=searcher,
                          resources={"pool": "cpu", "slots_per_trial": 1})  # fmt: skip
     planned = Planned(site.store, key(site, "augmentation_study", 2.2, "plan"), described)
-    course = Course(epochs=12, batches=390, epoch_s=500, quality=0.5)
+    course = Course(epochs=12, batches=390, epoch_s=500, quality=0.5, seed=300)
     for number in range(len(planned.specs)):
         site.soon(searched(site, planned, number, course), 6.0 * number)
     yield 3600.0
@@ -367,4 +367,4 @@ def held(site: Simulation, submission: GangSubmission) -> Life:
     site.store.gangs.take_up(gang.allocation_id, watch)
 
 
-__all__ = ["HOSTILE_HPARAM", "HOSTILE_METRIC", "HOSTILE_NAME", "killed", "small"]
+__all__ = ["HOSTILE_HPARAM", "HOSTILE_METRIC", "HOSTILE_NAME", "small"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from testbed.seed.run import Run
-from testbed.seed.simulation import Life
+from testbed.seed.simulation import AskedError, Life
 
 #: Names of a batch's parts, with their share of its time.
 PARTS = {
@@ -33,7 +33,7 @@ class Course:
     #: Name of the metric that the searcher compares, in a validation; higher is better.
     metric: str = "accuracy"
     #: Reports of training metrics in an epoch.
-    reports: int = 4
+    reports: int = 3
     #: Epochs between two checkpoints.
     saves_every: int = 2
     #: Further metrics of each validation.
@@ -70,39 +70,42 @@ def quality_of(hparams: Mapping[str, Any], seed: int) -> float:
 def train(run: Run, course: Course, progress: Progress, *, rungs: Sequence[int] = (), until: int | None = None) -> Life:
     """Train from the current position, and set ``run.verdict`` to how it ended.
 
-    ``completed``, ``stopped`` by the searcher, ``asked`` to release its gang, or ``reached`` the epoch ``until``.
+    ``completed``, ``stopped`` by the searcher, ``asked`` to end or to release its gang, or ``reached`` ``until``.
 
     :param rungs: epochs after which the searcher decides
+    :param until: epoch after which it returns
     """
     noise = random.Random(f"{course.seed}-{run.ticket.attempt_number}")  # noqa: S311
-    rung = sum(length <= progress.epoch for length in rungs)
-    while progress.epoch < course.epochs:
-        yield from _epoch(run, course, progress, noise)
-        progress.epoch += 1
-        step = progress.epoch * course.batches
-        score = course.score(progress.epoch / course.epochs, noise)
-        values = {course.metric: score, "loss": course.loss(progress.epoch / course.epochs, noise) * 1.15}
-        values |= course.more(progress.epoch / course.epochs)
-        run.commit([{"kind": "validation", "step": step, "metrics": values, "epoch": float(progress.epoch)}])
-        is_rung = rung < len(rungs) and progress.epoch >= rungs[rung]
-        if progress.epoch % course.saves_every == 0 or progress.epoch == course.epochs or is_rung:
-            save(run, progress, step, values)
-        if is_rung:
-            verdict = run.decision(rung, progress.epoch, score, step)
-            rung += 1
-            if verdict == "stop":
-                run.commit([{"kind": "stopped", "step": step}])
-                run.verdict = "stopped"
-                return
-        wishes = run.store.control.wishes(run.ticket.attempt_id)
-        if wishes.pause_by or wishes.preempted_for or wishes.kill_by or wishes.stop_by:
-            run.verdict = "asked"
-            return
-        if until is not None and progress.epoch >= until:
-            run.verdict = "reached"
-            return
-    run.commit([{"kind": "result", "value": None}])
-    run.verdict = "completed"
+    run.verdict = ""
+    try:
+        while not run.verdict:
+            yield from _epoch(run, course, progress, noise)
+            _validate(run, course, progress, rungs, noise)
+            if not run.verdict and until is not None and progress.epoch >= until:
+                run.verdict = "reached"
+    except AskedError:
+        run.verdict = "asked"
+    if run.verdict == "completed":
+        run.commit([{"kind": "result", "value": None}])
+
+
+def _validate(run: Run, course: Course, progress: Progress, rungs: Sequence[int], noise: random.Random) -> None:
+    """Validate at the end of an epoch, save, and ask the searcher at a rung."""
+    progress.epoch += 1
+    step, done = progress.epoch * course.batches, progress.epoch / course.epochs
+    score = course.score(done, noise)
+    values = {course.metric: score, "loss": course.loss(done, noise) * 1.15, **course.more(done)}
+    run.commit([{"kind": "validation", "step": step, "metrics": values, "epoch": float(progress.epoch)}])
+    is_last = progress.epoch == course.epochs
+    if progress.epoch % course.saves_every == 0 or is_last or progress.epoch in rungs:
+        save(run, progress, step, values)
+    if progress.epoch in rungs and run.decision(rungs.index(progress.epoch), progress.epoch, score, step) == "stop":
+        run.commit([{"kind": "stopped", "step": step}])
+        run.verdict = "stopped"
+    elif is_last:
+        run.verdict = "completed"
+    elif run.is_asked:
+        run.verdict = "asked"
 
 
 def _epoch(run: Run, course: Course, progress: Progress, noise: random.Random) -> Life:
