@@ -44,7 +44,6 @@ export default defineConfig({
     outDir: process.env.DTRAIN_UI_OUT ?? "../airflow_provider_dtrain/www",
     emptyOutDir: true,
     target: "es2022",
-    copyPublicDir: false,
     reportCompressedSize: false,
     rollupOptions: {
       input: "src/main.tsx",

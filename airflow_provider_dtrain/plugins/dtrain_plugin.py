@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk.plugins_manager import AirflowPlugin
 
-from airflow_provider_dtrain.plugins import listener
+from airflow_provider_dtrain.plugins import listener, pages
 
 
 class DtrainPlugin(AirflowPlugin):
@@ -24,3 +24,8 @@ class DtrainPlugin(AirflowPlugin):
         from airflow_provider_dtrain.api.app import PREFIX, application
 
         return [{"app": application(), "url_prefix": PREFIX, "name": "dtrain"}]
+
+    @property
+    def react_apps(self) -> list[Any]:  # type: ignore[override]
+        """The pages in the Airflow UI."""
+        return [dict(app) for app in pages.react_apps()]

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 UI = ROOT / "ui"
 #: Folder of the bundle, in the package.
 WWW = ROOT / "airflow_provider_dtrain" / "www"
+#: Types of the API's answers, generated.
+SCHEMA = UI / "src" / "api" / "schema.ts"
 #: Oldest Node.js with which the tools in ui/package.json run.
 NODE = (20, 19)
 #: Hash of the lock file from which node_modules was installed.
@@ -83,6 +85,21 @@ def build() -> int:
     return 1
 
 
+def types() -> int:
+    """Check that the types of the API's answers are generated from ui/openapi.json, and return an exit code."""
+    with tempfile.TemporaryDirectory(prefix="dtrain-pages-") as folder:
+        generated = Path(folder, "schema.ts")
+        code = step("npx", "openapi-typescript", "openapi.json", "-o", str(generated))
+        if code or _same(generated, SCHEMA):
+            return code
+    print(
+        f"{SCHEMA.relative_to(ROOT)} is not generated from ui/openapi.json. "
+        "Generate it with 'npm --prefix ui run api' and commit it.",
+        flush=True,
+    )
+    return 1
+
+
 def main() -> int:
     """Run all checks of the pages, even after a failure, and return the first failed exit code."""
     if reason := missing_node():
@@ -91,7 +108,8 @@ def main() -> int:
     if code := install():
         print("npm ci failed: the pages in ui/ are not checked.", flush=True)
         return code
-    codes = [step("npx", "eslint", "."), step("npx", "tsc", "--noEmit"), step("npx", "vitest", "run"), build()]
+    codes = [types(), build()]
+    codes += [step("npx", *command) for command in (("eslint", "."), ("tsc", "--noEmit"), ("vitest", "run"))]
     return next((code for code in codes if code), 0)
 
 

@@ -38,7 +38,7 @@ export const FilterSelect = ({ all, label, options, value, onChange, multiple = 
       <Select.Label srOnly>{label}</Select.Label>
       <Select.Control>
         <Select.Trigger>
-          <Select.ValueText placeholder={all}>
+          <Select.ValueText color="fg.muted" placeholder={all}>
             {value.length === 0 ? all : value.length === 1 ? render(value[0] ?? "") : `${value.length} chosen`}
           </Select.ValueText>
         </Select.Trigger>

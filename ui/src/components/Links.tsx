@@ -8,7 +8,7 @@ import { NONE } from "../format/numbers";
 
 /** A link within the Airflow UI, in its look. */
 export const PageLink = ({ to, children, title }: { to: string; children: ReactNode; title?: string | undefined }) => (
-  <Link asChild color="fg.info" fontWeight="bold" maxW="100%">
+  <Link asChild color="fg.info" display="inline-block" fontWeight="bold" maxW="100%" truncate verticalAlign="bottom">
     <RouterLink title={title} to={to}>
       {children}
     </RouterLink>

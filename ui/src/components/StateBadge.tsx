@@ -45,6 +45,10 @@ const LOOKS: Record<string, Look> = {
   waiting: { palette: "queued", icon: "clock" },
 };
 
+/** Colours on which white text is hard to read. They are a little darker here than in the Airflow UI. */
+const PALE = new Set<Palette>(["running", "up_for_reschedule", "up_for_retry", "upstream_failed"]);
+const DARKER = { bg: "color-mix(in oklab, var(--chakra-colors-color-palette-solid) 80%, black)" };
+
 /** Return the colour and icon of a state. A state that this version does not know is grey. */
 export const lookOf = (state: string): Look => (Object.hasOwn(LOOKS, state) ? LOOKS[state] : undefined) ?? { palette: "none", icon: "dash" };
 
@@ -56,6 +60,7 @@ export const StateBadge = ({ state, children, ...rest }: { state: string } & Bad
       borderRadius="full"
       color={`${look.palette}.contrast`}
       colorPalette={look.palette}
+      css={PALE.has(look.palette) ? DARKER : undefined}
       data-state={state}
       data-testid="state-badge"
       fontSize="sm"

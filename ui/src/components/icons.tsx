@@ -22,6 +22,7 @@ const SHAPES = {
   plus: "M12 5v14M5 12h14",
   repeat: "M4 11V9a3 3 0 0 1 3-3h13M17 3l3 3-3 3M20 13v2a3 3 0 0 1-3 3H4M7 21l-3-3 3-3",
   search: "M11 4a7 7 0 1 0 0 14a7 7 0 1 0 0-14M16 16l4.5 4.5",
+  sortable: "M8 10l4-4 4 4M8 14l4 4 4-4",
   sortAscending: "M12 18V6M7 11l5-5 5 5",
   sortDescending: "M12 6v12M7 13l5 5 5-5",
   stop: "M6 6h12v12H6z",

@@ -56,6 +56,8 @@ export const relative = (at: string | null | undefined, nowMs: number): string =
   if (instant_ === null) return NONE;
   const seconds = (instant_ - nowMs) / 1000;
   if (Math.abs(seconds) < 2) return "now";
-  const text = duration(Math.round(Math.abs(seconds)));
+  // Seconds beside minutes would only flicker.
+  const size = Math.abs(seconds);
+  const text = duration(size < 60 ? Math.round(size) : 60 * Math.round(size / 60));
   return seconds < 0 ? `${text} ago` : `in ${text}`;
 };

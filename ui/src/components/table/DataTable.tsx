@@ -20,6 +20,8 @@ export interface Column<R> {
   align?: "end";
   /** Not shown until the user chooses it. */
   optional?: boolean;
+  /** Stays visible at the right edge while the table scrolls to the side. */
+  pinned?: boolean;
   /** Content for a row. A text is cut to the column's width and has itself as tooltip. */
   cell: (row: R) => ReactNode;
 }
@@ -73,7 +75,7 @@ const RowView = <R,>({ index, row, columns, active, marked, selected, onSelect }
     {columns.map((column) => {
       const content = row === undefined ? <Skeleton height="4" /> : column.cell(row);
       return (
-        <td data-align={column.align} data-column={column.id} key={column.id} title={typeof content === "string" ? content : undefined}>
+        <td data-align={column.align} data-column={column.id} data-pinned={column.pinned} key={column.id} title={typeof content === "string" ? content : undefined}>
           {content}
         </td>
       );
@@ -151,7 +153,7 @@ export const DataTable = <R,>(props: Props<R>) => {
           ref={frame}
           tabIndex={-1}
         >
-          <Table aria-label={label} aria-rowcount={total + 1} minW={`${columns.reduce((sum, column) => sum + column.width, 40)}px`}>
+          <Table aria-label={label} aria-rowcount={total + 1} minW={`${columns.reduce((sum, column) => sum + column.width, selected === undefined ? 0 : 40)}px`}>
             <colgroup>
               {selected === undefined ? null : <col style={{ width: 40 }} />}
               {columns.map((column) => (

@@ -14,7 +14,7 @@ export const HeaderCell = <R,>({ column, sort, onSort }: Props<R>) => {
   const name = column.sort;
   if (name === undefined || onSort === undefined) {
     return (
-      <th data-align={column.align} scope="col">
+      <th data-align={column.align} data-pinned={column.pinned} scope="col">
         {column.header}
       </th>
     );
@@ -35,7 +35,7 @@ export const HeaderCell = <R,>({ column, sort, onSort }: Props<R>) => {
         variant="plain"
       >
         {column.header}
-        {order === "none" ? null : <Icon boxSize={3} name={order === "ascending" ? "sortAscending" : "sortDescending"} />}
+        <Icon boxSize={3} name={order === "none" ? "sortable" : order === "ascending" ? "sortAscending" : "sortDescending"} opacity={order === "none" ? 0.4 : 1} />
       </Button>
     </th>
   );

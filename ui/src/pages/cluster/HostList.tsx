@@ -110,8 +110,8 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
         {view === "rows" ? (
           <Box bg="bg" borderBottomWidth={1} display="grid" fontSize="sm" fontWeight="medium" gap={3} position="sticky" px={2} py={2} role="row" style={{ gridTemplateColumns: ROW_COLUMNS }} top={0} zIndex={1}>
             {["Host", "State", "Slots", "Utilization", ""].map((title) => (
-              <span aria-label={title === "" ? "Actions" : undefined} key={title} role="columnheader">
-                {title}
+              <span key={title} role="columnheader">
+                {title === "" ? <Box as="span" srOnly>Actions</Box> : title}
               </span>
             ))}
           </Box>

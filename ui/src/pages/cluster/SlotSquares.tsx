@@ -11,12 +11,13 @@ export const LINE = 16;
 /** Rules of all squares. A slot in use is filled, a free one is an outline, one that gets no gang is crossed out. */
 export const SQUARES_CSS: SystemStyleObject = {
   "& [data-slots]": { display: "grid", gap: "2px", justifyContent: "start" },
-  "& button[data-kind], & i[data-kind]": {
+  "& [data-kind]": {
     display: "inline-block",
     boxSize: "16px",
     borderRadius: "3px",
     borderWidth: "1.5px",
-    borderColor: "success.solid",
+    borderStyle: "solid",
+    borderColor: { _light: "green.solid", _dark: "green.400" },
     cursor: "pointer",
   },
   ...Object.fromEntries(
@@ -31,7 +32,6 @@ export const SQUARES_CSS: SystemStyleObject = {
     borderColor: "border.emphasized",
     backgroundImage: "linear-gradient(to top right, transparent 44%, var(--chakra-colors-fg-muted) 46% 54%, transparent 56%)",
   },
-  "& [data-kind=disabled]": { bg: "bg.emphasized" },
   "& [data-crossed]": { backgroundImage: "linear-gradient(to top right, transparent 44%, white 46% 54%, transparent 56%)" },
   "& [data-gang][data-lit]": { outline: "2px solid", outlineColor: "fg", outlineOffset: "0px" },
   "& button[data-kind]:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "1px" },

@@ -33,6 +33,20 @@ const ProgressBar = ({ share }: { share: number }) => (
     </HStack>
 );
 
+const Best = ({ row: { best, best_trial, metric, smaller_is_better } }: { row: ExperimentRow }) => {
+  if (best === null || best_trial === null) return <>{NONE}</>;
+  return (
+    <HStack gap={2} minW={0}>
+      <PageLink title={`Trial ${best_trial}`} to={paths.trial(best_trial)}>
+        {number(best)}
+      </PageLink>
+      <Text color="fg.muted" flex="1" fontSize="xs" minW={0} title={`${metric ?? ""}, ${smaller_is_better ? "smaller" : "larger"} is better`} truncate>
+        {metric}
+      </Text>
+    </HStack>
+  );
+};
+
 /** Columns of the table of experiments. */
 export const experimentColumns = (onTag: (tag: string) => void): Column<ExperimentRow>[] => [
   { id: "experiment_id", header: "Id", width: 70, align: "end", cell: ({ experiment_id }) => String(experiment_id), optional: true },
@@ -40,44 +54,28 @@ export const experimentColumns = (onTag: (tag: string) => void): Column<Experime
     id: "name",
     header: "Name",
     sort: "name",
-    width: 220,
+    width: 200,
     cell: ({ experiment_id, name, display_name, description }) => (
       <PageLink title={[display_name, name, description].filter(Boolean).join(", ")} to={paths.experiment(experiment_id)}>
         {display_name ?? name}
       </PageLink>
     ),
   },
-  { id: "state", header: "State", sort: "state", width: 130, cell: (row) => <StateBadge state={shownState(row)} /> },
-  { id: "progress", header: "Progress", sort: "progress", width: 150, cell: ({ progress }) => <ProgressBar share={progress} /> },
+  { id: "state", header: "State", sort: "state", width: 120, cell: (row) => <StateBadge state={shownState(row)} /> },
+  { id: "progress", header: "Progress", sort: "progress", width: 130, cell: ({ progress }) => <ProgressBar share={progress} /> },
   { id: "trials", header: "Trials", width: 190, cell: ({ trials }) => trialsInWords(trials) },
-  {
-    id: "best",
-    header: "Best",
-    sort: "best",
-    width: 150,
-    cell: ({ best, best_trial, metric }) =>
-      best === null || best === undefined ? (
-        NONE
-      ) : best_trial === null ? (
-        number(best)
-      ) : (
-        <PageLink title={`${metric ?? "Metric"} of trial ${best_trial}`} to={paths.trial(best_trial)}>
-          {number(best)}
-        </PageLink>
-      ),
-  },
-  { id: "metric", header: "Metric", width: 140, cell: ({ metric, smaller_is_better }) => (metric === null ? NONE : `${metric} (${smaller_is_better ? "min" : "max"})`) },
+  { id: "best", header: "Best", sort: "best", width: 170, cell: (row) => <Best row={row} /> },
   { id: "method", header: "Searcher", sort: "method", width: 120, cell: ({ method }) => method ?? NONE, optional: true },
-  { id: "tags", header: "Tags", width: 160, cell: ({ tags }) => <Tags onPick={onTag} tags={tags} /> },
+  { id: "tags", header: "Tags", width: 130, cell: ({ tags }) => <Tags onPick={onTag} tags={tags} /> },
   { id: "expected_end", header: "Expected end", width: 110, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE) },
   {
     id: "dag_id",
     header: "DAG run",
     sort: "dag_id",
-    width: 170,
+    width: 140,
     cell: ({ dag_id, run_id }) => <PageLink title={run_id} to={paths.run(dag_id, run_id)}>{dag_id}</PageLink>,
   },
-  { id: "created_at", header: "Created", sort: "created_at", width: 175, cell: ({ created_at }) => <Time at={created_at} /> },
+  { id: "created_at", header: "Created", sort: "created_at", width: 165, cell: ({ created_at }) => <Time at={created_at} /> },
   { id: "duration", header: "Duration", width: 110, cell: ({ created_at, ended_at }) => <Elapsed from={created_at} until={ended_at} />, optional: true },
   { id: "ended_at", header: "Ended", sort: "ended_at", width: 175, cell: ({ ended_at }) => <Time at={ended_at} />, optional: true },
   { id: "description", header: "Description", width: 240, cell: ({ description }) => description, optional: true },

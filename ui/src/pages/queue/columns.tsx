@@ -1,10 +1,11 @@
-import { HStack, Text } from "@chakra-ui/react";
+import { Box, HStack, Text } from "@chakra-ui/react";
 
 import { ActionsMenu } from "../../actions/ActionsMenu";
 import { type Action } from "../../actions/ask";
 import { gangActions, trialActions } from "../../actions/trials";
 import { type QueueRow } from "../../api/types";
 import { paths } from "../../app/paths";
+import { Icon } from "../../components/icons";
 import { PageLink, TaskLinks } from "../../components/Links";
 import { StateBadge } from "../../components/StateBadge";
 import { type Column } from "../../components/table/DataTable";
@@ -60,7 +61,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
   {
     id: "trial",
     header: "Trial",
-    width: 190,
+    width: 160,
     cell: (row) =>
       row.trial_id === null ? (
         "Held gang, no trial now"
@@ -74,7 +75,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     id: "experiment",
     header: "Experiment",
     sort: "experiment",
-    width: 150,
+    width: 130,
     cell: ({ experiment_id, experiment }) =>
       experiment_id === null ? experiment : <PageLink title={experiment} to={paths.experiment(experiment_id)}>{experiment}</PageLink>,
   },
@@ -82,33 +83,47 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     id: "state",
     header: "State",
     sort: "state",
-    width: 120,
+    width: 124,
     cell: ({ state, paused, silent_since }) => (
       <HStack gap={1}>
-        <StateBadge state={paused ? "paused" : silent_since === null ? state : "lost"} title={silent_since === null ? undefined : "Its follower is gone. Recovery takes it over."} />
+        <StateBadge state={paused ? "paused" : state} />
+        {silent_since === null ? null : (
+          <Text as="span" color="fg.warning" title="Its follower is gone. Recovery takes it over.">
+            <Icon name="warning" />
+            <Box as="span" srOnly>
+              Its follower is gone.
+            </Box>
+          </Text>
+        )}
       </HStack>
     ),
   },
-  { id: "reason", header: "Reason", width: 300, cell: ({ reason }) => (reason === null ? "" : <TwoLines text={reason} />) },
+  {
+    id: "reason",
+    header: "Reason, or hosts (slots)",
+    width: 260,
+    cell: ({ reason, placement }) => <TwoLines text={reason ?? placementWords(placement)} />,
+  },
   {
     id: "expected",
     header: "Expected start",
-    width: 150,
+    width: 120,
     cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? "" : <TwoLines text={expected} /> : <Text title={expected ?? undefined}>by <Time at={expected_at} /></Text>),
   },
   { id: "since", header: "Since", sort: "since", width: 110, cell: ({ since }) => <Since at={since} /> },
-  { id: "slots", header: "Slots", sort: "slots", width: 64, align: "end", cell: ({ slots }) => count(slots) },
-  { id: "priority", header: "Priority", sort: "priority", width: 80, align: "end", cell: ({ priority }) => String(priority) },
-  { id: "queue_class", header: "Class", width: 90, cell: ({ queue_class }) => <span title={CLASSES[queue_class]}>{queue_class}</span> },
-  { id: "placement", header: "Hosts (slots)", width: 170, cell: ({ placement }) => placementWords(placement) || NONE },
-  { id: "pool", header: "Pool", sort: "pool", width: 100, cell: ({ pool }) => pool },
-  { id: "task", header: "Task, DAG", width: 190, cell: ({ task }) => <TaskLinks task={task} /> },
+  { id: "slots", header: "Slots", sort: "slots", width: 66, align: "end", cell: ({ slots }) => count(slots) },
+  { id: "priority", header: "Priority", sort: "priority", width: 84, align: "end", cell: ({ priority }) => String(priority) },
+  { id: "queue_class", header: "Class", width: 74, cell: ({ queue_class }) => <span title={CLASSES[queue_class]}>{queue_class}</span> },
+  { id: "placement", header: "Hosts (slots)", width: 170, optional: true, cell: ({ placement }) => placementWords(placement) || NONE },
+  { id: "pool", header: "Pool", sort: "pool", width: 75, cell: ({ pool }) => pool },
+  { id: "task", header: "Task, DAG", width: 190, optional: true, cell: ({ task }) => <TaskLinks task={task} /> },
   { id: "attempt", header: "Attempt", width: 80, align: "end", optional: true, cell: ({ attempt }) => count(attempt) },
   { id: "allocation_id", header: "Gang id", width: 80, align: "end", optional: true, cell: ({ allocation_id }) => String(allocation_id) },
   {
     id: "actions",
     header: "Actions",
-    width: 76,
+    width: 70,
+    pinned: true,
     cell: (row) => <ActionsMenu actions={rowActions(row, mayChangePriority)} label={`Actions of ${nameOf(row)}`} onDone={onDone} />,
   },
 ];
