@@ -65,6 +65,12 @@ def _storage_options() -> dict[str, Any]:
             "Age in days from which ended runs on hosts, and payloads without a trial, may be garbage-collected.\n"
             "0 keeps them.",
         ),
+        "telemetry_days": _option(
+            "integer",
+            "30",
+            "Age in days from which telemetry (system metrics of hosts, timings of ranks) is removed from the store.\n"
+            "It has one value per second for an hour, per 10 s for a day, and per minute for this time. 0 keeps it.",
+        ),
         **_attempt_options(),
     }
 

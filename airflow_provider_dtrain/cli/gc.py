@@ -108,6 +108,13 @@ def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool
         found[removed.kind][0] += removed.count
         found[removed.kind][1] += removed.size_bytes
         step(f"store: {found[removed.kind][0]} {removed.kind}")
+    # Telemetry has an age of its own, and does not wait for the end of its trial.
+    telemetry = found["telemetry"] = [0, 0]
+    days = hook.settings.telemetry_days
+    for pruned in [hook.store.telemetry.prunable(days)] if dry_run else hook.store.telemetry.prune(days):
+        telemetry[0] += pruned.count
+        telemetry[1] += pruned.size_bytes
+        step(f"store: {telemetry[0]} telemetry chunks")
     return [
         {"where": "store", "what": name, "count": count, "bytes": size_bytes, "skipped": None}
         for name, (count, size_bytes) in found.items()

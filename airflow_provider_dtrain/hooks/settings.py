@@ -46,6 +46,8 @@ class Settings:
     trial_copies: int
     #: Age from which ended runs and their data may be garbage-collected; 0 = never.
     retention_days: int
+    #: Age from which telemetry is removed from the store; 0 = never.
+    telemetry_days: int
     #: Limits on the data that the ranks of one attempt may store; 0 = no limit. Rows of training and of validation
     #: metrics are counted separately.
     attempt_events_limit: int
@@ -88,6 +90,7 @@ def settings() -> Settings:
         trial_copy_limit_bytes=conf.getint(SECTION, "trial_copy_limit", fallback=20 * 1024**3),
         trial_copies=conf.getint(SECTION, "trial_copies", fallback=100),
         retention_days=conf.getint(SECTION, "retention_days", fallback=30),
+        telemetry_days=conf.getint(SECTION, "telemetry_days", fallback=30),
         attempt_events_limit=conf.getint(SECTION, "attempt_events_limit", fallback=500_000),
         attempt_checkpoints_limit=conf.getint(SECTION, "attempt_checkpoints_limit", fallback=10_000),
         attempt_metric_rows_limit=conf.getint(SECTION, "attempt_metric_rows_limit", fallback=200_000),

@@ -37,6 +37,8 @@ from .limits import (
     MAX_LINE,
     MAX_THREADS,
     PROTOCOL,
+    TELEMETRY_BYTES,
+    TELEMETRY_WATER,
 )
 from .log_search import run_match
 from .names import (
@@ -46,6 +48,7 @@ from .names import (
     DEVICE,
     DIGEST,
     KINDS,
+    MEASUREMENTS,
     READABLE,
     RUN_NAME,
     RUNG,
@@ -60,6 +63,7 @@ from .probe import preflight, probe
 from .processes import boot_id, boottime, find_process, open_pidfd, pid_namespace, read_proc
 from .progress import Watcher
 from .refusal import Refused, refusal_of
+from .segments import read_measurements
 from .sockets import addresses_to_listen_on, connect_all, open_listeners
 from .status import status
 from .streams import Subscription, read_log
@@ -463,6 +467,18 @@ class Follow:
             os.close(fd)
         return {"bytes": len(data), "size": found.st_size, "offset": start}, data
 
+    def _telemetry(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
+        folder = self._folder(fields)
+        inner = fields.inner("streams")
+        if len(inner.values) > 1025 or not all(MEASUREMENTS.fullmatch(str(name)) for name in inner.values):
+            raise inner.bad("", "must have at most 1025 keys, each 'samples' or 'rank<k>.timings'")
+        offsets = {name: inner.integer(name, 0, 1 << 62) for name in inner.values}
+        most = fields.integer("most_bytes", 1, TELEMETRY_BYTES)
+        if self.output.size > TELEMETRY_WATER:
+            raise Refused("busy", "Events and logs of this channel are sent first. Ask again later.")
+        parts, data = read_measurements(folder, offsets, most)
+        return {"parts": parts, "bytes": len(data)}, data
+
     def _have(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         kind = fields.text("kind", re.compile("|".join(KINDS)))
         digests = fields.texts("digests", DIGEST, limit=1024)
@@ -661,6 +677,7 @@ class Follow:
         "have": _have, "prepare": _prepare, "go": _go, "stop": _stop, "request_stop": _request_stop,
         "decide": _decide,
         "subscribe": _subscribe, "unsubscribe": _unsubscribe, "ack": _ack, "renew": _renew, "read": _read,
+        "telemetry": _telemetry,
         "net_listen": _net_listen, "net_close": _net_close,
     }  # fmt: skip
     SLOW: dict[str, Callable[[Follow, Fields], Callable[[], Json]]] = {

@@ -66,7 +66,9 @@ MATCH_CPU_S, MATCH_WALL_S = 10, 30.0
 DECISIONS_LIMIT = 256
 #: Bytes of a line that are searched, and characters of a matching line that are reported.
 MATCH_LINE, MATCH_SHOWN = 16 << 10, 500
-#: Upper bound of the file of system metrics. The sampling rate falls as the file grows, so it is never reached.
+#: Upper bound of both segments of the file of system metrics. The older one is dropped when the newer one is full.
 SAMPLES_LIMIT = 64 << 20
+#: Most bytes of measurements in one answer, and the queued output above which none are sent: anything else goes first.
+TELEMETRY_BYTES, TELEMETRY_WATER = 1 << 20, 256 << 10
 #: Time that a killed sampler stuck in a driver may delay the end of a run.
 SAMPLER_PATIENCE_S = 2.0

@@ -25,8 +25,9 @@ DECISION = re.compile(r"continue|stop|complete")
 CARRIED = re.compile(r"[0-9a-f]{8,64}", re.ASCII)
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
-#: Files that the ``read`` command accepts. Samples are sent on request only.
-READABLE = re.compile(rf"{STREAM.pattern}|samples|rank(\d{{1,6}})\.samples", re.ASCII)
+#: Files of measurements, and all files that the ``read`` command accepts. Measurements are sent on request only.
+MEASUREMENTS = re.compile(r"samples|rank(\d{1,6})\.timings", re.ASCII)
+READABLE = re.compile(rf"{STREAM.pattern}|{MEASUREMENTS.pattern}|rank(\d{{1,6}})\.samples", re.ASCII)
 KINDS = ("payloads", "libraries")
 ROLES = (
     "follow",

@@ -11,13 +11,13 @@ import threading
 import time
 import traceback
 
-from .events import encode_event
-from .files import names_in, write_all
+from .files import names_in
 from .gpu import Nvml
 from .layout import RunFolder
 from .limits import SAMPLES_LIMIT
 from .names import CONTAINER_INTERFACES, Json
 from .processes import LIBC, PR_SET_PDEATHSIG
+from .segments import SegmentWriter
 
 
 class Sampler:
@@ -35,33 +35,27 @@ class Sampler:
     def __init__(self, path: str, interval_s: float, devices: list[str], limit: int = SAMPLES_LIMIT) -> None:
         self.interval_s = interval_s
         self.devices = devices
-        self.limit = limit
-        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self.written = os.fstat(self.fd).st_size
-        self.thin_at = limit // 2
-        self.seq = 0
+        self.file = SegmentWriter(path, limit // 2)
         self.gpus: list[Json] = []
         self.gpus_at = 0.0
         self.wanted: dict[str, bool] = {}
 
     def run(self) -> None:
-        """Write samples until the process is killed or the file is full."""
+        """Write samples until the process is killed."""
         if self.devices:
             threading.Thread(target=self._ask_gpus, daemon=True).start()
         before = self._counters()
-        before_at = time.monotonic()
-        while self.has_room():
-            time.sleep(self.interval_s)
+        before_at = due = time.monotonic()
+        while True:
+            # Samples stay on the same beat. Those that a pause of the host has delayed by half of it are left out.
+            while due < time.monotonic() + self.interval_s / 2:
+                due += self.interval_s
+            time.sleep(max(0.0, due - time.monotonic()))
             after = self._counters()
             now = time.monotonic()
-            self._write("system", self.sample(before, after, now - before_at))
+            self.file.write("system", self.sample(before, after, now - before_at))
             before = after
             before_at = now
-            self._thin()
-
-    def has_room(self) -> bool:
-        """Return whether the file may take another line."""
-        return self.written < self.thin_at
 
     def sample(self, before: dict[str, float], after: dict[str, float], elapsed_s: float) -> Json:
         """Return the figures for the time between two readings of the counters."""
@@ -145,25 +139,6 @@ class Sampler:
                 self.gpus = found
                 self.gpus_at = time.monotonic()
                 time.sleep(self.interval_s)
-
-    def _write(self, kind: str, fields: Json) -> None:
-        line = encode_event({"seq": self.seq + 1, "at": round(time.time(), 3), "kind": kind, **fields})
-        try:
-            write_all(self.fd, line)
-        except OSError:
-            # The disk is full. Samples are dropped first.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self.fd, self.written)
-            return
-        self.seq += 1
-        self.written += len(line)
-
-    def _thin(self) -> None:
-        """Halve the rate each time half of the remaining limit is used, so that the file never reaches it."""
-        while self.written >= self.thin_at and self.limit - self.thin_at >= 4096:
-            self.interval_s *= 2
-            self.thin_at += (self.limit - self.thin_at) // 2
-            self._write("interval", {"interval_s": self.interval_s})
 
 
 def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> int:

@@ -118,6 +118,17 @@ def test_a_slow_rank_is_named_although_all_steps_take_equally_long(store, runnin
     assert found.ranks[2].ratio == pytest.approx(0.15 / 0.105, rel=0.01)
 
 
+def test_one_measured_exchange_names_no_rank(store, running):
+    ticket, watch = running
+    series = {Key("train_batch", "", rank): points(START_S, 50, 0.2, weight=5) for rank in (0, 1)}
+    series |= {Key("forward", "", rank): points(START_S, 50, 0.2, weight=5) for rank in (0, 1)}
+    series |= {Key("gradient_exchange", "", rank): points(START_S, 1, 0.1 * rank) for rank in (0, 1)}
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
+    found = store.telemetry.step_times(ticket.trial_id)
+    assert [round(rank.median_busy_s, 3) for rank in found.ranks] == [0.2, 0.1]
+    assert found.slow_ranks == []
+
+
 def test_parts_of_a_step_add_up(store, running):
     ticket, watch = running
     store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 60, ranks=2)])

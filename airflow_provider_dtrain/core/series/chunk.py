@@ -33,6 +33,8 @@ _SIZES = {name: array(name).itemsize for name in _INTEGERS}
 _ENDS = {name: 1 << (8 * size - 1) for name, size in _SIZES.items()}
 #: Most bytes of an unpacked chunk. One of the largest gang that a host has is far smaller.
 _UNPACKED_MOST = 256 << 20
+#: Most points of a series in a chunk, far more than the seconds of the longest window.
+_POINTS_MOST = 1 << 20
 
 
 class ChunkError(ValueError):
@@ -81,7 +83,7 @@ def _one(key: Key, points: Points) -> bytes:
     columns = [_integers(points.at), _integers(points.count), _integers(mean)]
     for values in (points.minimum, points.maximum):
         codes = mean if values is points.mean else _codes(values)
-        columns.append(_SAME if codes == mean else _integers(codes))
+        columns.append(_SAME if codes and codes == mean else _integers(codes))
     head = struct.pack("<H", len(device)) + device + struct.pack("<iI", -1 if key.rank is None else key.rank, len(mean))
     return head + b"".join(columns)
 
@@ -175,6 +177,8 @@ def _read(reader: _Reader, metric: str | None) -> Iterator[tuple[Key, Points]]:
 def _read_one(reader: _Reader, metric: str) -> tuple[Key, Points]:
     device = reader.take(reader.unpack("<H")[0]).decode()
     rank, count = reader.unpack("<iI")
+    if count > _POINTS_MOST:
+        raise ChunkError(f"a chunk with a series of {count:,} points")
     at, counts, mean = reader.integers(count), reader.integers(count), reader.integers(count)
     if at is None or counts is None or mean is None:
         raise ChunkError("a chunk with a reference where a column belongs")

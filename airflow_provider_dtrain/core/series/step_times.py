@@ -1,15 +1,26 @@
-"""Times of steps: the parts that add up to a step, the time that a rank itself needs, and slow ranks."""
+"""Times of steps: the parts that add up to a step, the time that a rank itself needs, and slow ranks.
+
+The ranks of a gang exchange gradients in each step, so all of them take as long as the slowest one. A slow rank is
+recognized by its busy time: the step without the exchange, in which the faster ranks wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from airflow_provider_dtrain.core.telemetry import TIMINGS
 
-#: A rank whose median busy time is more than this multiple of the gang's median is slow. Ranks on equal hosts differ by
-#: a few percent, and a rank that is 1.2 times slower costs the whole gang a sixth of its speed.
+#: A rank is slow when its median busy time is more than this multiple of the gang's median. Ranks on equal hosts differ
+#: by a few percent.
 SLOW_RATIO = 1.2
+#: The excess of a slow rank is also at least this part of a step. A gang that mostly exchanges gradients has busy times
+#: that differ much and cost little.
+SLOW_COST = 0.1
+#: Exchanges that must have been measured before a rank is called slow. DistributedDataParallel measures the first ten
+#: and then every hundredth one, and a single one says little.
+EXCHANGES_LEAST = 3
 #: Timings that do not overlap and add up to the time of a step, in the order of a step. ``forward`` is what remains of
 #: ``train_batch`` without the other parts in it.
 PARTS = (
@@ -24,20 +35,48 @@ OF_STEP = frozenset(PARTS[:6])
 STEP, EXCHANGE = "train_batch", "gradient_exchange"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Pace of one rank."""
+
+    #: Median times per step, seconds.
+    step_s: float
+    busy_s: float
+    #: Number of measured exchanges.
+    exchanges: int
+
+
 def median_of(values: Sequence[float | None]) -> float | None:
     """Return the median of the values that exist, None without one."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
-def slow_ranks(busy_s: Mapping[int, float | None]) -> tuple[float | None, dict[int, float]]:
-    """Return the median of the gang, and the ratio of each rank that is slow, slowest first.
+def busy_times(steps: Sequence[float | None], exchanges: Sequence[float | None]) -> list[float | None]:
+    """Return the busy time per step in each time bucket.
 
-    :param busy_s: rank -> its median busy time per step, seconds; None without a step
+    :param steps: mean time of a step, seconds; None without a step
+    :param exchanges: mean time of a measured exchange, seconds; None without one, which counts like the rank's median
     """
-    middle = median_of(list(busy_s.values()))
-    if not middle:
-        return middle, {}
-    ratios = {rank: value / middle for rank, value in busy_s.items() if value is not None}
-    slow = {rank: ratio for rank, ratio in ratios.items() if ratio > SLOW_RATIO}
-    return middle, dict(sorted(slow.items(), key=lambda pair: -pair[1]))
+    usual = median_of(exchanges) or 0.0
+    waits = [usual if one is None else one for one in exchanges]
+    return [None if step is None else max(0.0, step - wait) for step, wait in zip(steps, waits, strict=True)]
+
+
+def slow_ranks(paces: Mapping[int, Pace]) -> list[int]:
+    """Return the ranks that are slow, slowest first.
+
+    :param paces: rank -> its pace; ranks without a step are left out
+    """
+    busy = median_of([pace.busy_s for pace in paces.values()])
+    step = median_of([pace.step_s for pace in paces.values()])
+    if not busy or not step:
+        return []
+    slow = [
+        rank
+        for rank, pace in paces.items()
+        if pace.busy_s > SLOW_RATIO * busy
+        and pace.busy_s - busy >= SLOW_COST * step
+        and pace.exchanges >= EXCHANGES_LEAST
+    ]
+    return sorted(slow, key=lambda rank: -paces[rank].busy_s)

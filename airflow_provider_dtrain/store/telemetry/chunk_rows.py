@@ -82,7 +82,7 @@ def read_points(conn: Connection, query: ChunkQuery, step_s: int) -> tuple[int, 
     only = next(iter(query.metrics)) if len(query.metrics) == 1 else None
     for row_id, data in _data(conn, sorted(chosen)):
         one = chosen[row_id]
-        for key, points in _decoded(row_id, data, only).items():
+        for key, points in decoded(row_id, data, only).items():
             if key.metric not in query.metrics:
                 continue
             kept = _visible(points.between(query.start_s, query.end_s), one.hidden.get(key.metric, _NO_WINDOW))
@@ -140,7 +140,11 @@ def _data(conn: Connection, ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
             yield row.id, row.data
 
 
-def _decoded(row_id: int, data: bytes, metric: str | None) -> dict[Key, Points]:
+def decoded(row_id: int, data: bytes, metric: str | None = None) -> dict[Key, Points]:
+    """Return the series of a row, none if its data is damaged.
+
+    :param metric: only the series of this metric; None = all
+    """
     try:
         return decode(data, metric)
     except ChunkError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
@@ -14,6 +15,8 @@ from airflow_provider_dtrain.core.series.step_times import (
     PARTS,
     RANK_METRICS,
     STEP,
+    Pace,
+    busy_times,
     median_of,
     slow_ranks,
 )
@@ -37,29 +40,24 @@ def find_step_times(
 ) -> StepTimes:
     """Return the step times of each rank by time bucket, and the ranks that are slow."""
     bucket_s, at, found = _by_rank(conn, of, [*OF_STEP, STEP, EXCHANGE], buckets, since, until)
-    rows = {rank: (host, *_steps(timings, at)) for rank, (host, timings) in found.items()}
-    medians = {rank: median_of(busy) for rank, (_, _, busy) in rows.items()}
-    middle, slow = slow_ranks(medians)
+    rows = {rank: _steps_of(rank, host, timings, at) for rank, (host, timings) in found.items()}
+    paces = {rank: pace for rank, (_, pace) in rows.items() if pace is not None}
+    middle = median_of([pace.busy_s for pace in paces.values()])
+    slow = slow_ranks(paces)
     return StepTimes(
         attempt=of.number,
         at_s=at,
         bucket_s=bucket_s,
         ranks=[
-            RankSteps(
-                rank=rank,
-                host=host,
-                step_s=steps,
-                busy_s=busy,
-                median_step_s=median_of(steps),
-                median_busy_s=own,
-                ratio=own / middle if own is not None and middle else None,
+            replace(
+                row,
+                ratio=pace.busy_s / middle if pace is not None and middle else None,
                 is_slow=rank in slow,
             )
-            for rank, (host, steps, busy) in rows.items()
-            for own in (medians[rank],)
+            for rank, (row, pace) in rows.items()
         ],
         median_busy_s=middle,
-        slow_ranks=list(slow),
+        slow_ranks=slow,
     )
 
 
@@ -116,25 +114,29 @@ def _by_rank(
     return bucket_s, at, found
 
 
-def _steps(timings: OfRank, at: Sequence[int]) -> tuple[list[float | None], list[float | None]]:
-    """Return the mean step time and the mean busy time of a rank in each bucket."""
+def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple[RankSteps, Pace | None]:
+    """Return the step times of a rank, not yet compared with the gang, and its pace, None without a step."""
     counts = dict(zip(timings[STEP].at, timings[STEP].count, strict=True)) if STEP in timings else {}
     totals = _totals([timings.get(name) for name in OF_STEP], at)
     steps = [total / counts[when] if counts.get(when) else None for when, total in zip(at, totals, strict=True)]
-    waits = _filled(timings.get(EXCHANGE), at)
-    busy = [None if step is None else max(0.0, step - wait) for step, wait in zip(steps, waits, strict=True)]
-    return steps, busy
-
-
-def _filled(points: Points | None, at: Sequence[int]) -> list[float]:
-    """Return the mean in each bucket, and the one before it in a bucket without a sample."""
-    means = dict(zip(points.at, points.mean, strict=True)) if points is not None else {}
-    found = []
-    last = points.mean[0] if points is not None and points.mean else 0.0
-    for when in at:
-        last = means.get(when, last)
-        found.append(last)
-    return found
+    exchange = timings.get(EXCHANGE, Points())
+    means = dict(zip(exchange.at, exchange.mean, strict=True))
+    busy = busy_times(steps, [means.get(when) for when in at])
+    step_s, busy_s = median_of(steps), median_of(busy)
+    pace = None
+    if step_s is not None and busy_s is not None:
+        pace = Pace(step_s=step_s, busy_s=busy_s, exchanges=sum(exchange.count))
+    row = RankSteps(
+        rank=rank,
+        host=host,
+        step_s=steps,
+        busy_s=busy,
+        median_step_s=step_s,
+        median_busy_s=busy_s,
+        ratio=None,
+        is_slow=False,
+    )
+    return row, pace
 
 
 def _totals(series: Sequence[Points | None], at: Sequence[int]) -> list[float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.series.points import Key, Points
+from airflow_provider_dtrain.core.series.tiers import Tier
 from airflow_provider_dtrain.core.series.utilization import Utilization
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
@@ -33,6 +34,15 @@ from airflow_provider_dtrain.store.telemetry.host_rows import (
     with_gaps,
     without_old,
 )
+from airflow_provider_dtrain.store.telemetry.pruning import (
+    Pruned,
+    count_chunks,
+    old_chunks,
+    remove_chunks,
+    remove_hosts,
+    unfinished,
+)
+from airflow_provider_dtrain.store.telemetry.rollup import Window, next_window, write_window
 from airflow_provider_dtrain.store.telemetry.sparklines import find_sparklines
 
 
@@ -105,9 +115,78 @@ class Telemetry:
             done = conn.execute(insert.on_conflict_do_nothing().returning(of.commits)).first()
         else:
             update = telemetry_hosts.update().where(*key.where, of.commits == commit.commits)
-            done = conn.execute(update.values(closed_at=None, **values).returning(of.commits)).first()
+            done = conn.execute(update.values(**values).returning(of.commits)).first()
         if done is None:
             raise _OvertakenError
+
+    def roll_up(self, attempt_id: int, *, is_over: bool = False) -> None:
+        """Turn the slices of an attempt into chunks, and chunks into those of the next tier, where a window is full.
+
+        Each window of a host is a transaction. A window that another process rolls up at the same time is left to it.
+
+        :param is_over: no points follow, so windows that are not full are rolled up as well
+        """
+        for key in self._keys(attempt_id):
+            self._roll_up(key, is_over=is_over)
+
+    def _roll_up(self, key: HostKey, *, is_over: bool) -> None:
+        for tier in Tier:
+            while (window := self._next_window(key, tier, is_over)) is not None:
+                if not self._write_window(window, window.chunks()):
+                    return
+        if is_over:
+            self._close(key)
+
+    @reads
+    def _keys(self, conn: Connection, attempt_id: int) -> list[HostKey]:
+        of = telemetry_hosts.c
+        query = sa.select(of.attempt_id, of.token, of.host).where(of.attempt_id == attempt_id, of.closed_at.is_(None))
+        return [HostKey(*row) for row in conn.execute(query.order_by(of.host))]
+
+    @reads
+    def _next_window(self, conn: Connection, key: HostKey, tier: Tier, is_over: bool) -> Window | None:
+        return next_window(conn, key, tier, is_over=is_over)
+
+    @writes
+    def _write_window(self, conn: Connection, window: Window, chunks: Sequence[ChunkRow]) -> bool:
+        return write_window(conn, window, chunks)
+
+    @writes
+    def _close(self, conn: Connection, key: HostKey) -> None:
+        conn.execute(telemetry_hosts.update().where(*key.where).values(closed_at=self.db.now()))
+
+    # -- retention -----------------------------------------------------------------------------
+    def prune(self, days: int) -> Iterator[Pruned]:
+        """Remove points that are older than their tier keeps them, and yield the result of each small transaction.
+
+        Attempts that ended without their follower are rolled up first.
+
+        :param days: age in days from which nothing is kept; 0 = no limit
+        """
+        for key in self._unfinished():
+            self._roll_up(key, is_over=True)
+        for condition in old_chunks(self.db.now(), days):
+            while (pruned := self._remove(condition)).count:
+                yield pruned
+        self._remove_hosts(days)
+
+    @reads
+    def prunable(self, conn: Connection, days: int) -> Pruned:
+        """Return the count and size of the rows that :meth:`prune` would remove at least."""
+        found = [count_chunks(conn, condition) for condition in old_chunks(self.db.now(), days)]
+        return Pruned(sum(one.count for one in found), sum(one.size_bytes for one in found))
+
+    @reads
+    def _unfinished(self, conn: Connection) -> list[HostKey]:
+        return unfinished(conn, self.db.now())
+
+    @writes
+    def _remove(self, conn: Connection, condition: sa.ColumnElement[bool]) -> Pruned:
+        return remove_chunks(conn, condition)
+
+    @writes
+    def _remove_hosts(self, conn: Connection, days: int) -> None:
+        remove_hosts(conn, self.db.now(), days)
 
     # -- pages and commands --------------------------------------------------------------------
     @reads

@@ -1,0 +1,185 @@
+"""Tiers of the telemetry: what roll-up and retention keep."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.core.series.points import Key
+from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
+from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
+from testbed.stores import host
+from tests.support.telemetry import START_S, points
+
+CPU = Key("cpu_util")
+HOUR, DAY = 3600, 86_400
+
+
+@pytest.fixture
+def running(store, submit, start):
+    store.hosts.add(host("a", 8))
+    ticket = submit("t", slots=2)
+    return ticket, start(ticket)
+
+
+def add(store, running, start, count, value=50.0, name="a", key=CPU):
+    ticket, watch = running
+    part = HostTelemetry(host=name, series={key: points(START_S + start, count, value)})
+    assert store.telemetry.add(ticket.attempt_id, watch, [part])
+
+
+def rows(store):
+    """Return the number of rows per (metric, step)."""
+    of = telemetry_chunks.c
+    with store.db.engine.connect() as connection:
+        query = sa.select(of.metric, of.step_s, sa.func.count()).group_by(of.metric, of.step_s)
+        return {(metric, step): count for metric, step, count in connection.execute(query)}
+
+
+def series(store, running, **arguments):
+    (found,) = store.telemetry.series(running[0].trial_id, metrics=["cpu_util"], **arguments)
+    return found
+
+
+def at(second):
+    return datetime.fromtimestamp(START_S + second, UTC)
+
+
+def test_full_windows_become_chunks_and_the_open_one_stays(store, running):
+    for start in range(0, 700, 10):
+        add(store, running, start, 10, lambda index, start=start: (start + index) % 100)
+    before = series(store, running)
+    store.telemetry.roll_up(running[0].attempt_id)
+    assert rows(store) == {("cpu_util", 1): 1, ("", 1): 10}
+    assert series(store, running) == before
+    store.telemetry.roll_up(running[0].attempt_id)
+    assert rows(store) == {("cpu_util", 1): 1, ("", 1): 10}, "nothing is rolled up twice"
+    store.telemetry.roll_up(running[0].attempt_id, is_over=True)
+    assert rows(store) == {("cpu_util", 1): 2, ("cpu_util", 10): 1, ("cpu_util", 60): 1}
+    assert series(store, running) == before
+
+
+def test_a_window_stays_open_for_ranks_that_write_late(store, running):
+    add(store, running, 0, 620)
+    store.telemetry.roll_up(running[0].attempt_id)
+    assert rows(store) == {("", 1): 2}
+    add(store, running, 590, 1, 90.0, key=Key("gpu_util", "GPU-1"))
+    add(store, running, 620, 20)
+    store.telemetry.roll_up(running[0].attempt_id)
+    assert rows(store) == {("cpu_util", 1): 1, ("gpu_util", 1): 1, ("", 1): 2}
+
+
+def test_points_behind_the_roll_up_are_a_gap(store, running):
+    add(store, running, 0, 700)
+    store.telemetry.roll_up(running[0].attempt_id)
+    add(store, running, 590, 20, 99.0)
+    (gap,) = store.telemetry.gaps(running[0].trial_id)["a"]
+    assert (gap.code, gap.lines, gap.first_at_s) == ("late", 10, START_S + 590)
+    found = series(store, running)
+    assert found.mean[599] == 50.0
+    assert found.mean[600] == pytest.approx(74.5, rel=0.001), "the mean of both samples of this second"
+
+
+@pytest.mark.parametrize("hours", [7])
+def test_every_tier_has_the_extremes_and_the_mean_of_the_whole(store, running, hours):
+    spike = 2 * HOUR + 77
+    for start in range(0, hours * HOUR, HOUR):
+        add(store, running, start, HOUR, lambda index, start=start: 100 if start + index == spike else 10)
+    store.telemetry.roll_up(running[0].attempt_id)
+    assert {key for key in rows(store) if key[0]} == {("cpu_util", 1), ("cpu_util", 10), ("cpu_util", 60)}
+    for most in (20_000, 2000, 200):
+        found = series(store, running, max_points=most)
+        assert len(found.at_s) <= most
+        assert (min(found.minimum), max(found.maximum)) == (10.0, 100.0)
+        assert None not in found.mean
+        assert found.at_s[0] == START_S
+        (place,) = [second for second, value in zip(found.at_s, found.maximum, strict=True) if value == 100.0]
+        assert place <= START_S + spike < place + found.step_s
+        assert sum(found.mean) / len(found.mean) == pytest.approx(10 + 90 / (hours * HOUR), rel=0.002)
+    (whole,) = store.telemetry.ranges(running[0].trial_id)
+    assert whole.count == hours * HOUR
+
+
+def test_each_tier_goes_when_its_time_is_over_and_the_coarser_one_answers(store, running, clock):
+    for start in range(0, 8 * HOUR, HOUR):
+        add(store, running, start, HOUR)
+    store.telemetry.roll_up(running[0].attempt_id)
+    clock.now = at(8 * HOUR)
+    prune(store)
+    assert rows(store)["cpu_util", 1] == 6, "the windows of the last hour"
+    recent = series(store, running, since=at(8 * HOUR - 60), max_points=100)
+    old = series(store, running, since=at(60), until=at(120), max_points=100)
+    assert (recent.step_s, old.step_s) == (1, 10)
+    clock.now = at(8 * HOUR + DAY)
+    prune(store)
+    assert rows(store)["cpu_util", 10] == 1, "tier 60 has the first window of 6 hours"
+    oldest = series(store, running, since=at(60), until=at(240), max_points=100)
+    assert (oldest.step_s, oldest.at_s) == (60, [START_S + 60, START_S + 120, START_S + 180])
+    assert oldest.mean == [50.0] * 3
+    whole = series(store, running)
+    assert (whole.step_s, None in whole.mean, whole.at_s[0], whole.at_s[-1]) == (60, False, START_S, START_S + 28_740)
+
+
+def prune(store, days=30):
+    return sum(one.count for one in store.telemetry.prune(days))
+
+
+def test_nothing_is_left_after_the_days_of_the_option_and_0_keeps_it(store, running, clock):
+    ticket, watch = running
+    add(store, running, 0, 1000)
+    store.attempts.end(ticket.attempt_id, watch, state="completed")
+    clock.now = at(31 * DAY)
+    assert prune(store, days=0) > 0, "finer tiers"
+    assert rows(store) == {("cpu_util", 60): 1}
+    assert store.telemetry.prunable(30).count == 1
+    assert prune(store, days=30) == 1
+    assert rows(store) == {}
+    with store.db.engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(telemetry_hosts)) == 0
+    assert store.telemetry.series(ticket.trial_id) == []
+
+
+def test_an_attempt_whose_follower_died_is_rolled_up_by_retention(store, running, clock):
+    ticket, watch = running
+    clock.now = at(100)
+    add(store, running, 0, 100)
+    prune(store)
+    assert rows(store) == {("", 1): 1}, "the attempt runs"
+    store.attempts.end(ticket.attempt_id, watch, state="completed")
+    clock.advance(HOUR)
+    prune(store)
+    assert rows(store) == {("cpu_util", 1): 1, ("cpu_util", 10): 1, ("cpu_util", 60): 1}
+    assert series(store, running).mean == [50.0] * 100
+
+
+def test_a_window_that_another_process_rolls_up_meanwhile_is_left_to_it(store, running, monkeypatch):
+    add(store, running, 0, 700)
+    ticket, _ = running
+    original = store.telemetry._write_window
+
+    def overtaken(window, chunks):
+        monkeypatch.setattr(store.telemetry, "_write_window", original)
+        add(store, running, 700, 1)
+        return original(window, chunks)
+
+    monkeypatch.setattr(store.telemetry, "_write_window", overtaken)
+    store.telemetry.roll_up(ticket.attempt_id)
+    assert ("cpu_util", 1) not in rows(store)
+    store.telemetry.roll_up(ticket.attempt_id)
+    assert rows(store)["cpu_util", 1] == 1
+    assert len(series(store, running).at_s) == 701
+
+
+def test_a_damaged_chunk_is_left_out_and_the_rest_is_shown(store, running):
+    for start in (0, 600, 1200):
+        add(store, running, start, 600)
+    store.telemetry.roll_up(running[0].attempt_id, is_over=True)
+    of = telemetry_chunks.c
+    with store.db.engine.begin() as connection:
+        damaged = (of.step_s == 1, of.start_s == START_S + 600)
+        connection.execute(telemetry_chunks.update().where(*damaged).values(data=b"\x01damaged"))
+    found = series(store, running)
+    assert found.mean.count(None) == 1
+    assert len(found.at_s) == 1201
