@@ -18,6 +18,8 @@ LINE_LIMIT_BYTES = 1 << 20
 MAX_DEPTH = 16
 #: More than a line of :data:`LINE_LIMIT_BYTES` usually holds; `{},{},...` takes 25 MiB as objects.
 MAX_VALUES = 300_000
+#: The same for a line of measurements. One of a host with 64 GPUs has 8 KiB and 200 values.
+MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES = 64 << 10, 4000
 #: Metrics of one report, and characters of one name.
 METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 #: Years up to 5138 are dates in every database.
@@ -83,6 +85,20 @@ def read_lines(data: bytes, source: Source) -> Iterator[Line]:
         start = end
 
 
+def read_measurements(data: bytes) -> Iterator[Line]:
+    """Yield every whole line of a file of measurements, in order. Raises nothing.
+
+    :param data: bytes of the file; an unfinished line at their end is left out
+    """
+    start = 0
+    while end := data.find(b"\n", start) + 1:
+        try:
+            yield Line(start, end - start, _parse(data[start : end - 1], MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES))
+        except _Refused as error:
+            yield Line(start, end - start, None, error.code, str(error))
+        start = end
+
+
 def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield the measurements of a samples file. Damaged lines are left out."""
     for line in data.split(b"\n"):
@@ -92,14 +108,14 @@ def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _parse(line: bytes) -> dict[str, Any]:
-    if len(line) >= LINE_LIMIT_BYTES:
-        raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes; at most {LINE_LIMIT_BYTES:,} are accepted")
+def _parse(line: bytes, limit: int = LINE_LIMIT_BYTES, values: int = MAX_VALUES) -> dict[str, Any]:
+    if len(line) >= limit:
+        raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes; at most {limit:,} are accepted")
     checksum, _, body = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(body):
         raise _Refused("corrupt", f"checksum {checksum[:8]!r} does not match its {len(body)} bytes")
     try:
-        event = parse_object(body, depth=MAX_DEPTH, values=MAX_VALUES)
+        event = parse_object(body, depth=MAX_DEPTH, values=values)
     except UntrustedInputError as error:
         raise _Refused("invalid", str(error)) from None
     at = event.get("at")

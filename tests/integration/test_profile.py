@@ -36,6 +36,20 @@ async def test_timings_and_system_metrics_reach_the_command(
     assert 0.1 <= timings[1]["mean_s"] < 1.0
     assert timings[2]["total_s"] == pytest.approx(0.6)
 
+    store = engine.hook.store.telemetry
+    cpu, *_ = store.series(ticket.trial_id, metrics=["cpu_util"])
+    assert (cpu.host, cpu.unit, cpu.rank) == ("local", "%", None)
+    assert 2 <= len(cpu.at_s) <= 30
+    assert view.started_at is not None
+    assert abs(cpu.at_s[0] - view.started_at.timestamp()) < 5
+    found = store.timings(ticket.trial_id)
+    whole = {one.rank: one for one in found.totals if one.name == "train_batch"}
+    assert {rank: one.count for rank, one in whole.items()} == {0: 12, 1: 12}
+    assert {part.name for part in found.parts} == {"dataloader_next", "forward", "backward"}
+    assert [rank.rank for rank in store.step_times(ticket.trial_id).ranks] == [0, 1]
+    assert store.gaps(ticket.trial_id) == {}
+    assert [line.device for line in store.sparklines(["local"], view.started_at)] == [""]
+
     system = trials_profile._system(engine.hook, view)
     rows = {row["metric"]: row for row in system}
     assert {"cpu_util", "memory_available", "net_sent", "net_recv"} <= set(rows)

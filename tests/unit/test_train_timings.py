@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from airflow_provider_dtrain.train.reports import samples as samples_module
 from airflow_provider_dtrain.train.reports import timings as timings_module
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.samples import MOST_VALUES, SampleFile
+from airflow_provider_dtrain.train.reports.seconds import SecondsFile, Sums
 from airflow_provider_dtrain.train.reports.timings import Timings, open_timings
 from tests.support.event_lines import lines_of
 
@@ -32,7 +34,8 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def timings(tmp_path, clock):
-    return Timings(EventWriter(tmp_path / "events"), SampleFile(tmp_path / "samples"))
+    files = SampleFile(tmp_path / "samples"), SecondsFile(tmp_path / "timings")
+    return Timings(EventWriter(tmp_path / "events"), *files)
 
 
 def batch(timings, clock, backward_s=0.002):
@@ -91,6 +94,83 @@ def test_a_loader_is_timed_and_a_batch_ends_with_its_last_step(timings, clock, t
     assert lines_of(tmp_path / "events")[-1]["batches"] == 3
 
 
+def seconds(tmp_path):
+    return [line for line in lines_of(tmp_path / "timings") if line["kind"] == "timings"]
+
+
+def test_each_second_has_a_line_with_count_total_shortest_and_longest(timings, clock, tmp_path):
+    for number in range(10):
+        batch(timings, clock, 0.001 * (number + 1))
+    timings.close()
+    lines = seconds(tmp_path)
+    assert [(line["first"], line["batches"]) for line in lines] == [(0, 5), (5, 4), (9, 1)]
+    assert [line["us"]["backward"] for line in lines] == [
+        [5, 15000, 1000, 5000], [4, 30000, 6000, 9000], [1, 10000, 10000, 10000],
+    ]  # fmt: skip
+    assert [line["us"].get("step") for line in lines] == [None, [4, 1_000_000, 250_000, 250_000], [1, *[250_000] * 3]]
+    assert all(abs(line["boot"] - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60 for line in lines)
+
+
+def test_forward_is_what_remains_of_a_batch_in_a_script_and_in_a_trial_class(timings, clock, tmp_path):
+    def one(names):
+        for name in names:
+            timings.add(name, 0.01)
+            clock.now += 0.01
+        clock.now += 0.03
+        timings.batch_done(clock.now)
+
+    names = ("to_device", "backward", "step_optimizer", "step_lr_schedulers")
+    for _ in timings.batches(range(2)):
+        one(names)
+    timings.close()
+    assert seconds(tmp_path)[-1]["us"]["forward"] == [2, 60_000, 30_000, 30_000]
+    trial = Timings(EventWriter(None), None, SecondsFile(tmp_path / "trial"))
+    for name in (*names, "train_batch"):
+        trial.add(name, 0.05 if name == "train_batch" else 0.01)
+    trial._flush()
+    (line,) = [line for line in lines_of(tmp_path / "trial") if line["kind"] == "timings"]
+    assert line["us"]["forward"] == [1, 30_000, 30_000, 30_000], "the trainer moves batches outside of train_batch"
+
+
+def test_an_exchange_counts_once_per_measurement(timings, clock, tmp_path):
+    class Model:
+        iteration = 0
+
+        def _get_ddp_logging_data(self):
+            return {"iteration": self.iteration, "backward_comm_time": str(2_000_000 * self.iteration)}
+
+    model = Model()
+    timings.watch_model(model)
+    for number in range(12):
+        model.iteration = number // 5
+        batch(timings, clock)
+    timings.close()
+    assert [line["us"].get("gradient_exchange") for line in seconds(tmp_path)] == [
+        None, [1, 2000, 2000, 2000], [1, 4000, 4000, 4000],
+    ]  # fmt: skip
+    (event,) = lines_of(tmp_path / "events")
+    assert event["names"]["gradient_exchange"] == {"count": 2, "total_s": 0.006, "max_s": 0.004}
+
+
+def test_two_files_of_seconds_stay_below_their_limit_and_bytes_keep_their_numbers(tmp_path, clock):
+    path = tmp_path / "timings"
+    found = SecondsFile(path, limit_bytes=8 << 10)
+    for number in range(1000):
+        found.write(number, 1, {"backward": Sums(1, 0.1, 0.1, 0.1)})
+        if number == 500:
+            found.close()
+            found = SecondsFile(path, limit_bytes=8 << 10)
+    found.close()
+    before, after = tmp_path / "timings.1", path
+    assert before.stat().st_size <= 8 << 10
+    assert after.stat().st_size <= 8 << 10
+    (first, *lines), (second, *latest) = lines_of(before), lines_of(after)
+    assert (first["kind"], second["kind"]) == ("segment", "segment")
+    assert second["base"] == first["base"] + before.stat().st_size
+    numbers = [line["first"] for line in (*lines, *latest)]
+    assert numbers == list(range(numbers[0], 1000))
+
+
 def test_values_are_thinned_when_batches_are_very_short(timings, clock, tmp_path):
     add = timings.adder("backward")
     for number in range(10 * MOST_VALUES):
@@ -135,6 +215,7 @@ def test_profiling_switches_it_on_and_off(tmp_path, profiling, measures):
     timings.close()
     assert timings.enabled is measures
     assert (tmp_path / "samples").exists() is measures
+    assert (tmp_path / "timings").exists() is measures
     assert bool(lines_of(tmp_path / "events")) is measures
 
 
@@ -151,7 +232,10 @@ def test_a_disk_that_is_full_loses_measurements_and_nothing_else(tmp_path):
     writer = EventWriter(tmp_path / "events")
     samples = SampleFile(tmp_path / "samples")
     samples._writer._fd = open("/dev/full", "wb", buffering=0).fileno()  # noqa: SIM115 - closed with the test
-    timings = Timings(writer, samples)
+    seconds = SecondsFile(tmp_path / "timings")
+    os.close(seconds._fd)
+    seconds._fd = open("/dev/full", "wb", buffering=0).fileno()  # noqa: SIM115
+    timings = Timings(writer, samples, seconds)
     timings.add("backward", 1.0)
     timings._flush()
     timings._summarize()

@@ -124,6 +124,22 @@ HANG_SEEN_S = 60.0
 #: answer. Few, because the ranks wait for the decision.
 DECIDE_AGAIN_S, DECIDE_TIMEOUT_S = 2.0, 10.0
 
+# -- telemetry -----------------------------------------------------------------------------------------
+#: Seconds between two collections of an attempt's telemetry. Each is one command per host and one transaction.
+TELEMETRY_S = 10.0
+#: The same while a host has more than one answer holds.
+TELEMETRY_BEHIND_S = 1.0
+#: Longest pause after collections that failed or took long: telemetry makes room first.
+TELEMETRY_MOST_S = 300.0
+#: Seconds for the answer to a request for telemetry.
+TELEMETRY_TIMEOUT_S = 10.0
+#: Seconds for the last telemetry of an attempt. The end of a trial waits for it no longer.
+TELEMETRY_END_S = 5.0
+#: Seconds between two removals of old telemetry by one process.
+TELEMETRY_PRUNE_S = 900.0
+#: Seconds by which a line may be newer than now, and older than the grant of its attempt.
+TELEMETRY_CLOCK_S = 60.0
+
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.
 PREPARE_TIMEOUT_S = 120.0

@@ -27,8 +27,12 @@ PARTS = (
     "dataloader_next", "to_device", "forward", "backward", "step_optimizer", "step_lr_schedulers", "from_device",
     "reduce_metrics", "checkpoint",
 )  # fmt: skip
+#: Part that remains of a whole step whose program does not use the loader of the training library.
+REST = "rest"
+#: Whole time of a step in a program that does not use the loader of the training library.
+WHOLE = "step"
 #: Everything that ranks measure, in the order of a step.
-RANK_METRICS = (*TIMINGS[:3], "forward", *TIMINGS[3:])
+RANK_METRICS = (WHOLE, *TIMINGS[:3], "forward", *TIMINGS[3:])
 #: Parts of every step. The other parts occur between some of the steps.
 OF_STEP = frozenset(PARTS[:6])
 #: Timing whose count is the number of steps, and the timing in which a rank waits for the other ranks.

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
 from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.sampling import drawn
+from airflow_provider_dtrain.engine.attempt.telemetry import TelemetryCollector
 from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stopped
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.last import until_copied
@@ -341,7 +342,9 @@ class AttemptRunner:
                 max_runtime=max_runtime(view, job.config),
                 lost=lost,
             )
-            await gang.run()
+            telemetry = TelemetryCollector(self.rt, view, gang.gang.links)
+            async with telemetry.collecting(is_on=job.config.profiling.enabled):
+                await gang.run()
             self.rt.logs.end(view)
             # No supervisor sends heartbeats for it now, and the last copies may take long.
             async with self.rt.renewing():
@@ -352,10 +355,12 @@ class AttemptRunner:
                 copier.noticed()
                 copier.close()
                 keeper.close()
+                finishing = asyncio.ensure_future(telemetry.finish())
                 # A failed attempt may restart on its gang, so the slots are held, but not for as long as a host likes.
                 await until_copied(
                     self.rt, _last_copies(copying, keeper, gang.end), most_s=SLOTS_WAIT_S if has_failed else None
                 )
+                await finishing
                 return await self._after(job, gang)
         finally:
             copying.cancel()

@@ -31,6 +31,8 @@ class Pool(Enum):
     COPIES = ("dtrain-copy", 16)
     #: Files for the hosts of a launch, whose slots are taken meanwhile: they do not wait for copies.
     LAUNCHES = ("dtrain-launch", 32)
+    #: Telemetry of all attempts of this process, which waits for everything else.
+    TELEMETRY = ("dtrain-telemetry", 1)
 
 
 _executors: dict[tuple[int, Pool], ThreadPoolExecutor] = {}
@@ -63,6 +65,11 @@ async def in_copy_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P
 async def in_launch_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function that sends files to a host, called as by :func:`in_thread`."""
     return await _call(Pool.LAUNCHES, function, *args, **kwargs)
+
+
+async def in_telemetry_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a function that handles telemetry, called as by :func:`in_thread`, one at a time."""
+    return await _call(Pool.TELEMETRY, function, *args, **kwargs)
 
 
 async def _call(pool: Pool, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

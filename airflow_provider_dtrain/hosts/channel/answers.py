@@ -57,6 +57,46 @@ def piece_of(host: str, answer: Mapping[str, Any], *, offset: int, length: int) 
     return piece
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Next bytes of a file of measurements."""
+
+    stream: str
+    #: Of the first byte. It is beyond the requested one if the host has dropped the bytes between them.
+    offset: int
+    data: bytes
+    #: Bytes that the file ever had.
+    end: int
+
+
+def measurements_of(
+    host: str, answer: Mapping[str, Any], *, streams: Mapping[str, int], most_bytes: int
+) -> list[Measurements]:
+    """Return the parts of files in an answer to ``telemetry``.
+
+    :param streams: stream -> first byte that was requested
+    :param most_bytes: most bytes that were requested
+    :raises HostProtocolError: they are not the requested parts
+    """
+    found = []
+    position = 0
+    data: bytes = answer.get("data", b"")
+    for part in answer["parts"]:
+        end = position + part["bytes"]
+        name, offset = part["stream"], part["offset"]
+        piece = Measurements(stream=name, offset=offset, data=data[position:end], end=part["end"])
+        position = end
+        found.append(piece)
+    names = [piece.stream for piece in found]
+    is_asked = all(piece.stream in streams and piece.offset >= streams[piece.stream] for piece in found)
+    if not is_asked or len(set(names)) < len(names) or position != len(data) or len(data) > most_bytes:
+        raise HostProtocolError(
+            host,
+            f"Host '{host}' broke the protocol: it sent {len(data)} bytes of measurements that were not requested.",
+        )
+    return found
+
+
 def _maybe(fits: Fits) -> Fits:
     """Return a check of a field that may be null or missing."""
     return lambda value: value is None or value is _MISSING or fits(value)
@@ -141,6 +181,9 @@ _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
         "slots": _maybe(_object(_maybe(_fields(held_by=_WORDS)))),
     },
     "read": {"size": is_count, "offset": is_count, "bytes": is_count},
+    "telemetry": {
+        "parts": _list(_fields(stream=_text, offset=is_count, bytes=is_count, end=is_count)), "bytes": is_count,
+    },
     "collect": {"sizes": _maybe(_object(is_count)), "archives": _maybe(_object(is_count))},
     "remove_checkpoints": {"removed": _maybe(_list(_text)), "kept": _maybe(_object(_text))},
 }  # fmt: skip

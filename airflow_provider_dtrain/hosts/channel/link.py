@@ -13,6 +13,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 #: Number of commands that may wait for the writer before a link counts as dead.
 QUEUE_LIMIT = 10_000
 _TICK_S = 0.5
+#: Number of beats, one each 5 s, of which the earliest arrival relates the clocks of both machines.
+_BEATS = 12
 _BATCH_BYTES = 256 * 1024
 
 Sink = Callable[[Frame], None]
@@ -73,6 +76,8 @@ class HostLink:
         self.hello = hello
         #: The host's wall clock minus that of the control side. Every ``probe`` measures it again.
         self.clock_offset_s = hello.wall_s - time.time() if hello.wall_s is not None else 0.0
+        #: CLOCK_BOOTTIME of the host minus Unix time here, by the latest beats. A late beat makes it too small.
+        self._boot_offsets: deque[float] = deque([hello.boottime_s - time.time()], maxlen=_BEATS)
         #: The reader thread calls it with every beat, so it must return at once.
         self.on_beat: Callable[[dict[str, Any]], None] | None = None
         self._transport = transport
@@ -132,6 +137,11 @@ class HostLink:
             transport.close()
             raise
         return cls(transport, channel, hello, rest, files)
+
+    @property
+    def boot_offset_s(self) -> float:
+        """CLOCK_BOOTTIME of the host minus Unix time here, seconds. The host's wall clock does not matter."""
+        return max(self._boot_offsets)
 
     @property
     def alive(self) -> bool:
@@ -379,6 +389,7 @@ class HostLink:
         reading = beat.get("boottime_s")
         if not is_span(reading) or not is_texts(runs, RUNS_LIMIT):
             raise WireError(f"a beat with wrong fields: {shown(str(beat).encode())}")
+        self._boot_offsets.append(reading - time.time())
         if self.on_beat is not None:
             try:
                 self.on_beat(beat)

@@ -120,7 +120,8 @@ class StepTimes:
 class TimingPart:
     """One part of a step in a breakdown whose parts add up to the whole step."""
 
-    #: A timing of the training library, or ``forward`` for the rest of ``train_batch``.
+    #: A timing of the training library, ``forward`` for the rest of ``train_batch``, or ``rest`` for the unmeasured
+    #: rest of a step in a program that does not use the library's loader.
     name: str
     #: Part of the time of each bucket, 0 to 1; None without a step.
     share: Sequence[float | None]

@@ -14,7 +14,9 @@ from airflow_provider_dtrain.core.series.step_times import (
     OF_STEP,
     PARTS,
     RANK_METRICS,
+    REST,
     STEP,
+    WHOLE,
     Pace,
     busy_times,
     median_of,
@@ -39,7 +41,7 @@ def find_step_times(
     conn: Connection, of: AttemptOf, buckets: int, since: datetime | None, until: datetime | None
 ) -> StepTimes:
     """Return the step times of each rank by time bucket, and the ranks that are slow."""
-    bucket_s, at, found = _by_rank(conn, of, [*OF_STEP, STEP, EXCHANGE], buckets, since, until)
+    bucket_s, at, found = _by_rank(conn, of, [*OF_STEP, STEP, WHOLE, EXCHANGE], buckets, since, until)
     rows = {rank: _steps_of(rank, host, timings, at) for rank, (host, timings) in found.items()}
     paces = {rank: pace for rank, (_, pace) in rows.items() if pace is not None}
     middle = median_of([pace.busy_s for pace in paces.values()])
@@ -67,6 +69,7 @@ def find_breakdown(
     """Return the parts of the steps by time bucket, mean over the ranks, and the totals of each rank."""
     bucket_s, at, found = _by_rank(conn, of, RANK_METRICS, buckets, since, until)
     columns = {name: _totals([timings.get(name) for _, timings in found.values()], at) for name in PARTS}
+    columns[REST] = _rest([timings for _, timings in found.values()], at)
     sums = [sum(column[index] for column in columns.values()) for index in range(len(at))]
     whole = sum(sums) or 1.0
     return TimingBreakdown(
@@ -116,8 +119,9 @@ def _by_rank(
 
 def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple[RankSteps, Pace | None]:
     """Return the step times of a rank, not yet compared with the gang, and its pace, None without a step."""
-    counts = dict(zip(timings[STEP].at, timings[STEP].count, strict=True)) if STEP in timings else {}
-    totals = _totals([timings.get(name) for name in OF_STEP], at)
+    step = timings.get(STEP) or timings.get(WHOLE, Points())
+    counts = dict(zip(step.at, step.count, strict=True))
+    totals = _totals([timings.get(name) for name in (OF_STEP if STEP in timings else (WHOLE,))], at)
     steps = [total / counts[when] if counts.get(when) else None for when, total in zip(at, totals, strict=True)]
     exchange = timings.get(EXCHANGE, Points())
     means = dict(zip(exchange.at, exchange.mean, strict=True))
@@ -137,6 +141,16 @@ def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple
         is_slow=False,
     )
     return row, pace
+
+
+def _rest(ranks: Sequence[OfRank], at: Sequence[int]) -> list[float]:
+    """Return the time of whole steps that no part has measured, in each bucket, of all ranks together."""
+    found = [0.0] * len(at)
+    for timings in ranks:
+        if WHOLE in timings:
+            whole, parts = _totals([timings[WHOLE]], at), _totals([timings.get(name) for name in PARTS], at)
+            found = [sum_ + max(0.0, all_ - part) for sum_, all_, part in zip(found, whole, parts, strict=True)]
+    return found
 
 
 def _totals(series: Sequence[Points | None], at: Sequence[int]) -> list[float]:

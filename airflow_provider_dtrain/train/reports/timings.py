@@ -6,7 +6,10 @@ All times are taken on the host. On a GPU, work that was only queued counts wher
 Once per batch: ``dataloader_next``, ``to_device``, ``train_batch`` (from the batch handed out until its last ``step``
 returns), ``backward``, ``step_optimizer``, ``step_lr_schedulers``. When metrics are read and exchanged:
 ``from_device``, ``reduce_metrics``. When training waits for a checkpoint: ``checkpoint``. ``gradient_exchange`` comes
-from the clock of DistributedDataParallel, overlaps ``backward``, and has one value per summary.
+from the clock of DistributedDataParallel, which measures one batch of about a hundred, and overlaps ``backward``.
+
+Three files get them: single values go to the samples, sums per second to the seconds, and summaries to the events. The
+seconds also have ``forward``, the rest of ``train_batch``, and ``step`` where only the ends of batches are known.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from typing import Any
 
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.samples import SampleFile
+from airflow_provider_dtrain.train.reports.seconds import SecondsFile, Sums
 
 #: Interval between two writes of measurements, seconds.
 FLUSH_S = 1.0
 #: Interval between two summaries in the events, seconds: of rank 0, and of the other ranks, which share one store.
 SUMMARY_S, OTHERS_SUMMARY_S = 10.0, 60.0
+#: Timings inside ``train_batch``: always, and in the loop of a script.
+_INSIDE, _INSIDE_SCRIPT = ("backward", "step_optimizer"), ("to_device", "step_lr_schedulers")
 
 
 class Timings:
@@ -33,14 +39,21 @@ class Timings:
 
     :param writer: for the summaries; None switches everything off
     :param samples: for the single values; None keeps none
+    :param seconds: for the sums per second; None keeps none
     :param summary_s: seconds between two summaries
     """
 
     def __init__(
-        self, writer: EventWriter | None = None, samples: SampleFile | None = None, *, summary_s: float = SUMMARY_S
+        self,
+        writer: EventWriter | None = None,
+        samples: SampleFile | None = None,
+        seconds: SecondsFile | None = None,
+        *,
+        summary_s: float = SUMMARY_S,
     ) -> None:
         self._writer = writer
         self._samples = samples
+        self._seconds = seconds
         self._summary_s = summary_s
         #: Whether anything is measured. Code that takes a time by hand checks it first.
         self.enabled = writer is not None
@@ -51,10 +64,12 @@ class Timings:
         self._sums: dict[str, tuple[int, float, float]] = {}
         #: DistributedDataParallel models, with the iteration whose exchange was counted last.
         self._models: list[list[Any]] = []
-        #: perf_counter at the end of the latest step.
-        self._ended = 0.0
+        #: perf_counter at the end of the latest step, and of the latest step that was written.
+        self._ended = self._written = 0.0
         #: A loader counts the batches. Otherwise, every step is a batch.
         self._loading = False
+        #: The loop of a script moves batches and advances schedulers inside ``train_batch``.
+        self._is_script = False
         #: Number of batches so far, and of those that were written.
         self._batches = self._first = 0
         self._next_flush = self._next_summary = 0.0
@@ -96,7 +111,7 @@ class Timings:
         iterator = iter(loader)
         end = object()
         began = 0.0
-        self._loading = True
+        self._loading = self._is_script = True
         try:
             while True:
                 before = clock()
@@ -135,8 +150,9 @@ class Timings:
         if self.enabled:
             self._flush(last=True)
             self._summarize()
-            if self._samples is not None:
-                self._samples.close()
+            for file in (self._samples, self._seconds):
+                if file is not None:
+                    file.close()
 
     def _look(self, now: float) -> None:
         """Write the measurements. The first call only starts the first interval."""
@@ -156,14 +172,31 @@ class Timings:
             return
         if self._samples is not None:
             self._samples.write(self._first, self._batches - self._first, held, last=last)
-        self._first = self._batches
-        for name, found in held.items():
-            count, total, longest = self._sums.get(name, (0, 0.0, 0.0))
-            self._sums[name] = (count + len(found), total + sum(found), max(longest, max(found)))
+        sums = {name: Sums(len(found), sum(found), min(found), max(found)) for name, found in held.items()}
+        for found in held.values():
             found.clear()
+        self._add_exchanges(sums)
+        for name, one in sums.items():
+            count, total, longest = self._sums.get(name, (0, 0.0, 0.0))
+            self._sums[name] = (count + one.times, total + one.total, max(longest, one.longest))
+        if self._seconds is not None:
+            self._seconds.write(self._first, self._batches - self._first, {**sums, **self._derived(sums)})
+        self._first = self._batches
+        self._written = self._ended
+
+    def _derived(self, sums: Mapping[str, Sums]) -> dict[str, Sums]:
+        """Return the rest of ``train_batch``, or the whole time of a step where no loader measures its parts."""
+        whole = sums.get("train_batch")
+        batches = self._batches - self._first
+        if whole is not None:
+            inside = _INSIDE + (_INSIDE_SCRIPT if self._is_script else ())
+            rest = max(0.0, whole.total - sum(sums[name].total for name in inside if name in sums))
+            return {"forward": _evenly(whole.times, rest)}
+        if batches and self._written:
+            return {"step": _evenly(batches, self._ended - self._written)}
+        return {}
 
     def _summarize(self) -> None:
-        self._add_exchanges()
         sums = self._sums
         self._sums = {}
         if not sums or self._writer is None:
@@ -175,7 +208,8 @@ class Timings:
         with contextlib.suppress(OSError):
             self._writer.write("timings", {"batches": self._batches, "names": names})
 
-    def _add_exchanges(self) -> None:
+    def _add_exchanges(self, sums: dict[str, Sums]) -> None:
+        """Add the exchange that each model has measured since the last time."""
         for watched in self._models:
             # The clock is private to torch, and its errors must not end a training.
             with contextlib.suppress(Exception):
@@ -183,14 +217,21 @@ class Timings:
                 if found["iteration"] == watched[1]:
                     continue
                 watched[1], seconds = found["iteration"], int(found["backward_comm_time"]) / 1e9
-                count, total, longest = self._sums.get("gradient_exchange", (0, 0.0, 0.0))
-                self._sums["gradient_exchange"] = (count + 1, total + seconds, max(longest, seconds))
+                one = sums.get("gradient_exchange", Sums(0, 0.0, seconds, seconds))
+                sums["gradient_exchange"] = Sums(
+                    one.times + 1, one.total + seconds, min(one.shortest, seconds), max(one.longest, seconds)
+                )
+
+
+def _evenly(count: int, total: float) -> Sums:
+    """Return durations of which only the sum is known."""
+    return Sums(count, total, total / count, total / count)
 
 
 def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: EventWriter, rank: int) -> Timings:
     """Return the timings of a rank, as ``profiling`` configures them. Off-cluster, they measure nothing.
 
-    :param events_path: ``DTRAIN_EVENTS``; the samples are written beside it
+    :param events_path: ``DTRAIN_EVENTS``; the other files are written beside it
     :param config: the effective configuration
     """
     profiling = config.get("profiling") or {}
@@ -199,9 +240,10 @@ def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: Ev
     summary_s = SUMMARY_S if rank == 0 else OTHERS_SUMMARY_S
     try:
         samples = SampleFile(events_path.with_name("samples"))
+        seconds = SecondsFile(events_path.with_name("timings"))
     except OSError:
         return Timings(writer, summary_s=summary_s)
-    return Timings(writer, samples, summary_s=summary_s)
+    return Timings(writer, samples, seconds, summary_s=summary_s)
 
 
 def _drop_named(name: str, duration_s: float) -> None:
