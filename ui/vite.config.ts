@@ -62,6 +62,9 @@ export default defineConfig({
     include: ["src/**/*.test.{ts,tsx}"],
     setupFiles: ["src/testing/setup.ts"],
     restoreMocks: true,
+    // Files share the loaded modules: most of the time would go into loading Chakra for each of them. setup.ts cleans up.
+    isolate: false,
+    pool: "threads",
     // A machine that runs other tests at the same time is slow.
     testTimeout: 60_000,
   },

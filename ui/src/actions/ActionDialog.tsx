@@ -1,3 +1,5 @@
+import { useEffect } from "react";
+
 import { forget } from "../api/cache";
 import { ConfirmDialog } from "../components/ConfirmDialog";
 import { toastSuccess } from "../components/toaster";
@@ -6,6 +8,8 @@ import { dismiss, useAsked } from "./ask";
 /** The dialog of the action that waits for a confirmation. */
 export const ActionDialog = () => {
   const asked = useAsked();
+  // The dialog of a page that the user leaves is closed.
+  useEffect(() => dismiss, []);
   if (asked === null) return null;
   const { action, onDone, from } = asked;
   const close = () => {

@@ -67,6 +67,7 @@ export const StateBadge = ({ state, children, ...rest }: { state: string } & Bad
       maxW="100%"
       px={2}
       py={1}
+      textTransform="capitalize"
       variant="solid"
       {...rest}
     >

@@ -1,0 +1,135 @@
+import { act, screen, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
+import { describe, expect, it } from "vitest";
+
+import { type Holder, type Host } from "../../api/types";
+import { App } from "../../app/App";
+import { serve } from "../../testing/server";
+import { show } from "../../testing/show";
+import { neighbour } from "./neighbour";
+import { kindOf, slotSentence } from "./slots";
+
+const holder: Holder = {
+  allocation_id: 4, trial_id: 7, experiment_id: 2, experiment: "resnet", trial_name: "5 | lr=0.1", since: "2026-01-31T12:00:00Z", slots: 2,
+  task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, state: "running", hidden: false,
+};
+
+const host = (name: string, values: Partial<Host> = {}): Host => ({ name, pool: "gpus", slots: [{ state: "held", holder: 4 }, {}, { state: "disabled" }], ...values });
+
+const pool = { name: "gpus", slot_type: "cuda", hosts: 1, slots: 3, free: 1, held: 1, unavailable: 1, waiting: 2 };
+
+const cluster = (hosts: Host[], holders: Record<string, Holder> = { "4": holder }) => ({ body: { at: "2026-01-31T12:00:00Z", pools: [pool], holders, hosts } });
+
+const me = (mayChange: boolean) => ({ body: { user: "ann", may_change_hosts: mayChange, starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" }, version: __VERSION__ } });
+
+const square = (name: RegExp) => screen.findByRole("button", { name });
+
+describe("the page of the cluster", () => {
+  it("shows a square per slot, whose tooltip names the holder", async () => {
+    serve({ cluster: cluster([host("a")]), me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster");
+    const held = await square(/a slot 0: running, held by resnet trial 5/);
+    expect(await square(/a slot 1: free/)).toBeTruthy();
+    act(() => held.focus());
+    const tip = screen.getByRole("tooltip");
+    expect(tip.textContent).toContain("5 | lr=0.1");
+    expect(tip.textContent).toContain("2 slots");
+    expect(screen.getByRole("link", { name: "2 gangs wait" }).getAttribute("href")).toBe("/plugin/dtrain/queue?pool=gpus");
+  });
+
+  it("moves between squares by arrow keys, and has one stop for the Tab key", async () => {
+    serve({ cluster: cluster([host("a"), host("b")]), me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster");
+    const first = await square(/a slot 0/);
+    act(() => first.focus());
+    await userEvent.keyboard("{ArrowDown}{ArrowRight}{ArrowRight}");
+    expect(document.activeElement).toBe(await square(/b slot 2/));
+    expect([...document.querySelectorAll("[data-slot][tabindex='0']")]).toHaveLength(1);
+  });
+
+  it("asks for a reason and drains a host", async () => {
+    const arrived = serve({ cluster: cluster([host("a/b")]), me: me(true), "POST hosts/a%2Fb/drain": { body: { message: "Host a/b drains." } } });
+    show(<App />, "/plugin/dtrain/cluster");
+    await userEvent.click(await screen.findByRole("button", { name: "Actions of host a/b" }));
+    await userEvent.click(await screen.findByRole("menuitem", { name: "Drain" }));
+    const dialog = await screen.findByRole("dialog", { name: "Drain host a/b" });
+    await userEvent.type(within(dialog).getByRole("textbox"), "new fan");
+    await userEvent.click(within(dialog).getByRole("button", { name: "Drain" }));
+    expect((await screen.findAllByText("Host a/b drains.")).length).toBeGreaterThan(0);
+    expect(arrived.find(({ method }) => method === "POST")).toMatchObject({ path: "hosts/a%2Fb/drain", body: { reason: "new fan" } });
+  });
+
+  it("keeps the dialog open with the reason when an action is refused", async () => {
+    const refused = { status: 409, body: { detail: { code: "conflict", message: "Host a is disabled already.", hint: "Reload." } } };
+    serve({ cluster: cluster([host("a")]), me: me(true), "POST hosts/a/slots/1/disable": refused });
+    show(<App />, "/plugin/dtrain/cluster");
+    await userEvent.click(await square(/a slot 1/));
+    await userEvent.click(await screen.findByRole("button", { name: "Disable the slot" }));
+    const dialog = await screen.findByRole("alertdialog", { name: "Disable slot 1 of host a" });
+    await userEvent.click(within(dialog).getByRole("button", { name: "Disable" }));
+    expect(await within(dialog).findByText("Host a is disabled already.")).toBeTruthy();
+  });
+
+  it("offers no action to a user who may only read", async () => {
+    serve({ cluster: cluster([host("a")]), me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster");
+    await userEvent.click(await square(/a slot 1/));
+    expect(await screen.findByTestId("slot-card")).toBeTruthy();
+    expect(screen.queryByRole("button", { name: /Actions of host|Disable the slot/ })).toBeNull();
+  });
+
+  it("names the command that adds a host when there is none", async () => {
+    serve({ cluster: cluster([]), me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect(await screen.findByText(/airflow dtrain hosts add/)).toBeTruthy();
+  });
+
+  it("explains an answer of another version instead of a blank page", async () => {
+    serve({ cluster: { body: { pools: null, machines: [] } }, me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect((await screen.findByRole("alert")).textContent).toContain("This page cannot be shown");
+    expect(screen.getByRole("alert").textContent).toContain(__VERSION__);
+    expect(screen.getByRole("link", { name: "Queue" })).toBeTruthy();
+  });
+
+  it("asks for a reload when the server is of another version", async () => {
+    serve({ cluster: cluster([host("a")]), me: { body: { user: "ann", may_change_hosts: false, version: "99.0" } } });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect(await screen.findByText(/the API server has version 99.0/)).toBeTruthy();
+  });
+});
+
+describe("a slot in words", () => {
+  const place = (values: Partial<Host>, index: number, of: Holder | null = null) => {
+    const one = host("a", values);
+    return { host: one, index, slot: one.slots[index] ?? {}, holder: of };
+  };
+
+  it("does not name a gang that the user may not read", () => {
+    const words = slotSentence(place({}, 0, { ...holder, hidden: true, experiment: "secret" }));
+    expect(words).toContain("a gang of a DAG that you may not read");
+    expect(words).not.toContain("secret");
+  });
+
+  it("tells that a free slot of a drained host gets no gang", () => {
+    const drained = place({ state: "drained" }, 1);
+    expect([slotSentence(drained), kindOf(drained.host, drained.slot, null)]).toEqual(["a slot 1: free, but the host is drained", "unavailable"]);
+  });
+});
+
+describe("the square beside", () => {
+  const hosts = [host("a"), host("b", { slots: Array.from({ length: 20 }, () => ({})) }), host("c", { slots: [] })];
+
+  it("is in the next host at the end of a host, and in the next line of a large host", () => {
+    expect(neighbour(hosts, { host: "a", index: 2 }, "ArrowRight", 1)).toEqual({ host: "b", index: 0 });
+    expect(neighbour(hosts, { host: "b", index: 0 }, "ArrowLeft", 1)).toEqual({ host: "a", index: 2 });
+    expect(neighbour(hosts, { host: "b", index: 3 }, "ArrowDown", 1)).toEqual({ host: "b", index: 19 });
+    expect(neighbour(hosts, { host: "b", index: 19 }, "ArrowUp", 1)).toEqual({ host: "b", index: 3 });
+  });
+
+  it("does not exist beyond the edges, in a host without slots, and for a host that is gone", () => {
+    expect(neighbour(hosts, { host: "a", index: 0 }, "ArrowLeft", 1)).toBeNull();
+    expect(neighbour(hosts, { host: "b", index: 19 }, "ArrowDown", 1)).toBeNull();
+    expect(neighbour(hosts, { host: "gone", index: 0 }, "ArrowDown", 1)).toBeNull();
+  });
+});

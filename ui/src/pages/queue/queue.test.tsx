@@ -1,0 +1,65 @@
+import { screen, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
+import { describe, expect, it } from "vitest";
+
+import { type QueueRow } from "../../api/types";
+import { App } from "../../app/App";
+import { serve } from "../../testing/server";
+import { show } from "../../testing/show";
+import { placementWords, rowActions } from "./columns";
+
+const row = (values: Partial<QueueRow> = {}): QueueRow => ({
+  allocation_id: 1, kind: "trial", trial_id: 7, trial_name: "5 | lr=0.1", attempt: 1, experiment_id: 2, experiment: "resnet",
+  task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, pool: "gpus", queue_class: "fresh", position: 1, priority: 50, slots: 8,
+  placement: {}, state: "waiting", reason: "needs 8 free slots on one host", since: "2026-01-31T12:00:00Z", expected: null, expected_at: null,
+  paused: false, silent_since: null, may_edit: true, ...values,
+});
+
+const page = (rows: QueueRow[]) => ({ body: { rows, total: rows.length, pools: [{ name: "gpus", slots: 16, free: 2, waiting: 1, running: 1 }] } });
+
+const me = { body: { user: "ann", may_change_hosts: true, starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" }, version: __VERSION__ } };
+
+const names = (values: Partial<QueueRow>, mayChangePriority: boolean) => rowActions(row(values), mayChangePriority).map(({ id }) => id);
+
+describe("the page of the queue", () => {
+  it("shows place, reason and hosts of the gangs", async () => {
+    serve({ queue: page([row(), row({ allocation_id: 2, trial_id: null, kind: "held_gang", reason: null, state: "running", position: null, placement: { a: [0, 1, 2, 5] } })]), me });
+    show(<App />, "/plugin/dtrain/queue");
+    expect(await screen.findByText("needs 8 free slots on one host")).toBeTruthy();
+    expect(screen.getByText("a (0-2, 5)")).toBeTruthy();
+    expect(screen.getByText("Held gang, no trial now")).toBeTruthy();
+    expect(screen.getByText(/1 waiting, 1 running, 2 of 16 slots free/)).toBeTruthy();
+  });
+
+  it("changes the priority within its bounds only", async () => {
+    const arrived = serve({ queue: page([row()]), me, "POST trials/7/priority": { body: { message: "Priority of trial 7: 3." } } });
+    show(<App />, "/plugin/dtrain/queue");
+    await userEvent.click(await screen.findByRole("button", { name: "Actions of trial 7" }));
+    await userEvent.click(await screen.findByRole("menuitem", { name: "Change the priority" }));
+    const dialog = await screen.findByRole("dialog", { name: "Priority of trial 7" });
+    const field = within(dialog).getByRole("textbox");
+    await userEvent.clear(field);
+    await userEvent.type(field, "100");
+    expect(within(dialog).getByText("A whole number from 1 to 99 is expected.")).toBeTruthy();
+    await userEvent.clear(field);
+    await userEvent.type(field, "3{Enter}");
+    expect((await screen.findAllByText("Priority of trial 7: 3.")).length).toBeGreaterThan(0);
+    expect(arrived.filter(({ method }) => method === "POST").map(({ body }) => body)).toEqual([{ priority: 3 }]);
+  });
+});
+
+describe("the actions on a gang", () => {
+  it("depend on its state and on the rights of the user", () => {
+    expect(names({}, true)).toEqual(["priority", "pause", "stop", "kill"]);
+    expect(names({ paused: true }, false)).toEqual(["activate", "stop", "kill"]);
+    expect(names({ may_edit: false }, false)).toEqual([]);
+    expect(names({ kind: "held_gang" }, true)).toEqual(["kill"]);
+    expect(names({ kind: "held_gang", may_edit: false }, true)).toEqual([]);
+  });
+});
+
+describe("a placement in words", () => {
+  it("joins neighbouring slots", () => {
+    expect(placementWords({ a: [3, 2, 0], b: [1] })).toBe("a (0, 2-3), b (1)");
+  });
+});
