@@ -59,6 +59,9 @@ LAG_BYTES, KEPT_BYTES = 8 << 20, 1 << 20
 HOST_RATE, RANK_RATE, BURST_BYTES = 32 << 10, 4 << 10, 16 << 20
 #: Hosts that are asked at the same time.
 HOSTS_AT_ONCE = 16
+#: Seconds for which the roll-up of a host waits until all of its files have been read up to the same time. A host that
+#: always has more than it sends would wait forever.
+BEHIND_MOST_S = 3600
 #: Transactions of one removal of old telemetry.
 PRUNINGS_MOST = 50
 
@@ -141,10 +144,11 @@ class TelemetryCollector:
     async def run(self) -> None:
         """Collect until the task is cancelled, or another process follows the attempt."""
         while True:
-            await asyncio.sleep(TELEMETRY_BEHIND_S if self._behind else self._wait_s)
+            behind = [host for host in self._behind if self._is_open(host)]
+            await asyncio.sleep(TELEMETRY_BEHIND_S if behind else self._wait_s)
             began = time.monotonic()
             try:
-                await self._collect(self._behind or self.links)
+                await self._collect(behind or self.links)
                 await self._keep_up()
             except (StaleWatchError, NotFoundError):
                 return
@@ -162,7 +166,7 @@ class TelemetryCollector:
         try:
             async with asyncio.timeout(TELEMETRY_END_S):
                 await self._collect(self.links)
-                while self._behind:
+                while any(map(self._is_open, self._behind)):
                     await self._collect(self._behind)
                 await in_telemetry_thread(self.rt.store.telemetry.roll_up, self.view.attempt_id, is_over=True)
         except Exception as error:
@@ -190,7 +194,7 @@ class TelemetryCollector:
         pieces = await asyncio.gather(*(self._ask(host, limit) for host in wanted))
         found = {host: piece for host, piece in zip(wanted, pieces, strict=True) if piece is not None}
         parts = [self._part(host, piece) for host, piece in found.items() if piece.positions]
-        self._behind = {host for host, piece in found.items() if piece.is_behind}
+        self._behind = (self._behind - found.keys()) | {host for host, piece in found.items() if piece.is_behind}
         if not parts:
             return
         known = self._states
@@ -290,12 +294,18 @@ class TelemetryCollector:
 
     async def _keep_up(self) -> None:
         """Roll up full windows of this attempt, and now and then remove what is old."""
-        due_s = WINDOWS[Tier.SECOND].chunk_s + LATE_S
-        if any(state.last_s - max(state.rolled_s, state.first_s) >= due_s for state in (self._states or {}).values()):
+        due = {host for host, state in (self._states or {}).items() if self._is_due(host, state)}
+        if due:
             self._states = None
-            await in_telemetry_thread(self.rt.store.telemetry.roll_up, self.view.attempt_id)
+            await in_telemetry_thread(self.rt.store.telemetry.roll_up, self.view.attempt_id, hosts=due)
         if _prune_due():
             await in_telemetry_thread(self._prune)
+
+    def _is_due(self, host: str, state: TelemetryState) -> bool:
+        """Return whether a host has a full window, and all of its files have been read beyond it."""
+        length_s = state.last_s - max(state.rolled_s, state.first_s)
+        is_behind = host in self._behind and length_s < BEHIND_MOST_S
+        return length_s >= WINDOWS[Tier.SECOND].chunk_s + LATE_S and not is_behind
 
     def _prune(self) -> None:
         pruned = self.rt.store.telemetry.prune(self.rt.settings.telemetry_days)

@@ -119,15 +119,17 @@ class Telemetry:
         if done is None:
             raise _OvertakenError
 
-    def roll_up(self, attempt_id: int, *, is_over: bool = False) -> None:
+    def roll_up(self, attempt_id: int, *, hosts: Collection[str] | None = None, is_over: bool = False) -> None:
         """Turn the slices of an attempt into chunks, and chunks into those of the next tier, where a window is full.
 
         Each window of a host is a transaction. A window that another process rolls up at the same time is left to it.
 
+        :param hosts: only these hosts; None = all
         :param is_over: no points follow, so windows that are not full are rolled up as well
         """
         for key in self._keys(attempt_id):
-            self._roll_up(key, is_over=is_over)
+            if hosts is None or key.host in hosts:
+                self._roll_up(key, is_over=is_over)
 
     def _roll_up(self, key: HostKey, *, is_over: bool) -> None:
         for tier in Tier:
