@@ -1,4 +1,7 @@
-"""``airflow dtrain trials profile``: timings of the parts of a batch, and system metrics of the hosts."""
+"""``airflow dtrain trials profile``: timings of the parts of a batch, and system metrics of the hosts.
+
+Both are in the store. Only a host whose telemetry is not there is asked itself.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 2**20
 CALL_TIMEOUT_S = 30.0
-#: Most bytes that are read of a host's samples: the size at which the supervisor stops writing them.
+#: Time buckets of a question that needs only totals.
+FEWEST_BUCKETS = 10
+#: Most bytes that are read of a host's samples: more than one of their files has.
 SAMPLES_MOST_BYTES = 64 << 20
 
 
@@ -37,6 +42,7 @@ def profile(args: Namespace) -> None:
         return
     show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has reported no timings yet.")
     _explain(timings)
+    _name_slow_ranks(hook.store, view)
     print()
     show(args, [_system_row(row) for row in system], empty="No system metrics could be read.")
 
@@ -52,12 +58,26 @@ def _chosen(store: Store, args: Namespace) -> AttemptView:
 
 
 def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
-    """Return a row per rank and timing, from the reports of the ranks in the store."""
+    """Return a row per rank and timing: the exact sums of the ranks' events, or those of the telemetry without them."""
     by_rank: dict[int, list[Any]] = {}
     for event in store.events.of_attempt(view.attempt_id, kinds=("timings",)):
         rank = event.stream.removeprefix("rank").partition(".")[0]
         by_rank.setdefault(int(rank) if rank.isdigit() else -1, []).append(event.body)
-    return [row for rank, bodies in sorted(by_rank.items()) for row in _rank_timings(rank, bodies)]
+    if by_rank:
+        return [row for rank, bodies in sorted(by_rank.items()) for row in _rank_timings(rank, bodies)]
+    totals = store.telemetry.timings(view.trial_id, view.number, FEWEST_BUCKETS).totals
+    return [
+        {
+            "rank": one.rank,
+            "timing": one.name,
+            "count": one.count,
+            "total_s": one.total_s,
+            "mean_s": one.mean_s,
+            "max_s": one.max_s,
+            "sampled": one.total_s is None,
+        }
+        for one in totals
+    ]
 
 
 def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
@@ -79,20 +99,51 @@ def _explain(timings: list[dict[str, Any]]) -> None:
         note(f"{name} is sampled, one batch out of many: it has no total.")
 
 
+def _name_slow_ranks(store: Store, view: AttemptView) -> None:
+    """Print a note for each rank for which the gang waits."""
+    found = store.telemetry.step_times(view.trial_id, view.number)
+    rows = {row.rank: row for row in found.ranks}
+    for rank in found.slow_ranks:
+        row = rows[rank]
+        note(
+            f"Rank {rank} on host '{row.host}' is slow: it needs {cell(row.median_busy_s)} s per step, "
+            f"{row.ratio or 0:.2f} times the median of the gang, which waits for it."
+        )
+
+
 def _system(hook: DtrainHook, view: AttemptView) -> list[dict[str, Any]]:
-    """Return a row per host, device and metric, read from the hosts."""
-    rows = []
+    """Return a row per host, device and metric, from the store, or from a host whose telemetry is not there."""
+    rows = [
+        {
+            "host": one.host,
+            "gpu": one.device or None,
+            "metric": one.metric,
+            "unit": one.unit,
+            "min": one.minimum,
+            "mean": one.mean,
+            "max": one.maximum,
+            "count": one.count,
+        }
+        for one in hook.store.telemetry.ranges(view.trial_id, view.number)
+    ]
+    stored = {row["host"] for row in rows}
     for host in view.placement if view.run else ():
-        try:
-            ranges = system_ranges(read_samples(_samples(hook, host, str(view.run))))
-        except (DtrainError, TimeoutError) as error:
-            note(f"The system metrics of host '{host}' cannot be read: {error}")
-            continue
-        rows += [
-            {"host": host, "gpu": device or None, "metric": name, "unit": SYSTEM_METRICS[name], **found}
-            for (device, name), found in sorted(ranges.items(), key=lambda pair: pair[0][0])
-        ]
+        if host not in stored:
+            rows += _read_from(hook, host, str(view.run))
     return rows
+
+
+def _read_from(hook: DtrainHook, host: str, run: str) -> list[dict[str, Any]]:
+    """Return the rows of a host from its own file, none with a note when it cannot be read."""
+    try:
+        ranges = system_ranges(read_samples(_samples(hook, host, run)))
+    except (DtrainError, TimeoutError) as error:
+        note(f"The system metrics of host '{host}' cannot be read: {error}")
+        return []
+    return [
+        {"host": host, "gpu": device or None, "metric": name, "unit": SYSTEM_METRICS[name], **found}
+        for (device, name), found in sorted(ranges.items(), key=lambda pair: pair[0][0])
+    ]
 
 
 def _samples(hook: DtrainHook, host: str, run: str) -> bytes:

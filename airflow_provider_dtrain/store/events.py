@@ -74,7 +74,8 @@ class Events:
         :param batch: events as parsed, with ``seq``, ``at`` (Unix seconds) and ``kind``; a ``gap`` stands for bytes
             that are left out, with ``offset``, ``bytes``, ``lines``, ``code`` and ``reason``
         :param epoch: number of restarts of the stream; see :meth:`begin_epoch`
-        :param clock_offset_s: seconds by which the host's clock is ahead of this one; stored with each event
+        :param clock_offset_s: seconds by which the host's clock is ahead of this one; stored with each event, and
+            subtracted from the times of metrics, which pages show beside the telemetry
         :raises StaleWatchError: the watch is not current
         :raises StoreSetBackError: the stream is not at ``old_offset`` of ``epoch``
         """
@@ -103,7 +104,8 @@ class Events:
             _show_limit(conn, attempt, marks)
         source = _RANK_STREAM.fullmatch(stream)
         rank = int(source[1]) if source else None
-        add_metrics(conn, attempt, [event for event in batch if event.get("kind") in METRIC_GROUPS], rank=rank or 0)
+        reports = [event for event in batch if event.get("kind") in METRIC_GROUPS]
+        add_metrics(conn, attempt, reports, rank=rank or 0, clock_offset_s=clock_offset_s)
         for event in batch:
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
                 handler(conn, attempt, {**event, "host": host, "token": token}, rank)

@@ -199,10 +199,18 @@ def _find(places: CheckpointPlaces, path: object) -> tuple[CheckpointPlace | Non
         return None, str(error)
 
 
-def add_metrics(conn: Connection, attempt: AttemptRow, reports: Sequence[Mapping[str, Any]], *, rank: int) -> None:
+def add_metrics(
+    conn: Connection,
+    attempt: AttemptRow,
+    reports: Sequence[Mapping[str, Any]],
+    *,
+    rank: int,
+    clock_offset_s: float = 0.0,
+) -> None:
     """Store reports with one statement. A report without step or metrics is kept only as an event.
 
     :param reports: events of the kinds in :data:`METRIC_GROUPS`
+    :param clock_offset_s: seconds by which the clock of the reports is ahead of this one
     """
     rows = [
         {
@@ -212,7 +220,7 @@ def add_metrics(conn: Connection, attempt: AttemptRow, reports: Sequence[Mapping
             "step": event["step"],
             "rank": rank,
             "metrics": dict(event["metrics"]),
-            "at": moment(event.get("at")),
+            "at": moment(at - clock_offset_s if isinstance(at := event.get("at"), int | float) else None),
             "epoch": epoch if isinstance(epoch := event.get("epoch"), int | float) else None,
         }
         for event in reports

@@ -84,6 +84,13 @@ def test_the_offset_of_a_hosts_clock_is_kept_and_is_not_the_hosts_to_say(store, 
     assert found.body["clock_offset_s"] == -3600.5
 
 
+def test_metrics_have_the_time_of_the_store_whatever_the_clock_of_their_host(store, followed):
+    report = event("report", 1, step=3, metrics={"loss": 0.5})
+    commit(store, followed, 0, 90, [report], clock_offset_s=3600.0)
+    (row,) = store.metrics.of_trial(store.attempts.get(followed[0]).trial_id)
+    assert row.at.timestamp() == pytest.approx(report["at"] - 3600.0)
+
+
 def test_a_run_is_known_by_trial_attempt_and_token(store, submit, start):
     ticket = submit()
     start(ticket)

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.database.tables import events, telemetry_chunks, telemetry_hosts
 from tests.support.engines import Engine, config
 
 
@@ -58,6 +59,14 @@ async def test_timings_and_system_metrics_reach_the_command(
         assert row["host"] == "local"
         assert 0 <= row["min"] <= row["mean"] <= row["max"]
 
+    # A host whose telemetry is not in the store is asked itself.
+    with engine.hook.store.db.engine.begin() as connection:
+        connection.execute(telemetry_hosts.delete())
+        connection.execute(telemetry_chunks.delete())
+    read = {row["metric"]: row for row in trials_profile._system(engine.hook, view)}
+    assert set(read) == set(rows)
+    assert read["cpu_util"]["max"] == pytest.approx(rows["cpu_util"]["max"], rel=0.001)
+
     command = trials_profile.profile.__wrapped__  # type: ignore[attr-defined]
     capsys.readouterr()
     command(argparse.Namespace(output="table", trial_id=ticket.trial_id, attempt=None))
@@ -73,6 +82,23 @@ async def test_timings_and_system_metrics_reach_the_command(
     assert {row["host"] for row in document["system"]} == {"local"}
     with pytest.raises(NotFoundError, match="no attempt 2"):
         command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=2))
+
+
+async def test_the_command_opens_no_connection_for_what_is_in_the_store(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
+    ticket = engine.submit(measured(sampling_interval_s=0.2))
+    await engine.carry(ticket)
+    monkeypatch.setattr(engine.hook, "link", lambda *_: pytest.fail("a connection was opened"))
+    with engine.hook.store.db.engine.begin() as connection:
+        connection.execute(events.delete())
+    command = trials_profile.profile.__wrapped__  # type: ignore[attr-defined]
+    command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=None))
+    document = json.loads(capsys.readouterr().out)
+    assert {row["timing"] for row in document["timings"]} == {"dataloader_next", "train_batch", "forward", "backward"}
+    assert {row["count"] for row in document["timings"]} == {12}
+    assert {"cpu_util", "memory_available"} <= {row["metric"] for row in document["system"]}
 
 
 def test_what_is_sampled_has_a_mean_and_no_total(capsys: pytest.CaptureFixture[str]) -> None:

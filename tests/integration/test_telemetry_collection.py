@@ -193,7 +193,7 @@ async def test_a_commit_that_another_process_overtakes_is_made_again(world: Worl
 async def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector dies before and after its commit; the next one is another process."""
+    """The collector dies before and after its commit, and the next one is another process."""
     store = world.store.telemetry
     commit = store.add
 
