@@ -62,24 +62,6 @@ class ApiServer:
     def log(self) -> Path:
         return self.home / "api-server.log"
 
-    def airflow(self, *command: str) -> None:
-        """Run an ``airflow`` command in this home.
-
-        :raises RuntimeError: the command failed
-        """
-        self.python("-m", "airflow", *command)
-
-    def python(self, *arguments: str) -> None:
-        """Run Python with the variables of this Airflow.
-
-        :raises RuntimeError: it failed
-        """
-        done = subprocess.run(
-            [sys.executable, *arguments], env=self.environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
-
     def start(self) -> None:
         """Start the server and wait until it answers. The metadata database must be migrated."""
         with self.log.open("ab") as log:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -72,14 +74,27 @@ def seed_airflow(store: Store) -> None:
     folder = Path(conf.get("core", "dags_folder"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "seeded_site.py").write_text(DAG_FILE.format(site=json.dumps(_dags_of(runs))))
-    for command in (["db", "migrate"], ["dags", "reserialize"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow", *command], capture_output=True, text=True, env=dict(os.environ)
-        )
-        if done.returncode:
-            raise RuntimeError(f"airflow {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    migrate_metadata(os.environ)
+    _airflow(os.environ, "dags", "reserialize")
     for run in runs:
         _create(store, run)
+
+
+def migrate_metadata(environment: Mapping[str, str]) -> None:
+    """Migrate the metadata database, after other processes that migrate the one of the same AIRFLOW_HOME.
+
+    :param environment: variables of the Airflow
+    """
+    with Path(environment["AIRFLOW_HOME"], "migration.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _airflow(environment, "db", "migrate")
+
+
+def _airflow(environment: Mapping[str, str], *command: str) -> None:
+    run = [sys.executable, "-m", "airflow", *command]
+    done = subprocess.run(run, capture_output=True, text=True, env=dict(environment), stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"airflow {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def _runs_of(store: Store) -> list[RunOf]:

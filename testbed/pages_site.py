@@ -1,0 +1,102 @@
+"""A seeded site with its pages: a store whose trials go on in real time, and an API server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from airflow_provider_dtrain.store.store import Store
+from testbed.api_server import ApiServer
+from testbed.seed.airflow_side import migrate_metadata
+from testbed.standalone import wait_until
+
+SEED_TIMEOUT_S = 900.0
+STOP_TIMEOUT_S = 20.0
+
+
+class PagesSite:
+    """Pages of a seeded store.
+
+    :param folder: empty; it becomes AIRFLOW_HOME
+    :param scene: of ``python -m testbed.seed``
+    :param has_airflow: also write the DAG runs of the trials into the metadata database
+    :param url: of the store; None = a SQLite file in the folder
+    """
+
+    def __init__(self, folder: Path, *, scene: str = "small", has_airflow: bool = True, url: str | None = None) -> None:
+        self.folder = folder
+        self.url = url or f"sqlite:///{folder / 'seeded.db'}"
+        self.server = ApiServer(folder, self.url)
+        options = ["--airflow"] if has_airflow else []
+        self._command = [
+            sys.executable,
+            "-m",
+            "testbed.seed",
+            "--store",
+            self.url,
+            "--scene",
+            scene,
+            "--live",
+            *options,
+        ]
+        self._seed: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Seed the store, and start the server meanwhile."""
+        with (self.folder / "seed.log").open("wb") as log:
+            self._seed = subprocess.Popen(
+                self._command, env=self.server.environment, stdout=log, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        failures: list[BaseException] = []
+        starting = threading.Thread(target=self._start_server, args=(failures,))
+        starting.start()
+        wait_until(self._is_seeded, timeout_s=SEED_TIMEOUT_S, what="the seed", poll_s=0.2)
+        starting.join()
+        if failures:
+            raise failures[0]
+
+    def _start_server(self, failures: list[BaseException]) -> None:
+        try:
+            migrate_metadata(self.server.environment)
+            self.server.start()
+        except BaseException as error:
+            failures.append(error)
+
+    def _is_seeded(self) -> bool:
+        assert self._seed is not None
+        text = (self.folder / "seed.log").read_text(errors="replace")
+        if self._seed.poll() is not None:
+            raise RuntimeError(f"python -m testbed.seed ended: {text[-4000:]}")
+        return "go on in real time" in text
+
+    def store(self) -> Store:
+        """Open the store a second time."""
+        return Store.open(self.url)
+
+    def stop(self) -> None:
+        self.server.stop()
+        if self._seed is not None:
+            self._seed.send_signal(signal.SIGTERM)
+            try:
+                self._seed.wait(timeout=STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._seed.kill()
+                self._seed.wait()
+
+    def __enter__(self) -> PagesSite:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
