@@ -1,7 +1,13 @@
-"""A seeded site with its pages: a store whose trials go on in real time, and an API server."""
+"""A seeded site with its pages: a store whose trials go on in real time, and an API server.
+
+``python -m testbed.pages_site FOLDER`` keeps one running for work on pages. Tests use it with
+``DTRAIN_PAGES_SITE=FOLDER``.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -10,10 +16,12 @@ from pathlib import Path
 from types import TracebackType
 
 from airflow_provider_dtrain.store.store import Store
-from testbed.api_server import ApiServer
+from testbed.api_server import ROLES, ApiServer
 from testbed.seed.airflow_side import migrate_metadata
 from testbed.standalone import wait_until
 
+#: File of a folder with the address of the running server.
+ADDRESS = "address.json"
 SEED_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 20.0
 
@@ -74,6 +82,13 @@ class PagesSite:
             raise RuntimeError(f"python -m testbed.seed ended: {text[-4000:]}")
         return "go on in real time" in text
 
+    @classmethod
+    def attach(cls, folder: Path) -> PagesSite:
+        """Return the site that another process keeps running in a folder. Its stop is left to that process."""
+        found = cls(folder)
+        found.server.use(json.loads((folder / ADDRESS).read_text()))
+        return found
+
     def store(self) -> Store:
         """Open the store a second time."""
         return Store.open(self.url)
@@ -96,7 +111,32 @@ class PagesSite:
             raise
         return self
 
+    def keep(self) -> None:
+        """Keep the site running until a signal."""
+        (self.folder / ADDRESS).write_text(json.dumps(self.server.base))
+        print(
+            f"Pages: {self.server.base}/plugin/dtrain/experiments, users and passwords: {', '.join(ROLES)}", flush=True
+        )
+        over = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: over.set())
+        over.wait()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m testbed.pages_site", description="Keeps a seeded site running.")
+    parser.add_argument("folder", type=Path, help="empty; it becomes AIRFLOW_HOME")
+    parser.add_argument("--scene", default="small", choices=("small", "large"))
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with PagesSite(options.folder.absolute(), scene=options.scene, has_airflow=options.scene == "small") as site:
+        site.keep()
+
+
+if __name__ == "__main__":
+    main()

@@ -47,6 +47,8 @@ def main() -> None:
     began = time.monotonic()
     hours, scene = SCENES[options.scene]
     site = Simulation(options.store, datetime.now(UTC), hours)
+    if options.live:
+        site.at(0, live.live(site))
     scene(site)
     if options.airflow:
         seed_airflow(site.store)
@@ -62,7 +64,6 @@ def go_on(site: Simulation) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: over.append(number))
     parent = os.getppid()
-    site.soon(live.live(site))
     print("The trials go on in real time. End them with Ctrl-C.", flush=True)
     site.follow(lambda: bool(over) or os.getppid() != parent)
 

@@ -27,11 +27,14 @@ from airflow.sdk import DAG
 
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
+from airflow_provider_dtrain.sensors.gang import GangSensor
 
 for dag_id, tasks in json.loads({site!r}).items():
     with DAG(dag_id, schedule=None, tags=["seeded"], is_paused_upon_creation=False):
         for task_id, count in tasks.items():
-            if count is None:
+            if count == 0:
+                GangSensor(task_id=task_id, slots=1, deferrable=True)
+            elif count is None:
                 TrialOperator(task_id=task_id, config="experiment.yaml", deferrable=True)
             else:
                 plan = PlanTrialsOperator(task_id="plan", config="experiment.yaml")
@@ -48,17 +51,18 @@ STATES = {
 
 @dataclass
 class RunOf:
-    """A DAG run, with its trials by task and map index."""
+    """A DAG run, with its trials by task and map index, and its tasks that hold gangs."""
 
     dag_id: str
     run_id: str
     started_at: datetime
     trials: dict[tuple[str, int], TrialView] = field(default_factory=dict)
+    gangs: set[str] = field(default_factory=set)
 
     @property
     def state(self) -> str:
         states = {trial.state for trial in self.trials.values()}
-        if states & set(TRIAL_LIVE):
+        if states & set(TRIAL_LIVE) or self.gangs:
             return "running"
         return "success" if states & {"completed", "stopped"} else "failed"
 
@@ -103,16 +107,23 @@ def _runs_of(store: Store) -> list[RunOf]:
         key = trial.key
         run = found.setdefault((key.dag_id, key.run_id), RunOf(key.dag_id, key.run_id, trial.created_at))
         run.trials[key.task_id, key.map_index] = trial
+    for gang in store.queue_view.tasks():
+        key = gang.key
+        if (key.dag_id, key.run_id) not in found:
+            found[key.dag_id, key.run_id] = RunOf(key.dag_id, key.run_id, gang.since)
+        if gang.experiment_id is None:
+            found[key.dag_id, key.run_id].gangs.add(key.task_id)
     return list(found.values())
 
 
 def _dags_of(runs: list[RunOf]) -> dict[str, dict[str, int | None]]:
-    """Return DAG -> task -> number of its instances, None for a task that is not mapped."""
+    """Return DAG -> task -> number of its instances, None for a task that is not mapped, 0 for one with a gang."""
     found: dict[str, dict[str, int | None]] = {}
     for run in runs:
         for task_id, index in run.trials:
             tasks = found.setdefault(run.dag_id, {})
             tasks[task_id] = None if index < 0 else max(tasks.get(task_id) or 0, index + 1)
+        found.setdefault(run.dag_id, {}).update(dict.fromkeys(run.gangs, 0))
     return found
 
 
@@ -139,5 +150,7 @@ def _create(store: Store, run: RunOf) -> None:
                 if instance.map_index >= 0:
                     space = store.configs.get(trial.config_id).document.get("hyperparameters")
                     instance._rendered_map_index = trial_name(trial.number, trial.hparams, space)[:250]
+            elif instance.task_id in run.gangs:
+                instance.state = "deferred"
             elif instance.task_id == "plan" or created.end_date is not None:
                 instance.state, instance.end_date = "success", created.end_date or run.started_at
