@@ -27,7 +27,7 @@ from airflow_provider_dtrain.cli._output import (
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.core.search.names import trial_name
+from airflow_provider_dtrain.core.search.names import length_words, trial_name
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.errors import ConflictError
 
@@ -283,10 +283,8 @@ def _rung_words(store: Store, trial: TrialView) -> str:
     if trial.search_id is None or trial.rung is None:
         return ""
     lengths = store.searches.get(trial.search_id).rungs.get(trial.bracket, ())
-    searcher = store.configs.get(trial.config_id).document.get("searcher") or {}
-    units = [name for name, count in (searcher.get("max_length") or {}).items() if count is not None]
-    unit = (units or [searcher.get("time_metric") or "units"])[0]
-    length = f" ({lengths[trial.rung]} {unit})" if trial.rung < len(lengths) else ""
+    searcher = store.configs.get(trial.config_id).document.get("searcher")
+    length = f" ({length_words(lengths[trial.rung], searcher)})" if trial.rung < len(lengths) else ""
     return f" at rung {trial.rung}{length}"
 
 

@@ -280,7 +280,7 @@ class Attempts:
             return None
         now = self.db.now()
         for host in (exclude_host, *also):
-            exclude(conn, now, attempt.trial_id, host, AWAY_FOR if are_needed else None)
+            exclude(conn, now, attempt, host, str(failure.get("message", "")), AWAY_FOR if are_needed else None)
         if attempt.state == "starting" and not held_hosts(conn, row.id):
             reason = str(failure.get("message", ""))
             if exclude_host is not None:

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
 from airflow_provider_dtrain.core.quotas import Usage
 from airflow_provider_dtrain.errors import StoreSetBackError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.moments import moment
+from airflow_provider_dtrain.store.database.moments import moment, store_moment
 from airflow_provider_dtrain.store.database.rows import AttemptRow
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -27,6 +28,7 @@ from airflow_provider_dtrain.store.gaps import GAP, add_gaps, usage_of
 from airflow_provider_dtrain.store.metrics import METRIC_GROUPS, add_checkpoint, add_metrics
 from airflow_provider_dtrain.store.records.trials import EventView, OpenLog, RankView
 from airflow_provider_dtrain.store.rungs import answer, note_best
+from airflow_provider_dtrain.store.timeline.notes import note_once
 
 LOG_TAIL_BYTES = 64 * 1024
 #: Key in the body of a stored event: seconds by which the host's clock was ahead. Measured here, not by the host.
@@ -108,9 +110,12 @@ class Events:
         add_metrics(conn, attempt, reports, rank=rank or 0, clock_offset_s=clock_offset_s)
         for event in batch:
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
-                handler(conn, attempt, {**event, "host": host, "token": token}, rank)
+                handler(conn, attempt, {**event, "host": host, "token": token, OFFSET_KEY: clock_offset_s}, rank)
         if source and source[1] == "0":
             # Last, because they lock the trial and its search, which must be locked after the pool.
+            if (step := next((event for event in batch if event.get("kind") == "first_step"), None)) is not None:
+                at = within(store_moment(step.get("at"), clock_offset_s), attempt.started_at, self.db.now())
+                note_once(conn, attempt.trial_id, TimelineKind.FIRST_STEP, at, attempt_id=attempt.id, host=host)
             if validations := [event for event in batch if event.get("kind") == "validation"]:
                 note_best(conn, attempt, validations)
             if questions := [event for event in batch if event.get("kind") == "rung"]:
@@ -345,7 +350,7 @@ def _exited(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: 
     tail = event.get("log_tail")
     values: dict[str, Any] = {
         "exit_code": _integer(event.get("exit_code")),
-        "exited_at": moment(event.get("at")),
+        "exited_at": store_moment(event.get("at"), event[OFFSET_KEY]),
         "error": dict(error) if isinstance(error, Mapping) else None,
         "sent_signal": event.get("sent_signal") is True,
     }
@@ -370,7 +375,7 @@ def _result(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], ran
 
 
 def _checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
-    add_checkpoint(conn, attempt, event, at=moment(event.get("at")))
+    add_checkpoint(conn, attempt, event, at=store_moment(event.get("at"), event[OFFSET_KEY]))
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:

@@ -155,7 +155,7 @@ class Experiments:
         if values:
             conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
         if priority is not None:
-            set_priority_of(conn, trials.c.experiment_id == experiment_id, priority)
+            set_priority_of(conn, self.db.now(), trials.c.experiment_id == experiment_id, priority, by)
         details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
         self.db.audit(conn, by, "experiment set", f"experiment {experiment_id}", details)
 

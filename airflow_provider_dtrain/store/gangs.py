@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import count
 from airflow_provider_dtrain.core.scheduling.placement import place
@@ -44,6 +45,7 @@ from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_all
 from airflow_provider_dtrain.store.queue.transitions import set_attempt
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.timeline.notes import note
 from airflow_provider_dtrain.store.trials import experiment_of, insert_trial, submitted, ticket_of
 from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
 
@@ -83,7 +85,14 @@ class Gangs:
             .values(
                 {name: getattr(submission, name) for name in names},
             )
-            .values(state="waiting", submitted_at=now, renewed_at=now, eligible_since=now, preemptible=False)
+            .values(
+                state="waiting",
+                submitted_at=now,
+                requested_at=now,
+                renewed_at=now,
+                eligible_since=now,
+                preemptible=False,
+            )
         )
         allocation_id = int(conn.scalar(query.returning(allocations.c.id)) or 0)
         own = allocations.c.id == allocation_id
@@ -216,6 +225,7 @@ class Gangs:
             set_gang(conn, row.id, attempt_id=attempt_id, unclear=sorted(held_hosts(conn, row.id)))
             set_allocation(conn, row.id, row.state, "starting")
             set_attempt(conn, attempt, "starting", reason="")
+            note(conn, attempt.trial_id, TimelineKind.GRANTED, now, attempt_id=attempt_id, value=row.token)
         return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(row.token))
 
     # -- ending it ------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Garbage collection of data from trials that ended long ago, and of old audit rows.
 
-Events, offsets, log tails, launch plans, payloads and rung entries are removed. Trials, searches, results, metrics and
-the rows of checkpoints stay. Each removal is a small transaction of its own, so that it does not block passes and
-event commits.
+Events, offsets, log tails, launch plans, payloads, rung entries and details of timelines are removed. Trials, searches,
+results, metrics and the rows of checkpoints stay. Each removal is a small transaction of its own, so that it does not
+block passes and event commits.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from airflow_provider_dtrain.store.database.tables import (
     ranks,
     rung_entries,
     streams,
+    timeline,
     trials,
 )
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
@@ -72,6 +73,11 @@ def _over(cutoff: datetime) -> sa.Select[Any]:
     )
 
 
+def _ended(cutoff: datetime) -> sa.Select[Any]:
+    """Return the ids of trials that ended before the cutoff."""
+    return sa.select(trials.c.id).where(trials.c.ended_at < cutoff)
+
+
 def _decided(cutoff: datetime) -> sa.Select[Any]:
     """Return the ids of trials whose whole experiment has ended, so that no trial is compared with them."""
     over = (trials.c.ended_at < cutoff, experiments.c.ended_at < cutoff, experiments.c.state != "running")
@@ -99,6 +105,9 @@ KINDS: tuple[_Kind, ...] = (
     _Kind(
         "launch plans", attempts, lambda: _text_bytes(attempts.c.plan),
         lambda t: sa.and_(attempts.c.plan.is_not(None), attempts.c.id.in_(_over(t))), {"plan": None, "master": None},
+    ),
+    _Kind(
+        "timelines", timeline, lambda: sa.func.length(timeline.c.words), lambda t: timeline.c.trial_id.in_(_ended(t)),
     ),
     _Kind("rung entries", rung_entries, lambda: sa.literal(0), lambda t: rung_entries.c.trial_id.in_(_decided(t))),
     _Kind("payloads", payloads, lambda: sa.func.length(payloads.c.content), _last_needed),

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.search.asha import LAST, advance, rank_value
+from airflow_provider_dtrain.core.search.asha import LAST, advance, continuing, rank_value
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AttemptRow
 from airflow_provider_dtrain.store.database.statements import ByDialect
@@ -62,11 +62,24 @@ def _standing(rung: sa.ColumnElement[int]) -> sa.Select[Any]:
 
 #: For the rung that a trial waits for, and for a later one that it reaches with the same report.
 _FIRST, _LATER = _standing(_WAITS_FOR.scalar_subquery()), _standing(sa.bindparam("rung"))
+#: Entry of a rung by its place, from 0.
+_ENTRY_AT = (
+    sa.select(rung_entries.c.rank_value)
+    .where(
+        rung_entries.c.search_id == sa.bindparam("search"),
+        rung_entries.c.bracket == sa.bindparam("bracket"),
+        rung_entries.c.rung == sa.bindparam("rung"),
+        rung_entries.c.left_at.is_(None),
+    )
+    .order_by(rung_entries.c.rank_value)
+    .limit(1)
+    .offset(sa.bindparam("place"))
+)
 _NAMES = (
     "search_id", "bracket", "rung", "trial_id", "attempt_id", "metric", "units", "rank_value", "decision", "is_error",
-    "at",
+    "at", "place", "entries", "cutoff",
 )  # fmt: skip
-_REPLACED = ("attempt_id", "metric", "units", "rank_value", "decision", "is_error", "at")
+_REPLACED = ("attempt_id", "metric", "units", "rank_value", "decision", "is_error", "at", "place", "entries", "cutoff")
 
 
 def _insert(dialect: Any, *, replaces: bool) -> Any:
@@ -128,12 +141,16 @@ def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], ask
     lengths = place.lengths
     value = of["smaller" if search.smaller_is_better else "larger"]
 
+    found: dict[int, tuple[int, int]] = {}
+
     def standing(rung: int, value: float) -> tuple[int, int]:
         if rung != place.rung:
-            found = statements.first(conn, _LATER, {**of, "rung": rung})
-            return found.before, found.entries
-        # Excludes the trial's own error entry, which this report replaces.
-        return first[0].before - (place.has_failed and value == LAST), first[0].entries - place.has_failed
+            later = statements.first(conn, _LATER, {**of, "rung": rung})
+            found[rung] = later.before, later.entries
+        else:
+            # Excludes the trial's own error entry, which this report replaces.
+            found[rung] = first[0].before - (place.has_failed and value == LAST), first[0].entries - place.has_failed
+        return found[rung]
 
     length = lengths[min(asked, len(lengths) - 1)]
     step = advance(lengths, search.divisor, rung=place.rung, length=length, value=value, standing=standing)
@@ -148,10 +165,35 @@ def _answer(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], ask
             is_error=False,
             units=units if _is_number(units) else lengths[rung],
             decision=step.decision if rung == step.entered[-1] else "continue",
+            place=found[rung][0] + 1,
+            entries=found[rung][1] + 1,
+            cutoff=_cutoff(conn, of, search, rung, value, found[rung]) if rung < len(lengths) - 1 else None,
         )
         for rung in step.entered
     ]
     statements.write(conn, [(_ENTER, rows)])
+
+
+def _cutoff(
+    conn: Connection, of: Mapping[str, Any], search: Any, rung: int, value: float, standing: tuple[int, int]
+) -> float | None:
+    """Return the last metric of a rung that lets a trial continue, None when that is no finite number.
+
+    :param value: rank value of the trial, which the rung does not have yet
+    :param standing: entries that rank no later, and all entries, without the trial
+    """
+    before, others = standing
+    kept = continuing(others + 1, search.divisor)
+    if before == kept - 1:
+        cutoff = value
+    else:
+        # The entry of this place among the others: the trial's own entry is before it or behind it.
+        place = kept - 2 if before < kept - 1 else kept - 1
+        there = {"search": search.id, "bracket": search.bracket, "rung": rung, "place": place}
+        cutoff = statements.first(conn, _ENTRY_AT, {**of, **there}).rank_value
+    if not math.isfinite(cutoff):
+        return None
+    return cutoff if search.smaller_is_better else -cutoff
 
 
 def note_failure(conn: Connection, attempt: AttemptRow, now: datetime) -> None:
@@ -162,6 +204,7 @@ def note_failure(conn: Connection, attempt: AttemptRow, now: datetime) -> None:
         return
     units = place.lengths[place.rung - 1] if place.rung else 0
     values = {"metric": None, "rank_value": LAST, "units": units, "decision": None, "is_error": True}
+    values |= {"place": None, "entries": None, "cutoff": None}
     statements.execute(conn, _FAIL, _row(attempt, place.search, place.rung, now, **values))
 
 

@@ -303,7 +303,8 @@ _DECISIONS = _ENTRIES.where(rung_entries.c.trial_id == sa.bindparam("trial"), ru
 
 
 def _as_entries(rows: Iterable[Row[Any]]) -> list[RungEntry]:
-    names = ("trial_id", "bracket", "rung", "units", "metric", "decision", "is_error", "attempt", "at")
+    names = ("trial_id", "bracket", "rung", "units", "metric", "decision", "is_error", "attempt", "at", "place",
+             "entries", "cutoff")  # fmt: skip
     return [
         RungEntry(
             trial_number=row.number, has_left=row.left_at is not None, **{name: getattr(row, name) for name in names}

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, TrialState, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
@@ -33,6 +34,7 @@ from airflow_provider_dtrain.store.records.trials import (
     TrialView,
 )
 from airflow_provider_dtrain.store.rungs import leave
+from airflow_provider_dtrain.store.timeline.notes import note
 from airflow_provider_dtrain.store.views import (
     trial_view,
     trial_views,
@@ -240,7 +242,7 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
     wished: dict[str, Any] = {}
     if wish is not None:
         wished = {f"{wish}_requested_at": now, f"{wish}_requested_by": experiment.wished_by}
-    return _inserted(
+    trial_id = _inserted(
         conn,
         trials,
         **values,
@@ -254,6 +256,9 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
         state="paused" if wish == "pause" else "queued",
         created_at=now,
     )
+    if wish == "pause":
+        note(conn, trial_id, TimelineKind.PAUSED, now, by=experiment.wished_by)
+    return trial_id
 
 
 def _clear_older(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int) -> None:
@@ -278,6 +283,7 @@ def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial
         trial_id=trial_id,
         state="waiting",
         submitted_at=now,
+        requested_at=now,
         renewed_at=now,
         eligible_since=now if reason is None else None,
         paused=reason is not None,

@@ -296,3 +296,23 @@ def test_trials_that_ask_at_once_are_decided_one_after_the_other(search, url):
     assert sorted(number for number, _ in order) == list(range(8))
     oracle = Rungs(3, 16, 4)
     assert [oracle.report(number, 1, values[number]) for number, _ in order] == [told for _, told in order]
+
+
+@pytest.mark.parametrize("smaller", [True, False])
+def test_a_decision_is_stored_with_its_standing_and_the_last_metric_that_continued(store, smaller):
+    store.hosts.add(host("a", 8))
+    search = Search(store)
+    search.plan(max_trials=12, divisor=3, rungs={0: (3, 9)}, smaller_is_better=smaller)
+    reported: list[float] = []
+    for number, value in enumerate((3.0, 1.0, 1.0, math.nan, 2.0, 0.5, 4.0, 0.7, 0.1)):
+        ticket = search.start(number)
+        told = search.ask(ticket, 0, value)
+        sign = 1 if smaller else -1
+        reported.append(sign * value if math.isfinite(value) else math.inf)
+        [entry] = store.searches.decisions(ticket.trial_id)
+        kept = max(1, len(reported) // 3)
+        last = sorted(reported)[kept - 1]
+        assert entry.entries == len(reported)
+        assert entry.place == 1 + sum(other <= reported[-1] for other in reported[:-1])
+        assert (told == "continue") == (entry.place <= kept)
+        assert entry.cutoff == (None if math.isinf(last) else sign * last)

@@ -7,24 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
 from tests.support.search_world import Search
 from tests.support.store_world import Clock
+from tests.support.timelines import kinds, only
 
 FAILURE = {"error": "RankFailedError", "kind": "user", "message": "ValueError: no data\nsecond line", "rank": 0}
-
-
-def kinds(entries: list[TimelineEntry]) -> list[str]:
-    return [str(entry.kind) for entry in entries]
-
-
-def only(entries: list[TimelineEntry], kind: TimelineKind) -> TimelineEntry:
-    [found] = [entry for entry in entries if entry.kind is kind]
-    return found
 
 
 def save(store: Store, ticket: Ticket, watch: int, *steps: int, at: float, offset_s: float = 0.0) -> None:
@@ -132,4 +124,4 @@ def test_rungs_are_in_the_timeline_with_the_answer(store: Store) -> None:
     search.ask(first, 0, 0.1)
     search.ask(second, 0, 0.9)
     rung = only(store.timeline.of_trial(second.trial_id), TimelineKind.RUNG)
-    assert rung.text == "Rung 0 (1 units): loss 0.9; the searcher stopped it."
+    assert rung.text == "Rung 0 (1 unit): loss 0.9, place 2 of 2, cut-off 0.1; the searcher stopped it."

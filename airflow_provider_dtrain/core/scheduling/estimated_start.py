@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.scheduling.running_gangs import Gang
 
 
+#: Begin of each reason of :meth:`Words.reason`; the number and a period follow.
+_POSITION = "Position "
+
+
 @dataclass(frozen=True)
 class Expected:
     """Expected start of a waiting request."""
@@ -47,7 +51,7 @@ class Words:
     def reason(self, waiter: Waiter, position: int) -> str:
         """Return the position of a waiting request, the holders of its slots, and what else is in its way."""
         kept = f" Reserved for it: {names(waiter.reserved)}." if waiter.reserved else ""
-        return f"Position {position}. {self._fact(waiter)}{kept}"
+        return f"{_POSITION}{position}. {self._fact(waiter)}{kept}"
 
     def _fact(self, waiter: Waiter) -> str:
         if self.state.shares.is_capped(waiter):
@@ -112,6 +116,11 @@ class Words:
             return Expected(None, "not known; protected once enough older protected requests have ended")
         left_s = self.state.options.max_wait_s - waiter.waited_at(self.state.now)
         return Expected(None, f"not known; protected in {span(left_s)} at the latest" if left_s > 0 else "not known")
+
+
+def without_position(reason: str) -> str:
+    """Return a reason without the position, which changes whenever another request starts."""
+    return reason.partition(". ")[2] if reason.startswith(_POSITION) else reason
 
 
 def span(seconds: float) -> str:

@@ -125,7 +125,16 @@ def decide(index: int, count: int, divisor: int, *, is_top: bool) -> Decision:
     """
     if is_top:
         return "complete"
-    return "continue" if index < max(1, count // divisor) else "stop"
+    return "continue" if index < continuing(count, divisor) else "stop"
+
+
+def continuing(count: int, divisor: int) -> int:
+    """Return how many of ``count`` entries of a rung continue.
+
+    :param count: >= 1
+    :param divisor: >= 2
+    """
+    return max(1, count // divisor)
 
 
 #: (rung, rank value) -> (entries that rank no later, all entries), both before the trial enters.

@@ -34,6 +34,21 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
     return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
 
 
+def length_words(count: int, searcher: Mapping[str, Any] | None) -> str:
+    """Return a training length such as ``2 epochs`` or ``1 batch``.
+
+    :param searcher: of an effective configuration; without a length in it, the unit is ``units``
+    """
+    given = searcher if isinstance(searcher, Mapping) else {}
+    length = given.get("max_length")
+    units = [str(name) for name, most in length.items() if most is not None] if isinstance(length, Mapping) else []
+    unit = (units or [str(given.get("time_metric") or "units")])[0]
+    return f"{count:,} {_SINGULAR.get(unit, unit) if count == 1 else unit}"
+
+
+_SINGULAR: Final = {"batches": "batch", "records": "record", "epochs": "epoch", "units": "unit"}
+
+
 def _names(paths: Sequence[Path]) -> list[str]:
     """Return the last name of each path, more of it where that alone would be ambiguous."""
     texts = Counter(text for path in paths for text in {path[-1], ".".join(path)})

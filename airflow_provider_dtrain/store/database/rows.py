@@ -187,6 +187,8 @@ class RequestRow(CounterRow, Protocol):
     state: str
     sequence: int
     reason: str
+    reason_since_s: float | None
+    reason_entries: int
     unplaceable: bool
     position: int | None
     paused: bool
@@ -207,6 +209,7 @@ class AllocationRow(RequestRow, Protocol):
     pool: str
     token: int | None
     submitted_at: datetime
+    requested_at: datetime | None
     ended_at: datetime | None
     preempted_for: int | None
     recovering_until: datetime | None

@@ -277,10 +277,16 @@ allocations = sa.Table(
     sa.Column("sequence", sa.BigInteger, nullable=False, default=0),
     sa.Column("token", sa.BigInteger),
     _text("reason"),
+    # Begin of the reason's entry in the timeline, None = with the request, and the request's entries before it. Unix
+    # seconds, because a pass reads them for every request.
+    sa.Column("reason_since_s", sa.Float),
+    sa.Column("reason_entries", sa.Integer, nullable=False, default=0, server_default="0"),
     _flag("unplaceable"),
     # Place among the waiting requests, as of the last pass that considered it.
     sa.Column("position", sa.Integer),
     _time("submitted_at", nullable=False),
+    # Time of this request; submitted_at is inherited from the first request of the trial. None: an older version's.
+    _time("requested_at"),
     _time("renewed_at", nullable=False),
     _time("granted_at"),
     _time("ended_at"),
@@ -483,6 +489,10 @@ rung_entries = sa.Table(
     sa.Column("rank_value", sa.Float, nullable=False),
     # None for a trial that failed.
     sa.Column("decision", sa.String(16)),
+    # Place among the entries of the rung at the decision, from 1, their number, and the last metric that continued.
+    sa.Column("place", sa.Integer),
+    sa.Column("entries", sa.Integer),
+    sa.Column("cutoff", sa.Float),
     _flag("is_error"),
     _time("at", nullable=False),
     # Time from which it no longer counts, because its trial was cleared.
@@ -573,4 +583,44 @@ tags = sa.Table(
     sa.Column("object_id", Id, primary_key=True, autoincrement=False),
     sa.Column("tag", sa.String(63), primary_key=True),
     sa.Index("ix_tags_tag", "kind", "tag", "object_id"),
+)
+
+#: Facts about trials that no other row keeps, each written in the transaction of the fact.
+timeline = sa.Table(
+    "timeline",
+    metadata,
+    _id(),
+    _ref("trial_id", "trials.id"),
+    # None: it concerns the whole trial, or the attempt follows from the time.
+    sa.Column("attempt_id", Id),
+    sa.Column("kind", sa.String(32), nullable=False),
+    _time("at", nullable=False),
+    # End of a wait, and the latest repetition of another fact.
+    _time("until"),
+    sa.Column("host", Name),
+    # The user.
+    sa.Column("by", sa.Text),
+    _text("words"),
+    # A number that the kind explains, such as a token or a priority.
+    sa.Column("value", sa.BigInteger),
+    # Facts that are merged into it.
+    sa.Column("merged", sa.Integer, nullable=False, default=0, server_default="0"),
+    sa.Index("ix_timeline_trial_id", "trial_id", "id"),
+)
+
+#: Notifications that were sent, or are being sent: each event of a trial or a search at most once.
+notifications = sa.Table(
+    "notifications",
+    metadata,
+    _id(),
+    _ref("trial_id", "trials.id", nullable=True),
+    _ref("search_id", "searches.id", nullable=True),
+    sa.Column("event", sa.String(16), nullable=False),
+    _time("claimed_at", nullable=False),
+    # None: the process that claimed it still sends it, or has died.
+    _time("done_at"),
+    # Reasons why notifiers failed, in words.
+    _text("error"),
+    sa.UniqueConstraint("trial_id", "event"),
+    sa.UniqueConstraint("search_id", "event"),
 )

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
@@ -17,6 +18,7 @@ from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligi
 from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
 from airflow_provider_dtrain.store.records.queue import Wishes
 from airflow_provider_dtrain.store.records.searches import ExperimentWish
+from airflow_provider_dtrain.store.timeline.notes import enter_wait, note, note_all
 from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 
 _WISHES: sa.Select[Any] = (
@@ -134,7 +136,7 @@ class ControlRequests:
             where = trials.c.experiment_id == experiment_id
             subject = f"experiment {experiment_id}"
             require_experiment(conn, experiment_id or 0)
-        set_priority_of(conn, where, priority or 0)
+        set_priority_of(conn, self.db.now(), where, priority or 0, by)
         self.db.audit(conn, by, "priority set", subject, str(priority))
 
     @writes
@@ -151,6 +153,8 @@ class ControlRequests:
         pool = conn.scalar(sa.select(allocations.c.pool).where(*own))
         if pool is not None:
             lock_pool(conn, pool)
+            of_trial = trials.c.id.in_(sa.select(allocations.c.trial_id).where(*own))
+            note_all(conn, of_trial, TimelineKind.PRIORITY_SET, self.db.now(), by=by, value=priority)
             found = conn.execute(allocations.update().where(*own).values(priority=priority)).rowcount
             bump(conn, pool)
         if pool is None or not found:
@@ -176,15 +180,18 @@ def require_experiment(conn: Connection, experiment_id: int) -> None:
         raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
 
 
-def set_priority_of(conn: Connection, of_trials: sa.ColumnElement[bool], priority: int) -> None:
+def set_priority_of(conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], priority: int, by: str) -> None:
     """Change the priority of the gangs of these trials, waiting or running.
 
+    :param by: the user
     :raises UserError: the priority is out of range
     """
     _check_priority(priority)
     bump_pools(conn, of_trials)
     own = sa.select(trials.c.id).where(of_trials)
     where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(states.ALLOCATION_LIVE))
+    changed = trials.c.id.in_(sa.select(allocations.c.trial_id).where(*where, allocations.c.priority != priority))
+    note_all(conn, changed, TimelineKind.PRIORITY_SET, now, by=by, value=priority)
     conn.execute(allocations.update().where(*where).values(priority=priority))
 
 
@@ -210,6 +217,8 @@ def _locked_trial(conn: Connection, trial_id: int) -> tuple[TrialRow, Allocation
 
 
 def _pause_request(conn: Connection, now: datetime, trial: TrialRow, row: AllocationRow) -> None:
+    if not row.paused:
+        enter_wait(conn, row, now)
     values = {**ineligible(row, now), **NOTHING_KEPT, "paused": True, "reason": paused_by(conn, trial)}
     conn.execute(allocations.update().where(allocations.c.id == row.id).values(**values))
     if trial.state != "paused":
@@ -230,6 +239,8 @@ def pause_trial(db: Database, conn: Connection, trial_id: int, by: str) -> None:
         )
     values = {"pause_requested_at": now, "pause_requested_by": by}
     conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
+    if trial.pause_requested_at is None:
+        note(conn, trial_id, TimelineKind.PAUSED, now, by=by)
     db.audit(conn, by, "pause requested", f"trial {trial_id}")
     if row.state == "granted":
         row = ungrant(conn, now, row, "it is paused")
@@ -243,10 +254,12 @@ def activate_trial(db: Database, conn: Connection, trial_id: int, by: str) -> bo
     trial, row = _locked_trial(conn, trial_id)
     if trial.pause_requested_at is None:
         return False
+    note(conn, trial_id, TimelineKind.ACTIVATED, db.now(), by=by)
     values = {"pause_requested_at": None, "pause_requested_by": None}
     conn.execute(trials.update().where(trials.c.id == trial_id).values(**values))
     if row.paused and row.state == "waiting":
-        again = {"paused": False, "reason": "", "eligible_since": db.now()}
+        now = db.now()
+        again = {"paused": False, "reason": "", "reason_since_s": now.timestamp(), "eligible_since": now}
         conn.execute(allocations.update().where(allocations.c.id == row.id).values(**again))
     if trial.state == "paused":
         set_trial(conn, trial_id, "queued")

@@ -1,4 +1,4 @@
-"""Snapshot of a pool for a scheduling pass, and the notes that the pass writes back, in few statements."""
+"""Snapshot of a pool for a scheduling pass, read with few statements, and the decision of the core for it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,6 @@ from airflow_provider_dtrain.store.queue.slot_release import held_rows
 
 #: A request that was not renewed within this time is removed.
 FORGOTTEN_AFTER = timedelta(hours=24)
-#: A smaller change of the expected start is not written.
-EXPECTED_WITHIN_S = 30.0
-SILENT_REASON = "its task has not renewed the request for 60 s: skipped until it does, keeps its place in the queue"
 
 #: As literals, so that the index over (pool, state) excludes ended allocations.
 _IS_LIVE = sa.text(
@@ -79,6 +76,8 @@ ENTRIES: sa.Select[Any] = (
                 "state",
                 "sequence",
                 "reason",
+                "reason_since_s",
+                "reason_entries",
                 "unplaceable",
                 "position",
                 "renewed_at",
@@ -380,74 +379,3 @@ def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -
         lapses = (datetime.fromtimestamp(item["until_s"], UTC) for item in entry.excluded or ())
         due.extend(lapse for lapse in lapses if lapse > now)
     return min(due, default=None)
-
-
-#: Columns that a pass writes for a request that keeps waiting.
-NOTES = (
-    "reason", "unplaceable", "position", "claim", "reserved_hosts", "expected", "expected_at", "waited_s",
-    "eligible_since",
-)  # fmt: skip
-
-
-def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the columns of every waiting request whose row must change, with its id as ``of``."""
-    kept: dict[str, list[str]] = {}
-    for host, request_id in decision.reserved.items():
-        kept.setdefault(request_id, []).append(host)
-    heard = {entry.id for entry in found.heard}
-    changed = []
-    for entry in found.waiting:
-        if entry.id in granted:
-            continue
-        new = _note(entry, found, decision, kept) if entry.id in heard else _passed_over(entry, found)
-        if any(getattr(entry, name) != new[name] for name in NOTES):
-            changed.append({"of": entry.id, **{f"new_{name}": value for name, value in new.items()}})
-    return changed
-
-
-def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
-    key = str(entry.id)
-    never = decision.unplaceable.get(key)
-    claim = decision.claims.get(key)
-    expected = decision.expected.get(key)
-    return {
-        "reason": never.reason if never else decision.ineligible.get(key) or decision.reasons.get(key, entry.reason),
-        "unplaceable": never is not None and entry.on_unplaceable == "fail",
-        "position": decision.positions.get(key),
-        "claim": claim and {host: list(indices) for host, indices in sorted(claim.slots.items())},
-        "reserved_hosts": sorted(kept[key]) if key in kept else None,
-        "expected": expected.words if expected else "",
-        "expected_at": _expected_at(entry, expected.within_s if expected else None, found.now),
-        **_waiting_time(entry, found.now, counts=never is None and key not in decision.ineligible),
-    }
-
-
-def _passed_over(entry: EntryRow, found: Situation) -> dict[str, Any]:
-    return {
-        "reason": entry.reason if entry.paused else SILENT_REASON,
-        "unplaceable": entry.unplaceable,
-        "position": None,
-        "claim": None,
-        "reserved_hosts": None,
-        "expected": "",
-        "expected_at": None,
-        **_waiting_time(entry, found.now, counts=False),
-    }
-
-
-def _expected_at(entry: EntryRow, within_s: float | None, now: datetime) -> datetime | None:
-    if within_s is None:
-        return None
-    new = now + timedelta(seconds=within_s)
-    old: datetime | None = entry.expected_at
-    return old if old is not None and abs((new - old).total_seconds()) < EXPECTED_WITHIN_S else new
-
-
-def _waiting_time(entry: EntryRow, now: datetime, *, counts: bool) -> dict[str, Any]:
-    """Return the counter columns.
-
-    They change only with ``counts``, so that the passage of time alone writes nothing.
-    """
-    if counts == (entry.eligible_since is not None):
-        return {"waited_s": entry.waited_s, "eligible_since": entry.eligible_since}
-    return {"waited_s": waited_s(entry, now), "eligible_since": now if counts else None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +19,9 @@ from airflow_provider_dtrain.store.database.connections import UtcDateTime
 from airflow_provider_dtrain.store.database.statements import ByDialect, Orders
 from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, counters, pools
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, waited_s
-from airflow_provider_dtrain.store.queue.pass_snapshot import NOTES, Situation
+from airflow_provider_dtrain.store.queue.pass_notes import NOTES, EndedReasons
+from airflow_provider_dtrain.store.queue.pass_snapshot import EntryRow, Situation
+from airflow_provider_dtrain.store.timeline.notes import ENTER_WAIT
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)
@@ -45,6 +48,8 @@ GRANT = (
         token=sa.bindparam("new_token"),
         granted_at=sa.bindparam("now"),
         reason="",
+        reason_since_s=None,
+        reason_entries=0,
         unplaceable=False,
         waited_s=sa.bindparam("waited"),
         eligible_since=None,
@@ -57,7 +62,8 @@ GRANT_AT_ONCE = sa.text("""
             UPDATE counters SET value = value + :n WHERE name = 'token' RETURNING value - :n AS token
         ), granted AS (
             UPDATE allocations AS a
-            SET state = 'granted', token = base.token + g.number, granted_at = :now, reason = '', unplaceable = false,
+            SET state = 'granted', token = base.token + g.number, granted_at = :now, reason = '', reason_since_s = NULL,
+                reason_entries = 0, unplaceable = false,
                 waited_s = g.waited, eligible_since = NULL, position = NULL, claim = NULL, reserved_hosts = NULL,
                 expected = '', expected_at = NULL
             FROM base, jsonb_to_recordset(:given) AS g("of" bigint, number bigint, waited double precision)
@@ -85,6 +91,12 @@ NOTE = (
     allocations.update()
     .where(allocations.c.id == sa.bindparam("of"))
     .values({name: sa.bindparam(f"new_{name}") for name in NOTES})
+)
+#: Begins the timeline's entry of a request's next reason.
+BEGIN_REASON = (
+    allocations.update()
+    .where(allocations.c.id == sa.bindparam("of"))
+    .values(reason_since_s=sa.bindparam("now_s"), reason_entries=allocations.c.reason_entries + 1)
 )
 _NOTES: Any = (
     sa.func.jsonb_to_recordset(sa.bindparam("given", type_=postgresql.JSONB))
@@ -131,8 +143,19 @@ def grants(conn: Connection, found: Situation, decision: PassDecision) -> Orders
     return [(GRANT, rows), (PLACE, places)]
 
 
+def ended(reasons: EndedReasons, now: datetime) -> Orders:
+    """Return the statements that enter ended reasons into timelines. They must precede those that replace reasons."""
+    entered = [{"of": entry.id, "since": _since(entry), "now": now} for entry in (*reasons.granted, *reasons.replaced)]
+    begun = [{"of": entry.id, "now_s": now.timestamp()} for entry in reasons.replaced]
+    return [(ENTER_WAIT, entered), (BEGIN_REASON, begun)]
+
+
+def _since(entry: EntryRow) -> datetime | None:
+    return None if entry.reason_since_s is None else datetime.fromtimestamp(entry.reason_since_s, UTC)
+
+
 def noted(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> Orders:
-    """Return the statements that write :func:`passing.notes`."""
+    """Return the statements that write :func:`pass_notes.notes`."""
     if conn.dialect.name != "postgresql" or not rows:
         return [(NOTE, rows)]
     times = ("new_expected_at", "new_eligible_since")

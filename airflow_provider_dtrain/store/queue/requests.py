@@ -38,13 +38,13 @@ from airflow_provider_dtrain.store.queue.held_gangs import (
     leave_gang,
     require_confirmed,
 )
+from airflow_provider_dtrain.store.queue.pass_notes import ended_reasons, notes
 from airflow_provider_dtrain.store.queue.pass_snapshot import (
     FORGOTTEN_AFTER,
     SITUATION,
     decide,
     is_untidy,
     next_due,
-    notes,
     situation,
 )
 from airflow_provider_dtrain.store.queue.pass_writes import (
@@ -53,6 +53,7 @@ from airflow_provider_dtrain.store.queue.pass_writes import (
     LOOK,
     PASSED,
     PREEMPT,
+    ended,
     grants,
     noted,
     raise_token,
@@ -183,7 +184,8 @@ class Queue:
         granted = tuple(int(request_id) for request_id, _ in decision.grants)
         preempted = tuple(int(victim) for victim, _ in decision.preemptions)
         left = len(found.waiting) - len(granted)
-        orders = grants(conn, found, decision)
+        changed = notes(found, decision, granted)
+        orders = [*ended(ended_reasons(found, changed, granted), now), *grants(conn, found, decision)]
         orders.append(
             (
                 PREEMPT,
@@ -193,7 +195,7 @@ class Queue:
                 ],
             )
         )
-        orders += noted(conn, notes(found, decision, granted))
+        orders += noted(conn, changed)
         orders.append((PASSED, [{**values, "due": next_due(found, decision, granted), "left": left}]))
         if conn.dialect.name == "postgresql":
             orders.append((TELL, granted_messages(pool, granted)))
@@ -249,7 +251,7 @@ class Queue:
             )
         if row.state != "released":
             release_host(conn, now, row.id, None, "untaken")
-        exclude(conn, now, attempt.trial_id, exclude_host)
+        exclude(conn, now, attempt, exclude_host, reason)
         wait_again(conn, now, attempt, row, reason)
 
     @writes

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.lifecycle.timing import EXCLUDED_FOR
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow
@@ -14,6 +15,7 @@ from airflow_provider_dtrain.store.database.tables import allocations, attempts,
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.queue.accounting import KEPT_BY_REQUESTS, held_s, paused_by, waited_s
 from airflow_provider_dtrain.store.queue.transitions import set_attempt, set_trial
+from airflow_provider_dtrain.store.timeline.notes import note
 
 _TRIAL = sa.select(trials).where(trials.c.id == sa.bindparam("trial"))
 _FORGET_RANKS = ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt"))
@@ -21,6 +23,7 @@ _FORGET_RANKS = ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt
 
 def wait_again(conn: Connection, now: datetime, attempt: AttemptRow, row: AllocationRow, reason: str) -> None:
     """Give an attempt whose gang is released a new request in the old place."""
+    note(conn, attempt.trial_id, TimelineKind.RETURNED, now, attempt_id=attempt.id, words=reason)
     set_waiting(conn, attempt, reason)
     new = request_again(conn, now, row, reason)
     statements.update(conn, attempts, attempt.id, allocation_id=new)
@@ -33,18 +36,22 @@ def set_waiting(conn: Connection, attempt: AttemptRow, reason: str) -> None:
 
 
 def exclude(
-    conn: Connection, now: datetime, trial_id: int, host: str | None, at_least: timedelta | None = None
+    conn: Connection, now: datetime, attempt: AttemptRow, host: str | None, why: str, at_least: timedelta | None = None
 ) -> None:
-    """Exclude a host for a trial from now on.
+    """Exclude a host for the trial of an attempt from now on.
 
+    :param why: in words
     :param at_least: time for which this holds even if no other host could serve it; None = ``EXCLUDED_FOR``
     """
     if host is None:
         return
-    old = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == trial_id)) or []
+    own = trials.c.id == attempt.trial_id
+    old = conn.scalar(sa.select(trials.c.excluded).where(own)) or []
     new = {"host": host, "until_s": (now + (at_least or EXCLUDED_FOR)).timestamp()}
     excluded = [entry for entry in old if entry["host"] != host] + [new]
-    conn.execute(trials.update().where(trials.c.id == trial_id).values(excluded=excluded))
+    conn.execute(trials.update().where(own).values(excluded=excluded))
+    kind = TimelineKind.HOST_EXCLUDED
+    note(conn, attempt.trial_id, kind, now, attempt_id=attempt.id, host=host, words=why)
 
 
 def request_again(
@@ -70,6 +77,7 @@ def request_again(
         allocations,
         **values,
         state="waiting",
+        requested_at=now,
         renewed_at=now,
         reason=paused_by(conn, trial) if is_paused else reason,
         held_s=held_s(row, until),

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
@@ -26,6 +27,7 @@ from airflow_provider_dtrain.store.queue.slot_release import (
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentWish
 from airflow_provider_dtrain.store.records.trials import AttemptState, EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
+from airflow_provider_dtrain.store.timeline.notes import note
 
 #: End state of a trial -> end state of its attempt.
 ATTEMPT_END: Mapping[EndState, AttemptState] = {
@@ -142,8 +144,17 @@ def ungrant(conn: Connection, now: datetime, row: AllocationRow, reason: str) ->
 
     A follower takes a grant up without the lock of the pool. If it was first, nothing is changed.
     """
-    values = {"token": None, "granted_at": None, "reason": reason, "eligible_since": now}
+    values = {
+        "token": None,
+        "granted_at": None,
+        "reason": reason,
+        "reason_since_s": now.timestamp(),
+        "eligible_since": now,
+    }
     if set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
+        if row.trial_id is not None and row.granted_at is not None:
+            note(conn, row.trial_id, TimelineKind.GRANTED, row.granted_at, until=now, value=row.token)
+            note(conn, row.trial_id, TimelineKind.RETURNED, now, words=reason)
         free_rows(conn, now, row.id, "untaken")
         bump(conn, row.pool)
     found: AllocationRow = statements.first(conn, ALLOCATION, {"gang": row.id})

@@ -31,9 +31,38 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
         failed = [row for row in history.failed_ranks if row.attempt_id == attempt.id]
         if failed:
             yield _rank_failed(history, attempt, failed[0], len(failed))
+    yield from _noted(history)
     for former, attempt in pairwise(history.attempts):
         if former.state != "preempted":
             yield _restarted(former, attempt)
+
+
+def _noted(history: History) -> Iterator[TimelineEntry]:
+    """Yield first steps and excluded hosts."""
+    for note in history.notes_of(TimelineKind.FIRST_STEP):
+        number = history.number_of(note.attempt_id)
+        launched = next((row.started_at for row in history.attempts if row.id == note.attempt_id), None)
+        after_s = None if launched is None else max(0.0, (note.at - launched).total_seconds())
+        took = "" if after_s is None else f", {duration(after_s)} after the launch"
+        yield TimelineEntry(
+            at=note.at,
+            kind=TimelineKind.FIRST_STEP,
+            attempt=number,
+            host=note.host,
+            text=f"Rank 0 finished its first training step on {note.host}{took}.",
+            detail={"after_s": after_s},
+        )
+    for note in history.notes_of(TimelineKind.HOST_EXCLUDED):
+        times = f" ({note.merged + 1:,} times)" if note.merged else ""
+        yield TimelineEntry(
+            at=note.at,
+            until=note.until,
+            kind=TimelineKind.HOST_EXCLUDED,
+            attempt=history.number_of(note.attempt_id),
+            host=note.host,
+            text=f"Avoids host {note.host} from now on{times}, unless no other hosts can serve it: {note.words}",
+            detail={"reason": note.words, "times": note.merged + 1},
+        )
 
 
 def _rank_failed(history: History, attempt: LaunchRow, first: FailedRankRow, count: int) -> TimelineEntry:

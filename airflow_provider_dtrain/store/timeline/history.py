@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.lifecycle.timeline import within
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import (
@@ -18,11 +18,13 @@ from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
     checkpoints,
+    configs,
     experiments,
     gangs,
     ranks,
     rung_entries,
     searches,
+    timeline,
     trials,
 )
 
@@ -32,8 +34,14 @@ FIRST_CHECKPOINTS, LATEST_CHECKPOINTS = 20, 80
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
 _CLAIMANTS = allocations.alias("claimants")
 _OF_TRIAL = (
-    sa.select(trials, experiments.c.name.label("experiment"), searches.c.rungs, searches.c.metric)
+    sa.select(
+        trials,
+        experiments.c.name.label("experiment"),
+        searches.c.metric,
+        configs.c.document["searcher"].label("searcher"),
+    )
     .join(experiments, experiments.c.id == trials.c.experiment_id)
+    .join(configs, configs.c.config_id == trials.c.config_id)
     .outerjoin(searches, searches.c.id == trials.c.search_id)
     .where(trials.c.id == _TRIAL)
 )
@@ -86,6 +94,7 @@ _SAVED = sa.select(*(checkpoints.c[name] for name in ("id", "attempt_id", "step"
 _FIRST_SAVED = _SAVED.order_by(checkpoints.c.id).limit(FIRST_CHECKPOINTS)
 _LATEST_SAVED = _SAVED.order_by(checkpoints.c.id.desc()).limit(LATEST_CHECKPOINTS)
 _SAVED_COUNT = sa.select(sa.func.count().label("all")).select_from(_SAVED.subquery())
+_NOTES = sa.select(timeline).where(timeline.c.trial_id == _TRIAL).order_by(timeline.c.id)
 _FAILED_RANKS = (
     sa.select(
         *(ranks.c[name] for name in ("attempt_id", "rank", "host", "exit_code", "exited_at")),
@@ -100,9 +109,10 @@ class OwnRow(TrialRow, Protocol):
     """The row of a trial, with its experiment and search."""
 
     experiment: str
-    #: Bracket -> units of training at each rung; None without a search.
-    rungs: Mapping[str, Sequence[int]] | None
+    #: Name of the searcher's metric; None without a search.
     metric: str | None
+    #: Of its configuration.
+    searcher: Mapping[str, Any] | None
 
 
 class LaunchRow(Protocol):
@@ -139,6 +149,20 @@ class OwnSlotRow(Protocol):
     proof: str | None
 
 
+class NoteRow(Protocol):
+    """A row of ``timeline``."""
+
+    attempt_id: int | None
+    kind: str
+    at: datetime
+    until: datetime | None
+    host: str | None
+    by: str | None
+    words: str
+    value: int | None
+    merged: int
+
+
 class OwnRungRow(Protocol):
     """A row of ``rung_entries``, with the number of its attempt."""
 
@@ -148,6 +172,9 @@ class OwnRungRow(Protocol):
     decision: str
     attempt: int
     at: datetime
+    place: int | None
+    entries: int | None
+    cutoff: float | None
 
 
 class SavedRow(Protocol):
@@ -179,6 +206,7 @@ class History:
     attempts: Sequence[LaunchRow]
     requests: Sequence[OwnRequestRow]
     slots: Sequence[OwnSlotRow]
+    notes: Sequence[NoteRow]
     rungs: Sequence[OwnRungRow]
     first_saved: Sequence[SavedRow]
     #: Without those of ``first_saved``.
@@ -186,9 +214,13 @@ class History:
     saved_count: int
     failed_ranks: Sequence[FailedRankRow]
 
-    def number_of(self, attempt_id: int) -> int | None:
+    def number_of(self, attempt_id: int | None) -> int | None:
         """Return the number of an attempt, None for one of another trial."""
         return next((one.number for one in self.attempts if one.id == attempt_id), None)
+
+    def notes_of(self, *kinds: TimelineKind) -> list[NoteRow]:
+        """Return the facts of some kinds."""
+        return [row for row in self.notes if row.kind in kinds]
 
     def first_user(self, allocation_id: int) -> LaunchRow | None:
         """Return the first attempt that used a request's gang, None when none did."""
@@ -212,8 +244,8 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
     trial = statements.first(conn, _OF_TRIAL, of)
     if trial is None:
         return None
-    queries = (_ATTEMPTS, _REQUESTS, _SLOTS, _RUNGS, _FIRST_SAVED, _LATEST_SAVED, _SAVED_COUNT, _FAILED_RANKS)
-    own, requests, slots, rungs, first, latest, [saved], failed = statements.read(conn, queries, of)
+    queries = (_ATTEMPTS, _REQUESTS, _SLOTS, _NOTES, _RUNGS, _FIRST_SAVED, _LATEST_SAVED, _SAVED_COUNT, _FAILED_RANKS)
+    own, requests, slots, notes, rungs, first, latest, [saved], failed = statements.read(conn, queries, of)
     known = {row.id for row in first}
     return History(
         now=now,
@@ -221,6 +253,7 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
         attempts=own,
         requests=requests,
         slots=slots,
+        notes=notes,
         rungs=rungs,
         first_saved=first,
         latest_saved=[row for row in reversed(latest) if row.id not in known],

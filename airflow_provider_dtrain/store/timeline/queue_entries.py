@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration
-from airflow_provider_dtrain.store.timeline.history import History, LaunchRow, OwnRequestRow, OwnSlotRow
+from airflow_provider_dtrain.store.timeline.history import History, LaunchRow, NoteRow, OwnRequestRow
+
+#: A shorter wait without a reason is the time between the request and the next scheduling pass.
+SHOWN_FROM = timedelta(seconds=1)
 
 
 def queue_entries(history: History) -> Iterator[TimelineEntry]:
@@ -15,10 +18,14 @@ def queue_entries(history: History) -> Iterator[TimelineEntry]:
     since = history.trial.created_at
     for request in history.requests:
         user = history.first_user(request.id)
-        since = max(since, user.created_at) if user is not None else since
-        number = user.number if user is not None else history.attempt_at(since)
-        yield from _request_entries(history, request, since, number)
+        since = request.requested_at or max(since, since if user is None else user.created_at)
+        yield from _request_entries(history, request, since, history.attempt_at(since))
         since = max(filter(None, (since, request.granted_at, request.ended_at)))
+    for note in history.notes_of(TimelineKind.GRANTED):
+        if note.attempt_id is None:
+            yield _revoked(history, note)
+    for note in history.notes_of(TimelineKind.RETURNED):
+        yield _returned(history, note)
     for attempt in history.attempts:
         if attempt.gang_task is not None:
             yield from _turn(history, attempt)
@@ -27,14 +34,28 @@ def queue_entries(history: History) -> Iterator[TimelineEntry]:
 def _request_entries(
     history: History, request: OwnRequestRow, since: datetime, number: int | None
 ) -> Iterator[TimelineEntry]:
+    """Yield the waits of one request, its grant, and the request to release it."""
     until = request.granted_at or request.ended_at
     end = until or history.now
-    if request.reason or end > since:
-        yield _waited(request.reason, since, until, number, history.now)
+    ended = [row for row in history.notes_of(TimelineKind.WAITED) if since <= row.at < end]
+    for row in ended:
+        yield _waited(row.words, row.at, row.until, history.attempt_at(row.at), history.now)
+    if request.granted_at is None and not request.paused and request.reason:
+        begin = since if request.reason_since_s is None else datetime.fromtimestamp(request.reason_since_s, UTC)
+        yield _waited(request.reason, begin, until, number, history.now)
+    elif not ended and end - since >= SHOWN_FROM and not _is_paused(history, since, end):
+        yield _waited("", since, until, number, history.now)
     if request.granted_at is not None:
-        yield _granted(history, request, number)
+        yield _granted(history, request, request.granted_at, request.ended_at, request.token)
     if request.preempted_at is not None:
         yield _asked(history, request)
+
+
+def _is_paused(history: History, since: datetime, until: datetime) -> bool:
+    """Return whether the trial was paused in a span, also from before it on."""
+    of = (TimelineKind.PAUSED, TimelineKind.ACTIVATED)
+    before = [row for row in history.notes_of(*of) if row.at <= until]
+    return any(row.at >= since for row in before) or bool(before and before[-1].kind == TimelineKind.PAUSED)
 
 
 def _waited(reason: str, since: datetime, until: datetime | None, number: int | None, now: datetime) -> TimelineEntry:
@@ -45,32 +66,41 @@ def _waited(reason: str, since: datetime, until: datetime | None, number: int | 
         until=until,
         kind=TimelineKind.WAITED,
         attempt=number,
-        text=f"Waited {took}{words}" if until is not None else f"Has waited {took}{words}",
+        text=f"{'Waited' if until is not None else 'Has waited'} {took}{words}",
         detail={"reason": reason or None},
     )
 
 
-def _granted(history: History, request: OwnRequestRow, number: int | None) -> TimelineEntry:
-    assert request.granted_at is not None
-    places = _placement([row for row in history.slots if (row.allocation_id, row.token) == (request.id, request.token)])
+def _granted(
+    history: History, request: OwnRequestRow, at: datetime, until: datetime | None, token: int | None
+) -> TimelineEntry:
+    places = _placement(history, token)
     where = ", ".join(f"{host} ({slots})" if slots else host for host, slots in places.items())
     count = f"{request.slots} slot" if request.slots == 1 else f"{request.slots} slots"
     return TimelineEntry(
-        at=request.granted_at,
-        until=request.ended_at,
+        at=at,
+        until=until,
         kind=TimelineKind.GRANTED,
-        attempt=number,
+        attempt=history.attempt_at(at),
         host=next(iter(places)) if len(places) == 1 else None,
         text=f"Granted {count} of pool '{request.pool}': {where}.",
         detail={"slots": request.slots, "hosts": where, "pool": request.pool, "priority": request.priority},
     )
 
 
-def _placement(rows: Sequence[OwnSlotRow]) -> dict[str, str]:
-    """Return host -> its slots as a list of ranges."""
+def _revoked(history: History, note: NoteRow) -> TimelineEntry:
+    """Return a grant under which no rank was started."""
+    of = next((row.allocation_id for row in history.slots if row.token == note.value), None)
+    request = next((row for row in history.requests if row.id == of), history.requests[-1])
+    return _granted(history, request, note.at, note.until, note.value)
+
+
+def _placement(history: History, token: int | None) -> dict[str, str]:
+    """Return host -> its slots in a grant, as a list of ranges."""
     found: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        found[row.host] += [row.slot] if row.slot >= 0 else []
+    for row in history.slots:
+        if row.token == token:
+            found[row.host] += [row.slot] if row.slot >= 0 else []
     return {host: _ranges(sorted(indices)) for host, indices in found.items()}
 
 
@@ -83,6 +113,18 @@ def _ranges(indices: Sequence[int]) -> str:
         else:
             runs.append([index, index])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _returned(history: History, note: NoteRow) -> TimelineEntry:
+    times = f" ({note.merged + 1:,} times)" if note.merged else ""
+    return TimelineEntry(
+        at=note.at,
+        until=note.until,
+        kind=TimelineKind.RETURNED,
+        attempt=history.number_of(note.attempt_id) or history.attempt_at(note.at),
+        text=f"Gave its grant back and waits again{times}: {note.words}",
+        detail={"reason": note.words, "times": note.merged + 1},
+    )
 
 
 def _asked(history: History, request: OwnRequestRow) -> TimelineEntry:
@@ -98,16 +140,28 @@ def _asked(history: History, request: OwnRequestRow) -> TimelineEntry:
 
 
 def _turn(history: History, attempt: LaunchRow) -> Iterator[TimelineEntry]:
-    """Yield the wait for a held gang. The store does not know when the turn of the attempt came."""
-    until = attempt.started_at or attempt.ended_at
+    """Yield the wait of an attempt for its turn on a held gang, and the turn."""
+    turn = next((row for row in history.notes_of(TimelineKind.GRANTED) if row.attempt_id == attempt.id), None)
+    until = turn.at if turn is not None else attempt.started_at or attempt.ended_at
     whose = f"the gang of {attempt.gang_dag}.{attempt.gang_task}"
-    took = duration(((until or history.now) - attempt.created_at).total_seconds())
+    waited = (until or history.now) - attempt.created_at
     reason = f": {attempt.reason}" if attempt.reason and until is None else "."
-    yield TimelineEntry(
-        at=attempt.created_at,
-        until=until,
-        kind=TimelineKind.WAITED,
-        attempt=attempt.number,
-        text=f"{'Waited' if until else 'Has waited'} {took} for its turn on {whose}{reason}",
-        detail={"reason": attempt.reason or None, "gang": whose},
-    )
+    if until is None or waited >= SHOWN_FROM:
+        yield TimelineEntry(
+            at=attempt.created_at,
+            until=until,
+            kind=TimelineKind.WAITED,
+            attempt=attempt.number,
+            text=f"{'Waited' if until else 'Has waited'} {duration(waited.total_seconds())} for its turn on "
+            f"{whose}{reason}",
+            detail={"reason": attempt.reason or None, "gang": whose},
+        )
+    if turn is not None:
+        yield TimelineEntry(
+            at=turn.at,
+            until=attempt.ended_at,
+            kind=TimelineKind.GRANTED,
+            attempt=attempt.number,
+            text=f"Got its turn on {whose}.",
+            detail={"gang": whose},
+        )

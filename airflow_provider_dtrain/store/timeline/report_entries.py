@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, one_line
+from airflow_provider_dtrain.core.search.names import length_words
 from airflow_provider_dtrain.store.timeline.history import History, OwnRungRow, SavedRow
 
 #: Decision -> its words.
@@ -24,15 +25,31 @@ def report_entries(history: History) -> Iterator[TimelineEntry]:
 
 
 def _rung(history: History, row: OwnRungRow) -> TimelineEntry:
-    metric = "no number" if row.metric is None else f"{row.metric:.6g}"
-    name = history.trial.metric or "metric"
+    metric = "no finite number" if row.metric is None else f"{row.metric:.6g}"
+    name = one_line(history.trial.metric or "metric", 60)
     return TimelineEntry(
         at=row.at,
         kind=TimelineKind.RUNG,
         attempt=row.attempt,
-        text=f"Rung {row.rung} ({row.units:,} units): {name} {metric}; {_ANSWERS.get(row.decision, row.decision)}.",
-        detail={"rung": row.rung, "units": row.units, "metric": row.metric, "decision": row.decision},
+        text=f"Rung {row.rung} ({length_words(row.units, history.trial.searcher)}): {name} {metric}{_standing(row)}; "
+        f"{_ANSWERS.get(row.decision, row.decision)}.",
+        detail={
+            "rung": row.rung,
+            "units": row.units,
+            "metric": row.metric,
+            "decision": row.decision,
+            "place": row.place,
+            "entries": row.entries,
+            "cutoff": row.cutoff,
+        },
     )
+
+
+def _standing(row: OwnRungRow) -> str:
+    if row.place is None or row.entries is None:
+        return ""
+    needed = "" if row.cutoff is None else f", cut-off {row.cutoff:.6g}"
+    return f", place {row.place:,} of {row.entries:,}{needed}"
 
 
 def _checkpoints(history: History) -> Iterator[TimelineEntry]:

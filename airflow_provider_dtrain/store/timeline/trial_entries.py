@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
-from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration, one_line
-from airflow_provider_dtrain.store.timeline.history import History
+from airflow_provider_dtrain.core.lifecycle.timeline import Detail, TimelineEntry, TimelineKind, duration, one_line
+from airflow_provider_dtrain.store.timeline.history import History, NoteRow
 
 #: State of a trial -> the sentence about its end, without the period.
 _END_WORDS = {
@@ -21,6 +22,7 @@ def trial_entries(history: History) -> Iterator[TimelineEntry]:
     """Yield the entries about the trial as a whole."""
     yield _submitted(history)
     yield from _requests(history)
+    yield from _pauses(history)
     trial = history.trial
     if trial.cleared_at is not None:
         yield TimelineEntry(
@@ -61,6 +63,7 @@ def _requests(history: History) -> Iterator[TimelineEntry]:
         yield TimelineEntry(
             at=trial.stop_requested_at,
             kind=TimelineKind.STOP_REQUESTED,
+            attempt=history.attempt_at(trial.stop_requested_at),
             text=f"{_user(trial.stop_requested_by)} requested that the trial ends with its best result so far.",
             detail={"by": trial.stop_requested_by},
         )
@@ -68,9 +71,42 @@ def _requests(history: History) -> Iterator[TimelineEntry]:
         yield TimelineEntry(
             at=trial.kill_requested_at,
             kind=TimelineKind.KILL_REQUESTED,
+            attempt=history.attempt_at(trial.kill_requested_at),
             text=f"{_user(trial.kill_requested_by)} requested that the trial is killed.",
             detail={"by": trial.kill_requested_by},
         )
+
+
+def _pauses(history: History) -> Iterator[TimelineEntry]:
+    """Yield the pauses with their ends, and the changes of the priority."""
+    resumed = history.notes_of(TimelineKind.ACTIVATED)
+    for note in history.notes_of(TimelineKind.PAUSED):
+        until = next((row.at for row in resumed if row.at >= note.at), history.trial.ended_at)
+        yield _of_user(history, note, TimelineKind.PAUSED, "paused the trial", until=until)
+    for note in resumed:
+        yield _of_user(history, note, TimelineKind.ACTIVATED, "resumed the trial")
+    for note in history.notes_of(TimelineKind.PRIORITY_SET):
+        words = f"set the priority of its gang to {note.value}"
+        yield _of_user(history, note, TimelineKind.PRIORITY_SET, words, priority=note.value)
+
+
+def _of_user(
+    history: History,
+    note: NoteRow,
+    kind: TimelineKind,
+    words: str,
+    *,
+    until: datetime | None = None,
+    **detail: Detail,
+) -> TimelineEntry:
+    return TimelineEntry(
+        at=note.at,
+        until=until,
+        kind=kind,
+        attempt=history.attempt_at(note.at),
+        text=f"{_user(note.by)} {words}.",
+        detail={"by": note.by, **detail},
+    )
 
 
 def _user(by: str | None) -> str:
