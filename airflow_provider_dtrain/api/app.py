@@ -51,9 +51,11 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     from airflow_provider_dtrain import __version__
     from airflow_provider_dtrain.api.errors import handle_errors
     from airflow_provider_dtrain.api.execution import Workers
+    from airflow_provider_dtrain.api.importances import Importances
     from airflow_provider_dtrain.api.names import Names
     from airflow_provider_dtrain.api.routes import ROUTERS
     from airflow_provider_dtrain.api.security import EVERY_ROUTE
+    from airflow_provider_dtrain.api.streams import DOWNLOADS
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     app = FastAPI(
@@ -68,7 +70,9 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     )
     app.state.make_hook = make_hook or DtrainHook
     app.state.workers = Workers()
+    app.state.downloads = Workers(DOWNLOADS)
     app.state.names = Names()
+    app.state.importances = Importances()
     handle_errors(app)
     for router in ROUTERS:
         app.include_router(router, prefix=VERSION)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from airflow_provider_dtrain.api.execution import Workers, unless_known
+from airflow_provider_dtrain.api.execution import Workers, tag_of, unless_known
+from airflow_provider_dtrain.api.importances import Importances
 from airflow_provider_dtrain.api.names import Names
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
 from airflow_provider_dtrain.store.records.pages import Dags
@@ -28,6 +29,12 @@ class Call:
     def workers(self) -> Workers:
         """The threads of the application."""
         found: Workers = self.request.app.state.workers
+        return found
+
+    @property
+    def downloads(self) -> Workers:
+        """The threads that read files."""
+        found: Workers = self.request.app.state.downloads
         return found
 
     @property
@@ -56,6 +63,16 @@ class Call:
         """Names of trials."""
         found: Names = self.request.app.state.names
         return found
+
+    @property
+    def importances(self) -> Importances:
+        """Importance of hyperparameters."""
+        found: Importances = self.request.app.state.importances
+        return found
+
+    def tag(self, *version: object) -> str:
+        """Return the tag of an answer by the version of its data, which is the user's own."""
+        return tag_of(self.request, self.access.name, *version)
 
     def unless_known(self, *version: object) -> str:
         """Return the tag of an answer by the version of its data.

@@ -113,12 +113,17 @@ def known_tags(request: Request) -> list[str]:
     return [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
 
 
+def tag_of(request: Request, *version: object) -> str:
+    """Return the tag of an answer by the version of its data."""
+    return hashlib.sha256(repr((request.url.query, version)).encode()).hexdigest()[:32]
+
+
 def unless_known(request: Request, *version: object) -> str:
     """Return the tag of an answer by the version of its data.
 
     :raises NotModifiedError: the client has the answer of this version
     """
-    tag = hashlib.sha256(repr((request.url.query, version)).encode()).hexdigest()[:32]
+    tag = tag_of(request, *version)
     if _quoted(tag) in known_tags(request):
         raise NotModifiedError(tag)
     return tag

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import UsageError, command, dump, hint, note, show, show_one
@@ -18,6 +18,7 @@ def render(args: Namespace) -> None:
     """Print the effective configuration, secrets masked."""
     from airflow_provider_dtrain.cli._inputs import assemble, read
     from airflow_provider_dtrain.core.config import mask, unsupported
+    from airflow_provider_dtrain.core.config.differences import leaves
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     effective, _ = assemble(DtrainHook(), read(args.config, what="configuration"), args.template)
@@ -79,17 +80,3 @@ def _origin(path: str, value: Any, origins: Mapping[str, str]) -> dict[str, Any]
 def _written(value: Any) -> str:
     """Return a value as it is written in a configuration, so that it can be copied back."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def leaves(document: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each scalar. Empty maps and lists count as values."""
-    from airflow_provider_dtrain.core.config.merge import join_path
-
-    for key, value in document.items():
-        below = join_path(path, str(key))
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, below)
-        elif isinstance(value, list) and value:
-            yield from leaves({str(index): item for index, item in enumerate(value)}, below)
-        else:
-            yield below, value

@@ -6,7 +6,7 @@ import csv
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of, limits_hit
+from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of
 from airflow_provider_dtrain.cli._output import (
     UsageError,
     cell,
@@ -25,9 +25,11 @@ from airflow_provider_dtrain.cli._output import (
     user,
 )
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
+from airflow_provider_dtrain.core.gaps import limits_hit
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.core.search.names import length_words, trial_name
+from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, rung_words, units_of
+from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.errors import ConflictError
 
@@ -272,20 +274,12 @@ def _replaced(trial: TrialView) -> str | None:
 
 
 def _end_words(store: Store, trial: TrialView) -> str | None:
-    """Return why a trial has ended early, or None if it has not."""
-    if trial.state == "stopped":
-        return f"stopped by {trial.stop_requested_by or f'the searcher{_rung_words(store, trial)}'}"
-    return str((trial.failure or {}).get("message") or "").partition("\n")[0] or None
-
-
-def _rung_words(store: Store, trial: TrialView) -> str:
-    """Return the rung of a trial's last report, with its length of training."""
-    if trial.search_id is None or trial.rung is None:
-        return ""
-    lengths = store.searches.get(trial.search_id).rungs.get(trial.bracket, ())
-    searcher = store.configs.get(trial.config_id).document.get("searcher")
-    length = f" ({length_words(lengths[trial.rung], searcher)})" if trial.rung < len(lengths) else ""
-    return f" at rung {trial.rung}{length}"
+    at_rung = ""
+    if trial.state == "stopped" and trial.search_id is not None and trial.rung is not None:
+        lengths = store.searches.get(trial.search_id).rungs.get(trial.bracket, ())
+        searcher = store.configs.get(trial.config_id).document.get("searcher")
+        at_rung = rung_words(trial.rung, lengths, units_of(searcher))
+    return end_words(trial.state, trial.stop_requested_by, trial.failure, at_rung)
 
 
 def _listed(store: Store, trial: TrialView, task: TaskView | None) -> dict[str, Any]:

@@ -35,3 +35,29 @@ def _check(mode: int) -> None:
         return
     kind = next((words for test, words in _KINDS if test(mode)), "no file")
     raise OSError(0, f"it is {kind}; a regular file is expected")
+
+
+def open_below(root: str | Path, relative: str) -> int:
+    """Return a descriptor of a regular file below a folder. No part of the path may be a link.
+
+    :param relative: names between slashes, without ``.`` and ``..``
+    :raises OSError: the path leads elsewhere, or to something else than a regular file
+    """
+    parts = relative.split("/")
+    if not all(parts) or any(part in (".", "..") or "\0" in part for part in parts):
+        raise OSError(0, "the path must consist of plain names between slashes")
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        found = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        _check(os.fstat(found).st_mode)
+    except OSError:
+        os.close(found)
+        raise
+    return found

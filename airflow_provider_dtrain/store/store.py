@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.attempts import Attempts
 from airflow_provider_dtrain.store.configs import Configs, Payloads, Templates
+from airflow_provider_dtrain.store.curves import Curves
 from airflow_provider_dtrain.store.database import schema, statements
 from airflow_provider_dtrain.store.database.connections import (
     create_sqlite_file,
@@ -36,6 +37,8 @@ from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
 from airflow_provider_dtrain.store.pages.cluster import ClusterPage
 from airflow_provider_dtrain.store.pages.experiment_table import ExperimentTable
 from airflow_provider_dtrain.store.pages.lookup import LookupPage
+from airflow_provider_dtrain.store.pages.rung_page import RungPage
+from airflow_provider_dtrain.store.pages.trial_table import TrialTable
 from airflow_provider_dtrain.store.pools import Pools
 from airflow_provider_dtrain.store.queue.control_requests import ControlRequests
 from airflow_provider_dtrain.store.queue.explain import QueueView
@@ -91,6 +94,9 @@ class Store:
         #: Pages: rows of several subjects by a fixed number of queries, and the texts that users add.
         self.cluster_page = ClusterPage(db)
         self.experiment_table = ExperimentTable(db)
+        self.trial_table = TrialTable(db)
+        self.rung_page = RungPage(db)
+        self.curves = Curves(db)
         self.lookup = LookupPage(db)
         self.labels = LabelStore(db)
         #: Upkeep.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of, limits_hit
+from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of
+from airflow_provider_dtrain.core.gaps import limits_hit
 from airflow_provider_dtrain.store.records.trials import EventView
 
 

@@ -24,6 +24,8 @@ class Curve(Model):
     #: Batches, epochs, or seconds since the first report of the trial.
     x: list[float]
     y: list[float | None]
+    #: The trial has more reports than were read: extreme values between the points may be missing.
+    sampled: bool
 
 
 class Curves(Model):
@@ -77,11 +79,12 @@ class RungEntry(Model):
     metric: Number | None
     #: None: the trial failed.
     decision: Decision | None
-    #: Place at the time of this answer, from 1; None: it no longer counts.
-    rank: int | None
-    #: Number of the entries that are ranked.
+    #: Place among ``of`` reports when the decision was made, from 1.
+    rank: int
     of: int
-    #: By how much the metric passed the cut-off, or missed it if negative; None: there is no cut-off or no metric.
+    #: The metric that it had to beat then; None: each report continued, or the rung is the last.
+    cut_off: Number | None
+    #: By how much the metric passed that cut-off; negative: by how much it missed it.
     distance: Number | None
     is_error: bool
     #: Its trial was cleared, and the entry no longer counts.
@@ -97,8 +100,9 @@ class Rung(Model):
     reported: int
     continued: int
     stopped: int
-    #: The metric that a report has to reach to continue; None: the rung has no entry, or the last rung decides nothing.
+    #: The metric that the next report has to beat; None: each report continues, or the rung is the last.
     cut_off: Number | None
+    #: Best first. A long rung is shown in part.
     entries: list[RungEntry]
 
 

@@ -130,6 +130,8 @@ class MetricSeries(Model):
     y: list[float | None]
     #: Number of the attempt that reported.
     attempt: list[int]
+    #: The trial has more reports than were read: extreme values between the points may be missing.
+    sampled: bool
 
 
 class TrialCurves(Model):
@@ -161,22 +163,40 @@ class Telemetry(Model):
 
 
 class TimingTotal(Model):
-    """Total of one timed section of the training program."""
+    """Total of one timing over an attempt, of one rank."""
 
+    rank: int
     name: str
     count: int
-    total_s: float
+    #: None: the timing is only sampled.
+    total_s: float | None
     mean_s: float
     max_s: float
 
 
-class Timings(Model):
-    """Timed sections over time."""
+class TimingPart(Model):
+    """Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step."""
 
+    name: str
+    total_s: float
+    #: Of the whole time, from 0 to 1.
+    share: float
+
+
+class Timings(Model):
+    """Parts of the steps of an attempt over time."""
+
+    attempt: int
+    #: Start of each interval, Unix time.
     at_s: list[float]
+    #: Length of an interval.
+    bucket_s: float
+    #: In the order of a step.
     names: list[str]
-    #: Section -> its share of each interval, from 0 to 1.
+    #: Name -> its part of each interval, from 0 to 1; None: no step.
     share: dict[str, list[float | None]]
+    parts: list[TimingPart]
+    #: Every timing as measured. They overlap: ``train_batch`` contains ``backward``.
     totals: list[TimingTotal]
 
 
@@ -186,6 +206,8 @@ class RankPlace(Model):
     rank: int
     host: str
     slot: int | None
+    #: Median time that it needed for a step, without the wait for other ranks, relative to the gang's median.
+    ratio: float | None
 
 
 class SlowRank(Model):
@@ -193,19 +215,23 @@ class SlowRank(Model):
 
     rank: int
     host: str
-    #: Its mean step time relative to the median rank.
     ratio: float
 
 
 class StepTimes(Model):
     """Step time of each rank over time."""
 
-    attempt: int | None
+    attempt: int
+    #: Start of each interval, Unix time.
     at_s: list[float]
+    #: Length of an interval.
+    bucket_s: float
     ranks: list[RankPlace]
-    #: One list per rank, one value per bucket of time.
+    #: One list per rank: mean time that it needed for a step in each interval, without the wait for other ranks.
     mean_s: list[list[float | None]]
+    #: Median of the ranks' medians.
     median_s: float | None
+    #: Slowest first.
     slow_ranks: list[SlowRank]
 
 
@@ -218,8 +244,10 @@ class TimelineEntry(Model):
     kind: str
     attempt: int | None
     host: str | None
+    #: One sentence.
     text: str
-    detail: str | None
+    #: Facts by name: texts, numbers, true or false.
+    detail: dict[str, str | int | float | bool | None]
 
 
 class Timeline(Model):
@@ -255,22 +283,24 @@ class Ranks(Model):
     rows: list[RankRow]
 
 
-class ProfileRow(Model):
-    """One timed section, or one system metric, in the summary of a trial."""
+class MetricRange(Model):
+    """Range of one system metric over an attempt."""
 
-    name: str
+    host: str
+    #: UUID of the GPU; None: of the whole host.
+    device: str | None
+    metric: str
     unit: str
+    minimum: float
+    mean: float
+    maximum: float
+    #: Number of samples.
     count: int
-    mean: float | None
-    minimum: float | None
-    maximum: float | None
-    #: Of all timed sections; None for a system metric.
-    share: float | None
-    host: str | None
 
 
 class Profile(Model):
-    """Summary of timings and system metrics, as ``airflow dtrain trials profile`` prints it."""
+    """Summary of an attempt: totals of its timings, and ranges of the system metrics of its hosts."""
 
-    timings: list[ProfileRow]
-    system: list[ProfileRow]
+    attempt: int
+    timings: list[TimingTotal]
+    system: list[MetricRange]

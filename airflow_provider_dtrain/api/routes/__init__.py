@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from airflow_provider_dtrain.api.routes import cluster, experiments, lookup, me, queue
+from airflow_provider_dtrain.api.routes import (
+    charts,
+    cluster,
+    experiment,
+    experiments,
+    files,
+    hyperparameters,
+    lookup,
+    me,
+    queue,
+    telemetry,
+    trial,
+)
 
-ROUTERS = [me.router, cluster.router, queue.router, experiments.router, lookup.router]
+ROUTERS = [
+    me.router,
+    cluster.router,
+    telemetry.router,
+    queue.router,
+    experiments.router,
+    experiment.router,
+    trial.router,
+    files.router,
+    hyperparameters.router,
+    charts.router,
+    lookup.router,
+]

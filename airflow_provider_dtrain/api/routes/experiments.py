@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.responses import Response
 
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.experiment_rows import experiment_row
-from airflow_provider_dtrain.api.models.experiments import Experiments
+from airflow_provider_dtrain.api.experiment_rows import experiment_fields, experiment_row
+from airflow_provider_dtrain.api.models.experiments import ExperimentRow, Experiments
 from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
 from airflow_provider_dtrain.store.records.pages import ExperimentOrder, ExperimentQuery
 from airflow_provider_dtrain.store.records.searches import ExperimentState
 
 router = APIRouter(route_class=StoreRoute, tags=["experiments"], responses=ERRORS)
+
+
+Tag = Annotated[list[str] | None, Query(description="experiments that have all of these")]
+SortBy = Annotated[ExperimentOrder, Query()]
 
 
 @router.get("/experiments", **guarded(Rule.READ))
@@ -24,8 +30,8 @@ def experiments(
     q: Search = "",
     state: ExperimentState | None = None,
     dag_id: str | None = None,
-    tag: Annotated[list[str] | None, Query(description="experiments that have all of these")] = None,
-    sort: Annotated[ExperimentOrder, Query()] = "created_at",
+    tag: Tag = None,
+    sort: SortBy = "created_at",
     order: Order = "desc",
     limit: Limit = 100,
     offset: Offset = 0,
@@ -49,3 +55,30 @@ def experiments(
         total=total,
         tags=call.store.labels.tags_in_use(call.dags),
     )
+
+
+@router.get("/experiments.csv", response_model=None, **guarded(Rule.READ))
+def experiments_csv(
+    call: CallDep,
+    q: Search = "",
+    state: ExperimentState | None = None,
+    dag_id: str | None = None,
+    tag: Tag = None,
+    sort: SortBy = "created_at",
+    order: Order = "desc",
+) -> Response:
+    """Return all matching experiments as CSV."""
+    query = ExperimentQuery(
+        text=q,
+        state=state,
+        dag_id=dag_id,
+        tags=tuple(tag or ()),
+        dags=call.dags,
+        sort=sort,
+        descending=order == "desc",
+        limit=ROWS_MOST,
+    )
+    entries, _ = call.store.experiment_table.page(query)
+    rows = [experiment_fields(one, may_edit=False) for one in entries]
+    columns = [name for name in ExperimentRow.model_fields if name != "may_edit"]
+    return csv_answer("experiments.csv", columns, ([row[name] for name in columns] for row in rows))

@@ -449,6 +449,8 @@ metrics = sa.Table(
     sa.Column("metrics", Json, nullable=False),
     _time("at", nullable=False),
     sa.Index("ix_metrics_trial_id", "trial_id", "metric_group", "step"),
+    # A curve is read by attempts, of which each replaces the reports of the former ones from its first step on.
+    sa.Index("ix_metrics_attempt_id", "attempt_id", "metric_group", "step"),
 )
 
 checkpoints = sa.Table(

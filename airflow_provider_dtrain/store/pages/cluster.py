@@ -50,6 +50,12 @@ class ClusterPage:
         """Return the counts of pools by name."""
         return list(_counted(conn, pool, _hosts(conn, pool)))
 
+    @reads
+    def devices(self, conn: Connection, names: Collection[str]) -> dict[tuple[str, str], int]:
+        """Return the slots of GPUs by host and UUID."""
+        query = sa.select(slots.c.host, slots.c.device, slots.c.slot).where(slots.c.device.is_not(None))
+        return {(row.host, row.device): row.slot for row in conn.execute(query.where(slots.c.host.in_(list(names))))}
+
 
 def _hosts(conn: Connection, pool: str | None) -> tuple[HostCells, ...]:
     of_pool = sa.true() if pool is None else hosts.c.pool == pool

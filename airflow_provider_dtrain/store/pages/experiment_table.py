@@ -42,6 +42,17 @@ class ExperimentTable:
         found = self._entries(conn, experiment_views(conn, experiments.c.id == experiment_id))
         return found[0] if found else None
 
+    @reads
+    def config_id(self, conn: Connection, experiment_id: int) -> int | None:
+        """Return the configuration of an experiment's newest plan, else of its first trial, None without both."""
+        of_plan = sa.select(searches.c.config_id).where(searches.c.experiment_id == experiment_id)
+        planned = conn.scalar(of_plan.order_by(searches.c.id.desc()).limit(1))
+        if planned is not None:
+            return int(planned)
+        of_trial = sa.select(trials.c.config_id).where(trials.c.experiment_id == experiment_id)
+        first = conn.scalar(of_trial.order_by(trials.c.id).limit(1))
+        return None if first is None else int(first)
+
     def _entries(self, conn: Connection, views: list[ExperimentView]) -> list[ExperimentEntry]:
         own = labels_of(conn, "experiment", [view.experiment_id for view in views])
         return [

@@ -31,7 +31,7 @@ class QueueFacts:
     """Facts that decide the place of a gang in the queue."""
 
     #: ``protected``, ``fresh``, ``overdue``, ``young`` or ``old``; best class first.
-    queue_class: str
+    queue_class: QueueClass
     #: Counters up to now.
     waited_s: float
     held_s: float

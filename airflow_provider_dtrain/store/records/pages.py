@@ -8,14 +8,19 @@ from datetime import datetime
 from typing import Any, Literal
 
 from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType, TrialState
+from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
-from airflow_provider_dtrain.store.records.trials import SlotState, TaskView, TrialKey
+from airflow_provider_dtrain.store.records.trials import SlotState, TaskView, TrialKey, TrialView
 
 #: DAGs whose rows a query may return; None = all.
 Dags = frozenset[str] | None
 ExperimentOrder = Literal[
     "created_at", "ended_at", "name", "dag_id", "state", "method", "best", "max_trials", "progress"
 ]
+TrialOrder = Literal[
+    "number", "state", "best_metric", "units", "rung", "created_at", "ended_at", "restarts", "duration_s"
+]
+TrialChoice = Literal["best", "latest", "spread"]
 QueueClass = Literal["protected", "fresh", "overdue", "young", "old"]
 QueueOrder = Literal["position", "priority", "slots", "since", "state", "pool", "experiment"]
 
@@ -164,6 +169,103 @@ class ExperimentEntry:
     ended: int
     #: From the durations of its ended trials; None = no estimate.
     expected_end: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialQuery:
+    """One page of the trials of an experiment."""
+
+    experiment_id: int
+    #: Part of a hyperparameter's name or value, of a label, or the number or id; empty = all.
+    text: str = ""
+    #: Empty = all.
+    states: Sequence[TrialState] = ()
+    #: Trials that have all of these.
+    tags: Sequence[str] = ()
+    #: True: also trials that a newer trial of their task, or a newer plan, has replaced.
+    with_replaced: bool = False
+    sort: TrialOrder = "number"
+    #: Path of the hyperparameter that orders the trials, instead of ``sort``.
+    hparam: Sequence[str] = ()
+    descending: bool = False
+    limit: int = 100
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEntry:
+    """A trial in a table."""
+
+    view: TrialView
+    labels: Labels
+    #: Units of training at its highest rung; without rungs its highest reported step.
+    units: int | None
+    #: Time at which its ranks ran first.
+    started_at: datetime | None
+    #: Its gang while it waits or holds slots.
+    task: TaskView | None
+    #: Units of training at the rungs of its bracket.
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFigures:
+    """Hyperparameters and metric of one trial."""
+
+    trial_id: int
+    number: int
+    state: TrialState
+    #: Empty until they are sampled.
+    hparams: Mapping[str, Any]
+    metric: float | None
+    best_step: int | None
+    #: Units of training at its highest rung.
+    units: int | None
+    restarts: int
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungStanding:
+    """Report of a trial at a rung, with its standing when the decision was made."""
+
+    trial_id: int
+    trial_number: int
+    #: Units of training at the report.
+    units: int
+    #: None: no finite number, or the trial failed.
+    metric: float | None
+    #: None: the trial failed.
+    decision: Decision | None
+    #: From 1, among ``of`` reports.
+    place: int
+    of: int
+    #: The metric that the report had to beat; None: each report continued, or the rung is the last.
+    cut_off: float | None
+    #: By how much the metric passed the cut-off; negative: by how much it missed it.
+    distance: float | None
+    is_error: bool
+    #: True: its trial was cleared, and it no longer counts.
+    has_left: bool
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungState:
+    """One rung of a bracket."""
+
+    bracket: int
+    rung: int
+    #: Units of training at which trials report.
+    units: int
+    reported: int
+    continued: int
+    stopped: int
+    #: The metric that the next report has to beat; None as in :class:`RungStanding`.
+    cut_off: float | None
+    #: Best first. A long rung is shown in part.
+    entries: Sequence[RungStanding]
 
 
 @dataclass(frozen=True, kw_only=True)

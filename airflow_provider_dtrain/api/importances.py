@@ -1,0 +1,75 @@
+"""Importance of hyperparameters, computed once per state of an experiment in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.search.dimensions import Dimension
+from airflow_provider_dtrain.search.importance import ImportanceResult, importance
+from airflow_provider_dtrain.store.records.pages import TrialFigures
+
+log = logging.getLogger(__name__)
+
+#: Experiments whose importance a process keeps.
+KEPT = 100
+PENDING = ImportanceResult(shares={}, note="It is being computed.")
+
+
+class Importances:
+    """Results by experiment. A computation takes seconds, so a request never waits for it."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dtrain-importance")
+        self._lock = threading.Lock()
+        self._found: dict[Hashable, tuple[Hashable, Future[ImportanceResult]]] = {}
+        self._last: dict[Hashable, ImportanceResult] = {}
+
+    def known(self, key: Hashable, version: Hashable) -> ImportanceResult | None:
+        """Return the result for a version of an experiment, None while there is none."""
+        with self._lock:
+            known = self._found.get(key)
+            return _result(known[1]) if known is not None and known[0] == version and known[1].done() else None
+
+    def of(
+        self,
+        key: Hashable,
+        version: Hashable,
+        dimensions: Sequence[Dimension],
+        trials: Sequence[TrialFigures],
+        *,
+        smaller_is_better: bool,
+    ) -> ImportanceResult:
+        """Return the importance for a version of an experiment, or the last one while it is being computed.
+
+        :param key: of the experiment and metric
+        :param version: changes with the metrics of its trials
+        """
+        with self._lock:
+            known = self._found.get(key)
+            if known is None or (known[0] != version and known[1].done()):
+                ended = [(one.hparams, one.metric) for one in trials if one.state in TRIAL_SUCCEEDED]
+                future = self._executor.submit(importance, dimensions, ended, smaller_is_better=smaller_is_better)
+                self._found[key] = known = (version, future)
+                self._drop_oldest()
+            future = known[1]
+            if future.done():
+                self._last[key] = _result(future)
+            return self._last.get(key, PENDING)
+
+    def _drop_oldest(self) -> None:
+        while len(self._found) > KEPT:
+            oldest = next(iter(self._found))
+            del self._found[oldest]
+            self._last.pop(oldest, None)
+
+
+def _result(future: Future[ImportanceResult]) -> ImportanceResult:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    log.warning("The importance of hyperparameters could not be computed", exc_info=error)
+    return ImportanceResult(shares={}, note=f"It could not be computed: {type(error).__name__}.")

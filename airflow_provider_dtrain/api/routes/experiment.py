@@ -1,0 +1,246 @@
+"""The page of one experiment: its plan, its trials, rungs and configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
+from airflow_provider_dtrain.api.configs import shown_config
+from airflow_provider_dtrain.api.execution import StoreRoute, tagged
+from airflow_provider_dtrain.api.experiment_rows import experiment_fields
+from airflow_provider_dtrain.api.forking import fork_of
+from airflow_provider_dtrain.api.found import config_of, experiment_entry, units_in
+from airflow_provider_dtrain.api.models.charts import Bracket, Rung, RungEntry, Rungs
+from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
+from airflow_provider_dtrain.api.models.configs import ShownConfig
+from airflow_provider_dtrain.api.models.experiments import Experiment, Hyperparameter, Search
+from airflow_provider_dtrain.api.models.trials import MetricName, Trials
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, number
+from airflow_provider_dtrain.api.rows import Search as SearchText
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
+from airflow_provider_dtrain.api.trial_rows import trial_row
+from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.search.dimensions import dimensions, value_at
+from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.store.records.pages import ExperimentEntry, RungState, TrialOrder, TrialQuery
+from airflow_provider_dtrain.store.records.trials import Config
+
+router = APIRouter(route_class=StoreRoute, tags=["experiment"], responses=ERRORS)
+
+#: Trials from which the names of an experiment's metrics come.
+NAMES_FROM = 5
+#: Prefix of an order by a hyperparameter.
+HPARAMS = "hparams."
+_ORDERS: tuple[TrialOrder, ...] = (
+    "number", "state", "best_metric", "units", "rung", "created_at", "ended_at", "restarts", "duration_s",
+)  # fmt: skip
+
+
+@router.get("/experiments/{experiment_id}", **guarded(Rule.READ))
+def experiment(call: CallDep, experiment_id: int) -> Experiment:
+    """Return an experiment with its plan."""
+    entry = experiment_entry(call, experiment_id)
+    config = config_of(call, entry)
+    view = entry.view
+    may_edit = bool(call.access.may_edit({view.dag_id}))
+    chosen, _ = call.store.trial_table.chosen(experiment_id, "latest", NAMES_FROM)
+    shown = [view.best_trial, *chosen] if view.best_trial is not None else chosen
+    return Experiment(
+        **experiment_fields(entry, may_edit=may_edit),
+        config_id=None if config is None else config.config_id,
+        search=_search(call, entry, config),
+        best_checkpoint=_best_checkpoint(call, entry),
+        weight=view.weight,
+        max_slots=view.max_slots,
+        wished_by=view.wished_by,
+        metrics=[MetricName(group=one.group, name=one.name) for one in call.store.curves.names(shown)],
+        hyperparameters=_hyperparameters(config),
+        fork=fork_of(call, entry, config),
+    )
+
+
+def _search(call: Call, entry: ExperimentEntry, config: Config | None) -> Search | None:
+    if entry.view.search_id is None:
+        return None
+    found = call.store.searches.get(entry.view.search_id)
+    searcher = (config.document.get("searcher") if config is not None else None) or {}
+    return Search(
+        search_id=found.search_id,
+        generation=found.generation,
+        divisor=found.divisor,
+        seed=found.seed,
+        units=units_in(config),
+        rungs={str(bracket): list(lengths) for bracket, lengths in found.rungs.items()},
+        max_concurrent_trials=found.max_concurrent_trials,
+        sampler=str(searcher.get("sampler") or found.method),
+    )
+
+
+def _best_checkpoint(call: Call, entry: ExperimentEntry) -> Checkpoint | None:
+    view = entry.view
+    if view.best_trial is None:
+        return None
+    views = call.store.checkpoints.of_trial(view.best_trial)
+    best = best_of(views, view.metric, smaller_is_better=view.smaller_is_better)
+    folder = call.hook.settings.checkpoint_dir
+    return None if best is None else checkpoint_rows([best], folder, view.experiment_id, best)[0]
+
+
+def _hyperparameters(config: Config | None) -> list[Hyperparameter]:
+    return [
+        Hyperparameter(
+            name=one.name,
+            kind=one.kind,
+            log=one.is_log,
+            minimum=one.minimum,
+            maximum=one.maximum,
+            values=None if one.values is None else list(one.values),
+        )
+        for one in dimensions(_space(config))
+    ]
+
+
+@router.get("/experiments/{experiment_id}/trials", **guarded(Rule.READ))
+def trials(
+    call: CallDep,
+    experiment_id: int,
+    q: SearchText = "",
+    state: Annotated[list[TrialState] | None, Query()] = None,
+    tag: Annotated[list[str] | None, Query(description="trials that have all of these")] = None,
+    replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
+    sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
+    order: Order = "asc",
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Trials:
+    """Return one page of an experiment's trials."""
+    entry = experiment_entry(call, experiment_id)
+    config = config_of(call, entry)
+    query = TrialQuery(
+        experiment_id=experiment_id,
+        text=q,
+        states=tuple(state or ()),
+        tags=tuple(tag or ()),
+        with_replaced=replaced,
+        **ordered_by(sort, config),
+        descending=order == "desc",
+        limit=limit,
+        offset=offset,
+    )
+    entries, total = call.store.trial_table.page(query)
+    units = units_in(config)
+    return Trials(rows=[trial_row(call, one, units) for one in entries], total=total)
+
+
+@router.get("/experiments/{experiment_id}/trials.csv", response_model=None, **guarded(Rule.READ))
+def trials_csv(
+    call: CallDep,
+    experiment_id: int,
+    q: SearchText = "",
+    state: Annotated[list[TrialState] | None, Query()] = None,
+    replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
+) -> Response:
+    """Return all matching trials of an experiment as CSV, with a column per hyperparameter."""
+    entry = experiment_entry(call, experiment_id)
+    query = TrialQuery(
+        experiment_id=experiment_id, text=q, states=tuple(state or ()), with_replaced=replaced, limit=ROWS_MOST
+    )
+    found = call.store.trial_table.figures(query)
+    config = config_of(call, entry)
+    space = [one for one in dimensions(_space(config)) if one.kind != "const"]
+    names = ("trial_id", "number", "state", "metric", "best_step", "units", "restarts", "created_at", "ended_at")
+    columns = [*names[:3], entry.view.metric or "metric", *names[4:], *(one.name for one in space)]
+    rows = (
+        [*(getattr(one, name) for name in names), *(value_at(one.hparams, column.path) for column in space)]
+        for one in found
+    )
+    return csv_answer(f"experiment-{experiment_id}-trials.csv", columns, rows)
+
+
+def _space(config: Config | None) -> Any:
+    return None if config is None else config.document.get("hyperparameters")
+
+
+def ordered_by(sort: str, config: Config | None) -> dict[str, Any]:
+    """Return the fields of a query that order the trials.
+
+    :raises UserError: there is no such column or hyperparameter
+    """
+    if sort in _ORDERS:
+        return {"sort": sort}
+    name = sort.removeprefix(HPARAMS)
+    if name == sort or not name:
+        raise UserError(f"sort must be one of {', '.join(_ORDERS)} or {HPARAMS}NAME, got {sort[:100]!r}.")
+    known = {one.name: one.path for one in dimensions(_space(config))}
+    return {"hparam": known.get(name, tuple(name.split(".")))}
+
+
+@router.get("/experiments/{experiment_id}/rungs", **guarded(Rule.READ))
+def rungs(
+    call: CallDep,
+    experiment_id: int,
+    limit: Annotated[int, Query(ge=10, le=10_000, description="reports per rung")] = 500,
+) -> Rungs:
+    """Return which trial was stopped where, against which others, and by how much."""
+    entry = experiment_entry(call, experiment_id)
+    view = entry.view
+    units = units_in(config_of(call, entry))
+    if view.search_id is None:
+        return Rungs(metric=view.metric, smaller_is_better=view.smaller_is_better, divisor=0, units=units, brackets=[])
+    tag = call.unless_known(view.search_id, *call.store.rung_page.version(view.search_id))
+    found = call.store.rung_page.rungs(view.search_id, most=limit)
+    brackets = [
+        Bracket(bracket=bracket, rungs=[_rung(one) for one in found if one.bracket == bracket])
+        for bracket in sorted({one.bracket for one in found})
+    ]
+    search = call.store.searches.get(view.search_id)
+    shown = Rungs(
+        metric=view.metric,
+        smaller_is_better=view.smaller_is_better,
+        divisor=search.divisor,
+        units=units,
+        brackets=brackets,
+    )
+    return tagged(shown, tag)  # type: ignore[return-value]
+
+
+def _rung(state: RungState) -> Rung:
+    entries = [
+        RungEntry(
+            trial_id=one.trial_id,
+            number=one.trial_number,
+            metric=number(one.metric),
+            decision=one.decision,
+            rank=one.place,
+            of=one.of,
+            cut_off=number(one.cut_off),
+            distance=number(one.distance),
+            is_error=one.is_error,
+            has_left=one.has_left,
+            at=one.at,
+        )
+        for one in state.entries
+    ]
+    return Rung(
+        rung=state.rung,
+        units=state.units,
+        reported=state.reported,
+        continued=state.continued,
+        stopped=state.stopped,
+        cut_off=number(state.cut_off),
+        entries=entries,
+    )
+
+
+@router.get("/experiments/{experiment_id}/config", **guarded(Rule.READ))
+def config(call: CallDep, experiment_id: int) -> ShownConfig:
+    """Return the effective configuration of an experiment with the origin of each value. Secrets are masked."""
+    found = config_of(call, experiment_entry(call, experiment_id))
+    if found is None:
+        raise NotFoundError(f"Experiment {experiment_id} has no trial and no plan, so it has no configuration yet.")
+    return shown_config(found)

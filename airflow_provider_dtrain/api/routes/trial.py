@@ -1,0 +1,179 @@
+"""The page of one trial: its attempts, ranks, checkpoints, outputs and timeline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
+from airflow_provider_dtrain.api.configs import shown_config
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.found import trial_entry, units_in
+from airflow_provider_dtrain.api.models.checkpoints import Checkpoint, Checkpoints
+from airflow_provider_dtrain.api.models.common import MetricName
+from airflow_provider_dtrain.api.models.configs import ShownConfig
+from airflow_provider_dtrain.api.models.trials import Attempt, Gap, RankRow, Ranks, Timeline, TimelineEntry, Trial
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.trial_rows import trial_fields
+from airflow_provider_dtrain.core.gaps import gap_of, limits_hit
+from airflow_provider_dtrain.core.lifecycle.follower_words import state_words
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.records.pages import TrialEntry
+from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
+
+router = APIRouter(route_class=StoreRoute, tags=["trial"], responses=ERRORS)
+
+#: Most attempts on the page of a trial, the latest ones.
+ATTEMPTS_MOST = 500
+AttemptNumber = Annotated[int | None, Query(ge=1, description="number of the attempt; the latest without it")]
+
+
+@router.get("/trials/{trial_id}", **guarded(Rule.READ))
+def trial(call: CallDep, trial_id: int) -> Trial:
+    """Return a trial with its attempts."""
+    store = call.store
+    entry = trial_entry(call, trial_id)
+    view = entry.view
+    config = store.configs.get(view.config_id)
+    attempts = store.attempts.of_trial(trial_id)[-ATTEMPTS_MOST:]
+    latest = attempts[-1]
+    task = entry.task
+    silent = None if task is None else store.queue_view.silent_since(task.heard_at)
+    paused = task is not None and task.paused
+    position = None if task is None or silent is not None else task.position
+    experiment = store.experiments.get(view.experiment_id)
+    found = store.events.of_attempt(latest.attempt_id, kinds=("gap",))
+    gaps = [gap_of(one.host, one.stream, one.body, one.at) for one in found]
+    is_live = latest.allocation_state != "released"
+    return Trial(
+        **trial_fields(call, entry, units_in(config)),
+        experiment_id=view.experiment_id,
+        experiment=view.experiment,
+        config_id=view.config_id,
+        seed=view.seed,
+        max_restarts=view.max_restarts,
+        state_words=state_words(view.state, position, paused=paused, silent_since=silent),
+        expected=(latest.expected or None) if silent is None and latest.state == "waiting" else None,
+        expected_at=latest.expected_at if silent is None and latest.state == "waiting" else None,
+        queue_class=store.queue_view.facts(latest.allocation_id).queue_class if is_live else None,
+        priority=latest.priority,
+        slots=latest.slots,
+        pool=latest.pool,
+        placement=_placement(latest) if is_live else {},
+        failure=dict(view.failure) if view.failure else None,
+        result=dict(view.result) if view.result else None,
+        gaps=[Gap(**{name: getattr(one, name) for name in Gap.model_fields}) for one in gaps],
+        limits=limits_hit(gaps),
+        attempts_list=[_attempt(one) for one in attempts],
+        metrics=[MetricName(group=one.group, name=one.name) for one in store.curves.names([trial_id])],
+        best_checkpoint=_best_checkpoint(call, entry),
+        search_id=view.search_id,
+        is_best=experiment.best_trial == trial_id,
+        may_edit=bool(call.access.may_edit({view.key.dag_id})),
+    )
+
+
+def _placement(view: AttemptView) -> dict[str, list[int]]:
+    return {host: list(indices) for host, indices in view.placement.items()}
+
+
+def _attempt(view: AttemptView) -> Attempt:
+    names = ("attempt_id", "number", "state", "reason", "created_at", "granted_at", "started_at", "ended_at", "slots")
+    return Attempt(
+        **{name: getattr(view, name) for name in names},
+        placement=_placement(view),
+        failure=dict(view.failure) if view.failure else None,
+    )
+
+
+def _best(call: Call, entry: TrialEntry, views: list[CheckpointView]) -> CheckpointView | None:
+    searcher = call.store.configs.get(entry.view.config_id).document.get("searcher") or {}
+    smaller = bool(searcher.get("smaller_is_better", True))
+    return best_of(views, searcher.get("metric"), smaller_is_better=smaller)
+
+
+def _best_checkpoint(call: Call, entry: TrialEntry) -> Checkpoint | None:
+    views = call.store.checkpoints.of_trial(entry.view.trial_id)
+    best = _best(call, entry, views)
+    if best is None:
+        return None
+    return checkpoint_rows([best], call.hook.settings.checkpoint_dir, entry.view.experiment_id, best)[0]
+
+
+@router.get("/trials/{trial_id}/checkpoints", **guarded(Rule.READ))
+def checkpoints(call: CallDep, trial_id: int) -> Checkpoints:
+    """Return all checkpoints of a trial, oldest first, with removed and refused ones."""
+    entry = trial_entry(call, trial_id)
+    saved = call.store.checkpoints.of_trial(trial_id, removed=True)
+    views = sorted([*saved, *call.store.checkpoints.refused(trial_id)], key=lambda one: one.checkpoint_id)
+    folder = call.hook.settings.checkpoint_dir
+    return Checkpoints(rows=checkpoint_rows(views, folder, entry.view.experiment_id, _best(call, entry, views)))
+
+
+@router.get("/trials/{trial_id}/ranks", **guarded(Rule.READ))
+def ranks(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> Ranks:
+    """Return the processes of an attempt with their exit codes and the ends of their logs."""
+    trial_entry(call, trial_id)
+    of = attempt_of(call, trial_id, attempt)
+    rows = [
+        RankRow(
+            rank=one.rank,
+            host=one.host,
+            local_rank=one.local_rank,
+            slot=one.slot if one.slot >= 0 else None,
+            pid=one.pid,
+            exit_code=one.exit_code,
+            exited_at=one.exited_at,
+            error=_message(one.error),
+            sent_signal=one.sent_signal,
+            log_tail=one.log_tail,
+        )
+        for one in call.store.events.ranks(of.attempt_id)
+    ]
+    return Ranks(attempt=of.number, rows=rows)
+
+
+def _message(error: object) -> str | None:
+    found = error.get("message") if isinstance(error, dict) else None
+    return None if found is None else str(found)[:10_000]
+
+
+def attempt_of(call: Call, trial_id: int, number: int | None) -> AttemptView:
+    """Return an attempt of a trial by its number, None for the latest.
+
+    :raises NotFoundError: there is no such attempt
+    """
+    views = call.store.attempts.of_trial(trial_id)
+    for view in views:
+        if number is None or view.number == number:
+            return views[-1] if number is None else view
+    raise NotFoundError(f"Trial {trial_id} has no attempt {number}; it has {len(views)}.")
+
+
+@router.get("/trials/{trial_id}/timeline", **guarded(Rule.READ))
+def timeline(call: CallDep, trial_id: int) -> Timeline:
+    """Return everything that happened to a trial, oldest first."""
+    trial_entry(call, trial_id)
+    return Timeline(
+        entries=[
+            TimelineEntry(
+                at=one.at,
+                until=one.until,
+                kind=one.kind.value,
+                attempt=one.attempt,
+                host=one.host,
+                text=one.text,
+                detail=dict(one.detail),
+            )
+            for one in call.store.timeline.of_trial(trial_id)
+        ]
+    )
+
+
+@router.get("/trials/{trial_id}/config", **guarded(Rule.READ))
+def config(call: CallDep, trial_id: int) -> ShownConfig:
+    """Return the effective configuration of a trial with the origin of each value. Secrets are masked."""
+    return shown_config(call.store.configs.get(trial_entry(call, trial_id).view.config_id))

@@ -1,0 +1,274 @@
+"""The table of an experiment's trials: filter, order and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from airflow_provider_dtrain.core.reduction import even
+from airflow_provider_dtrain.errors import UserError
+from airflow_provider_dtrain.store.database.connections import restore_floats
+from airflow_provider_dtrain.store.database.filters import contains
+from airflow_provider_dtrain.store.database.tables import (
+    allocations,
+    attempts,
+    labels,
+    metrics,
+    rung_entries,
+    searches,
+    tags,
+    trials,
+)
+from airflow_provider_dtrain.store.database.transactions import Database, reads
+from airflow_provider_dtrain.store.labels import labels_of
+from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, task_views
+from airflow_provider_dtrain.store.records.pages import (
+    Labels,
+    TrialChoice,
+    TrialEntry,
+    TrialFigures,
+    TrialOrder,
+    TrialQuery,
+)
+from airflow_provider_dtrain.store.records.trials import TaskView
+from airflow_provider_dtrain.store.views import trial_views
+
+#: Most parts of the path of a hyperparameter.
+PATH_MAX = 20
+_WAITING = ("queued", "running", "paused")
+
+
+class TrialTable:
+    """Trials in pages."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    @reads
+    def page(self, conn: Connection, query: TrialQuery) -> tuple[list[TrialEntry], int]:
+        """Return one page of the matching trials, and the number of all that match.
+
+        :raises UserError: a database cannot look up the name of the hyperparameter
+        """
+        where = _matching(query)
+        total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
+        ordered = sa.select(trials.c.id).where(*where).order_by(*_order(conn, query))
+        ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
+        return _entries(conn, ids), total
+
+    @reads
+    def chosen(self, conn: Connection, experiment_id: int, choice: TrialChoice, most: int) -> tuple[list[int], int]:
+        """Return the ids of trials for a chart, and the number of trials that have started.
+
+        :param choice: ``best``: by metric; ``latest``: by number; ``spread``: evenly from the best to the worst
+        :param most: number of ids
+        """
+        where = [*_current(experiment_id), trials.c.state != "queued"]
+        total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
+        newest = sa.select(searches.c.smaller_is_better).where(searches.c.experiment_id == experiment_id)
+        smaller = conn.scalar(newest.order_by(searches.c.id.desc()).limit(1))
+        best = trials.c.best_metric.desc() if smaller is False else trials.c.best_metric.asc()
+        order = [trials.c.number.desc()] if choice == "latest" else [best.nulls_last(), trials.c.number.asc()]
+        query = sa.select(trials.c.id).where(*where).order_by(*order)
+        if choice != "spread":
+            return list(conn.scalars(query.limit(most))), total
+        ids = list(conn.scalars(query))
+        return ([ids[index] for index in even(0, len(ids) - 1, max(2, most))] if ids else []), total
+
+    @reads
+    def history(self, conn: Connection, experiment_id: int) -> list[TrialFigures]:
+        """Return hyperparameters and metric of all current trials of an experiment, by number."""
+        ordered = _FIGURES.where(*_current(experiment_id)).order_by(trials.c.number, trials.c.id)
+        return [_figures(row) for row in conn.execute(ordered)]
+
+    @reads
+    def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
+        """Return the figures of the matching trials."""
+        ordered = _FIGURES.where(*_matching(query)).order_by(*_order(conn, query))
+        return [_figures(row) for row in conn.execute(ordered.limit(query.limit).offset(query.offset))]
+
+    @reads
+    def last_metrics(self, conn: Connection, experiment_id: int, metric: str) -> dict[int, Any]:
+        """Return the latest validated value of a metric per trial, as reported."""
+        latest = (
+            sa.select(metrics.c.id)
+            .where(metrics.c.trial_id == trials.c.id, metrics.c.metric_group == "validation", metrics.c.rank == 0)
+            .order_by(metrics.c.step.desc())
+            .limit(1)
+            .correlate(trials)
+            .scalar_subquery()
+        )
+        query = sa.select(metrics.c.trial_id, metrics.c.metrics).join(trials, metrics.c.id == latest)
+        rows = conn.execute(query.where(*_current(experiment_id)))
+        return {row.trial_id: restore_floats(row.metrics).get(metric) for row in rows}
+
+    @reads
+    def version(self, conn: Connection, experiment_id: int) -> tuple[object, ...]:
+        """Return a value that changes whenever the state or the metric of a trial of an experiment changes."""
+        of = trials.c
+        figures = (sa.func.count(), sa.func.max(of.id), sa.func.max(of.ended_at), sa.func.sum(of.best_metric))
+        grouped = sa.select(of.state, *figures, sa.func.sum(of.draw)).where(of.experiment_id == experiment_id)
+        return tuple(map(tuple, conn.execute(grouped.group_by(of.state).order_by(of.state))))
+
+    @reads
+    def some(self, conn: Connection, trial_ids: Sequence[int]) -> list[TrialEntry]:
+        """Return trials in the order of their ids here, without ids that do not exist."""
+        return _entries(conn, trial_ids)
+
+
+def _entries(conn: Connection, ids: Sequence[int]) -> list[TrialEntry]:
+    views = {view.trial_id: view for view in trial_views(conn, trials.c.id.in_(ids))}
+    own = labels_of(conn, "trial", ids)
+    reached = conn.execute(sa.select(trials.c.id, _UNITS, _STARTED).where(trials.c.id.in_(ids)))
+    figures = {row.id: row for row in reached}
+    live = [view.trial_id for view in views.values() if view.state in _WAITING]
+    tasks = _tasks(conn, live)
+    lengths = _lengths(conn, {view.search_id for view in views.values() if view.search_id is not None})
+    return [
+        TrialEntry(
+            view=views[trial_id],
+            labels=own.get(trial_id, Labels()),
+            units=figures[trial_id].units,
+            started_at=figures[trial_id].started_at,
+            task=tasks.get(trial_id),
+            lengths=tuple(lengths.get(views[trial_id].search_id or 0, {}).get(str(views[trial_id].bracket), ())),
+        )
+        for trial_id in ids
+        if trial_id in views
+    ]
+
+
+def _tasks(conn: Connection, trial_ids: Collection[int]) -> dict[int, TaskView]:
+    """Return the gangs of trials that wait or hold slots."""
+    if not trial_ids:
+        return {}
+    own = sa.select(attempts.c.allocation_id).where(attempts.c.trial_id.in_(trial_ids), attempts.c.ended_at.is_(None))
+    rows = conn.execute(QUEUE.where(allocations.c.id.in_(own))).all()
+    return {view.trial_id: view for view in task_views(conn, rows) if view.trial_id is not None}
+
+
+def _lengths(conn: Connection, search_ids: Collection[int]) -> dict[int, Mapping[str, Sequence[int]]]:
+    rows = conn.execute(sa.select(searches.c.id, searches.c.rungs).where(searches.c.id.in_(search_ids)))
+    return {row.id: row.rungs for row in rows}
+
+
+_STARTED_AT = (
+    sa.select(sa.func.min(attempts.c.started_at)).where(attempts.c.trial_id == trials.c.id).correlate(trials)
+).scalar_subquery()
+_STARTED = _STARTED_AT.label("started_at")
+_RUNG_UNITS = (
+    sa.select(sa.func.max(rung_entries.c.units))
+    .where(rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error))
+    .correlate(trials)
+    .scalar_subquery()
+)
+_UNITS_OF = sa.func.coalesce(
+    _RUNG_UNITS,
+    sa.select(sa.func.max(metrics.c.step))
+    .where(metrics.c.trial_id == trials.c.id, metrics.c.metric_group == "training")
+    .correlate(trials)
+    .scalar_subquery(),
+    sa.select(sa.func.max(metrics.c.step))
+    .where(metrics.c.trial_id == trials.c.id, metrics.c.metric_group == "validation")
+    .correlate(trials)
+    .scalar_subquery(),
+)
+_UNITS = _UNITS_OF.label("units")
+#: Of a trial without a search: the metric of its result.
+_RESULT_METRIC = sa.case((trials.c.search_id.is_(None), trials.c.result["metric"].as_float()))
+_FIGURE_NAMES = ("number", "state", "best_step", "restarts", "created_at", "ended_at")
+_FIGURES: sa.Select[Any] = sa.select(
+    trials.c.id,
+    *(trials.c[name] for name in _FIGURE_NAMES),
+    trials.c.hparams,
+    trials.c.is_drawn,
+    sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC).label("metric"),
+    _RUNG_UNITS.label("units"),
+)
+
+
+def _figures(row: Row[Any]) -> TrialFigures:
+    return TrialFigures(
+        trial_id=row.id,
+        **{name: getattr(row, name) for name in _FIGURE_NAMES},
+        hparams=row.hparams if row.is_drawn else {},
+        metric=row.metric,
+        units=row.units,
+    )
+
+
+_RUNG = (
+    sa.select(sa.func.max(rung_entries.c.rung))
+    .where(rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error))
+    .correlate(trials)
+    .scalar_subquery()
+)
+
+
+_DURATION = sa.extract("epoch", sa.func.coalesce(trials.c.ended_at, sa.func.current_timestamp())) - sa.extract(
+    "epoch", _STARTED_AT
+)
+_ORDERS: Mapping[TrialOrder, sa.ColumnElement[Any]] = {
+    "number": trials.c.number,
+    "state": trials.c.state,
+    "best_metric": trials.c.best_metric,
+    "units": _UNITS_OF,
+    "rung": _RUNG,
+    "created_at": trials.c.id,
+    "ended_at": trials.c.ended_at,
+    "restarts": trials.c.restarts,
+    "duration_s": _DURATION,
+}
+
+
+def _order(conn: Connection, query: TrialQuery) -> list[sa.ColumnElement[Any]]:
+    columns = _by_hparam(conn, query.hparam) if query.hparam else [_ORDERS[query.sort]]
+    ordered = [(column.desc() if query.descending else column.asc()).nulls_last() for column in columns]
+    return [*ordered, trials.c.number.asc(), trials.c.id.asc()]
+
+
+def _by_hparam(conn: Connection, path: Sequence[str]) -> list[sa.ColumnElement[Any]]:
+    """Return the columns of an order by a hyperparameter: numbers by value, then other values by their text.
+
+    :raises UserError: a database cannot look up this name
+    """
+    if len(path) > PATH_MAX or not all(part and part.isprintable() and '"' not in part for part in path):
+        raise UserError(f"The table cannot be ordered by {'.'.join(path)[:100]!r}: its name has unusual characters.")
+    value = trials.c.hparams[tuple(path)]
+    if conn.dialect.name == "postgresql":
+        is_number = sa.func.json_typeof(value) == "number"
+    else:
+        dotted = "$" + "".join(f'."{part}"' for part in path)
+        is_number = sa.func.json_type(trials.c.hparams, dotted).in_(("integer", "real"))
+    return [sa.case((is_number, value.as_float())), value.as_string()]
+
+
+def _current(experiment_id: int) -> list[sa.ColumnElement[bool]]:
+    """Return the condition for the trials of an experiment that neither a cleared task nor a newer plan replaced."""
+    of_experiment = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == experiment_id)
+    of_plan = sa.or_(trials.c.search_id.is_(None), trials.c.search_id == of_experiment.scalar_subquery())
+    return [trials.c.experiment_id == experiment_id, trials.c.cleared_at.is_(None), of_plan]
+
+
+def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
+    every = [trials.c.experiment_id == query.experiment_id]
+    where = every if query.with_replaced else _current(query.experiment_id)
+    if query.states:
+        where.append(trials.c.state.in_(query.states))
+    for tag in query.tags:
+        own = sa.select(tags.c.object_id).where(tags.c.kind == "trial", tags.c.tag == tag)
+        where.append(trials.c.id.in_(own))
+    if query.text:
+        of = (labels.c.kind == "trial", labels.c.object_id == trials.c.id)
+        texts = [
+            sa.select(labels.c[name]).where(*of).correlate(trials).scalar_subquery()
+            for name in ("display_name", "description")
+        ]
+        digits = query.text.isascii() and query.text.isdigit() and len(query.text) < 10
+        of_number = trials.c.number == int(query.text) if digits else sa.false()
+        found = contains(query.text, sa.cast(trials.c.hparams, sa.Text), *texts, number=trials.c.id)
+        where.append(sa.or_(found, of_number))
+    return where
