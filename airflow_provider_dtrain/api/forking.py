@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.models.experiments import Fork
-from airflow_provider_dtrain.api.starting import starting
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 from airflow_provider_dtrain.store.records.trials import Config
 
@@ -13,5 +12,5 @@ def fork_of(call: Call, entry: ExperimentEntry, config: Config | None) -> Fork:
     """Return whether the user can fork an experiment, and otherwise the reason."""
     if config is None:
         return Fork(possible=False, reason="It has no trial and no plan, so it has no configuration yet.")
-    reason = starting(call.access).hint
+    reason = call.access.starting.hint
     return Fork(possible=not reason, reason=reason)

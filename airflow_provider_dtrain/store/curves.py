@@ -1,4 +1,4 @@
-"""Curves of reported metrics: the branch that counts after restarts, and no more points than a chart can draw."""
+"""Curves of reported metrics: the branch that counts after restarts, with as many points as a chart can draw."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from airflow_provider_dtrain.store.records.trials import MetricGroup
 ROWS_MOST = 20_000
 #: Most names of metrics in one answer, and latest reports of a group of a trial in which names are looked up.
 NAMES_MOST, NAMES_OF_ROWS = 2000, 20
-#: Names that cannot be part of a JSON path: whole reports are read for them.
-_AWKWARD = frozenset('"\x00')
+#: Characters of a name that a JSON path can hold on every database. Whole reports are read for other names.
+_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - frozenset('"\\')
 GROUPS: tuple[MetricGroup, ...] = ("validation", "training")
 
 
@@ -71,7 +71,7 @@ class Curves:
 
         :param points: most points of one trial; minimum and maximum stay
         """
-        most = max(10, min(points, ROWS_MOST // max(1, len(trial_ids))))
+        most = max(10, ROWS_MOST // max(1, len(trial_ids)))
         found = {one.trial_id: one for one in _read(conn, trial_ids, group, [metric], most)}
         return [_reduced(found[trial_id], points) for trial_id in trial_ids if trial_id in found]
 
@@ -169,7 +169,7 @@ class _Series:
 def _number(value: Any) -> float | None:
     if isinstance(value, str):
         return NON_FINITE.get(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float):
         return None
     try:
         return float(value)
@@ -288,7 +288,7 @@ def _rows(
 
 
 def _is_awkward(names: Sequence[str]) -> bool:
-    return any(_AWKWARD & set(name) for name in names)
+    return not all(_PLAIN.issuperset(name) for name in names)
 
 
 def _pieces(values: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -10,6 +10,8 @@ from tests.support.api_world import Api
 from tests.support.search_world import Search
 
 pytestmark = pytest.mark.airflow
+#: For facts that do not depend on the database.
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -47,6 +49,7 @@ def test_the_cluster_page_has_each_slot_with_its_holder(api, search):
     assert holders[0]["task"] == {"dag_id": "d", "run_id": "r", "task_id": "trial", "map_index": 0}
 
 
+@SQLITE
 def test_the_cluster_page_leaves_out_defaults_and_shows_devices_of_one_host_only(api, search):
     search.store.hosts.add(host("c", slots=2))
     search.store.hosts.set_slot_enabled("c", 1, False)
@@ -57,6 +60,7 @@ def test_the_cluster_page_leaves_out_defaults_and_shows_devices_of_one_host_only
     assert [slot["device"] for slot in only["slots"]] == ["GPU-c-0", "GPU-c-1"]
 
 
+@SQLITE
 def test_a_holder_of_a_dag_that_the_user_may_not_read_has_no_names(search):
     other_dag(search.store, search.config)
     search.store.queue.schedule("gpus")
@@ -91,6 +95,7 @@ def test_the_queue_page_is_filtered_sorted_and_cut(api, search):
     assert api.get("/queue", pool="none")["rows"] == []
 
 
+@SQLITE
 def test_the_queue_page_has_no_row_of_a_dag_that_the_user_may_not_read(search):
     other_dag(search.store, search.config)
     page = Api(search.store, readable={"d"}, editable=()).get("/queue")
@@ -99,6 +104,7 @@ def test_the_queue_page_has_no_row_of_a_dag_that_the_user_may_not_read(search):
     assert {row["may_edit"] for row in page["rows"]} == {False}
 
 
+@SQLITE
 def test_the_table_of_experiments_has_best_progress_and_tags(api, search, clock):
     search.ask(search.start(2, slots=1), 0, 0.25)
     search.store.labels.set("experiment", search.view.experiment_id, description="a try", tags=["x", "big"], by="ann")
@@ -124,12 +130,14 @@ def test_the_table_of_experiments_is_filtered_and_sorted(api, search, given, fou
     assert [row["name"] for row in api.get("/experiments", **given)["rows"]] == found
 
 
+@SQLITE
 def test_experiments_of_unreadable_dags_do_not_exist_for_the_user(search):
     other_dag(search.store, search.config)
     page = Api(search.store, readable=["d"]).get("/experiments")
     assert ([row["dag_id"] for row in page["rows"]], page["total"]) == (["d"], 1)
 
 
+@SQLITE
 def test_a_task_instance_leads_to_its_trials(api, search):
     found = api.get("/lookup", dag_id="d", run_id="r", task_id="trial", map_index=1)
     assert [one["name"] for one in found["experiments"]] == ["e"]
@@ -141,6 +149,7 @@ def test_a_task_instance_leads_to_its_trials(api, search):
     assert closed.get("/lookup", dag_id="d", run_id="r") == {"experiments": [], "trials": []}
 
 
+@SQLITE
 def test_an_unchanged_page_is_answered_without_its_content(api, search):
     first = api.answer("GET", "/experiments")
     again = api.answer("GET", "/experiments", headers={"If-None-Match": first.headers["etag"]})

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_dtrain.api.app import VERSION, create_app
 from airflow_provider_dtrain.api.security import EVERY_ROUTE, Access, access_of
+from airflow_provider_dtrain.api.starting import DagState, starting
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.store import Store
@@ -30,10 +31,12 @@ class GivenAccess(Access):
         editable: Collection[str] | None = None,
         hosts: bool = True,
         trigger: bool = True,
+        dag: bool = True,
     ) -> None:
         super().__init__(SimpleNamespace(get_name=lambda: name))
         self.given, self.edits, self.trigger = readable, editable, trigger
         self.may_change_hosts = hosts
+        self.starting = starting(DagState(exists=dag), may_trigger=trigger)
 
     def _readable(self, dag_ids: Collection[str]) -> frozenset[str]:
         return frozenset(one for one in dag_ids if self.given is None or one in self.given)

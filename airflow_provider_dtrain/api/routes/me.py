@@ -11,7 +11,6 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.me import Me
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.starting import starting
 
 router = APIRouter(route_class=StoreRoute, tags=["user"], responses=ERRORS)
 
@@ -23,7 +22,7 @@ def me(call: CallDep) -> Me:
     return Me(
         user=access.name,
         may_change_hosts=access.may_change_hosts,
-        starting=starting(access),
+        starting=access.starting,
         version=__version__,
     )
 

@@ -1,0 +1,354 @@
+"""The pages of an experiment and of a trial, on each database. Rights are given, see ``api_world``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import pairwise
+
+import pytest
+
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.search_world import Search
+
+pytestmark = pytest.mark.airflow
+#: For facts that do not depend on the database.
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+
+SPACE = {
+    "lr": {"type": "log", "minval": -4, "maxval": -1},
+    "opt": {"type": "categorical", "vals": ["adam", "sgd"]},
+    "net": {"width": {"type": "int", "minval": 8, "maxval": 64}},
+    "epochs": 3,
+}
+DOCUMENT = {
+    "name": "e", "entrypoint": "python train.py", "hyperparameters": SPACE,
+    "searcher": {"name": "async_halving", "metric": "loss", "max_length": {"batches": 16}},
+    "environment": {"environment_variables": {"API_TOKEN": "hidden-7f3a"}},
+}  # fmt: skip
+ORIGINS = {"name": "config", "entrypoint": "template"}
+
+
+def hparams(number):
+    return {"lr": 10.0 ** -(number + 1), "opt": "adam" if number % 2 else "sgd", "net": {"width": 8 * (number + 1)}}
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=8))
+    found = Search(store)
+    found.config = store.configs.put(DOCUMENT, origins=ORIGINS).config_id
+    found.plan(max_trials=6, divisor=2, rungs={0: (1, 4)})
+    return found
+
+
+@pytest.fixture
+def api(search):
+    return Api(search.store)
+
+
+def trial(search, number, loss, *, state=None):
+    ticket = search.start(number, slots=1, hparams=hparams(number))
+    search.validate(ticket, loss=loss, accuracy=1 - loss)
+    search.ask(ticket, 0, loss)
+    if state is not None:
+        search.end(ticket, state)
+    return ticket
+
+
+@pytest.fixture
+def ended(search):
+    return [trial(search, number, loss, state="completed") for number, loss in enumerate((0.5, 0.25, 0.75))]
+
+
+def path(search, more=""):
+    return f"/experiments/{search.view.experiment_id}{more}"
+
+
+@SQLITE
+def test_the_page_of_an_experiment_has_its_plan_space_and_metrics(api, search, ended, clock):
+    page = api.get(path(search))
+    assert (page["best"], page["best_trial"]) == (0.25, ended[1].trial_id)
+    assert page["search"]["rungs"] == {"0": [1, 4]}
+    assert page["search"]["units"] == "batches"
+    assert {"group": "validation", "name": "loss"} in page["metrics"]
+    shown = {one["name"]: (one["kind"], one["log"], one["minimum"], one["maximum"]) for one in page["hyperparameters"]}
+    assert shown == {
+        "lr": ("float", True, 1e-4, 0.1), "opt": ("categorical", False, None, None),
+        "net.width": ("int", False, 8, 64), "epochs": ("const", False, None, None),
+    }  # fmt: skip
+    assert page["fork"] == {"possible": True, "reason": ""}
+
+
+def test_trials_are_sorted_by_numbers_and_texts_of_their_hyperparameters(api, search, ended):
+    search.submit(3)
+    assert numbers(api, search, sort="hparams.lr") == [2, 1, 0, 3]
+    assert numbers(api, search, sort="hparams.net.width", order="desc") == [2, 1, 0, 3]
+    assert numbers(api, search, sort="hparams.opt") == [1, 0, 2, 3]
+    assert numbers(api, search, sort="best_metric") == [1, 0, 2, 3]
+    assert numbers(api, search, sort="hparams.no.such") == [0, 1, 2, 3]
+
+
+def numbers(api, search, **query):
+    return [row["number"] for row in api.get(path(search, "/trials"), **query)["rows"]]
+
+
+@pytest.mark.parametrize("sort", ["hparams.", "name", 'hparams.a"b', "id; DROP TABLE trials"])
+@SQLITE
+def test_an_order_that_makes_no_sense_is_refused(api, search, sort):
+    status, code, message = api.refusal("GET", path(search, "/trials"), params={"sort": sort})
+    assert (status, code) == (422, "invalid")
+    assert message
+
+
+@pytest.mark.parametrize(
+    "sort", ["number", "state", "units", "rung", "created_at", "ended_at", "restarts", "duration_s"]
+)
+@SQLITE
+def test_trials_are_sorted_by_each_column_in_both_directions(api, search, ended, sort):
+    up = numbers(api, search, sort=sort)
+    assert sorted(up) == [0, 1, 2]
+    assert sorted(numbers(api, search, sort=sort, order="desc")) == [0, 1, 2]
+
+
+def test_trials_are_found_by_state_text_number_and_tag(api, search, ended):
+    search.store.labels.set("trial", ended[2].trial_id, description="odd", tags=["x"], by="ann")
+    search.submit(3)
+    assert numbers(api, search, state=["queued"]) == [3]
+    assert numbers(api, search, q="ODD") == numbers(api, search, tag="x") == [2]
+    assert numbers(api, search, q="sgd") == [0, 2]
+    assert numbers(api, search, q="%") == []
+    assert api.get(path(search, "/trials"), limit=2, offset=1)["total"] == 4
+
+
+@SQLITE
+def test_a_row_of_a_trial_says_why_it_waits(api, search):
+    trial(search, 0, 0.5)
+    search.submit(1, slots=8)
+    search.store.queue.schedule("gpus")
+    first, second = api.get(path(search, "/trials"))["rows"]
+    assert (first["state"], first["position"], first["units"], first["rung"]) == ("running", None, 1, 0)
+    assert (second["state"], second["position"]) == ("queued", 1)
+    assert "slot" in second["reason"]
+    assert second["name"] == "1 | not drawn yet" or second["name"].startswith("1 | lr=")
+
+
+def test_the_tables_are_exported_as_csv_without_formulas(api, search, ended):
+    search.store.labels.set("experiment", search.view.experiment_id, description="=1+1", by="ann")
+    (row,) = csv.DictReader(io.StringIO(api.answer("GET", "/experiments.csv").text))
+    assert (row["name"], row["description"], row["best"]) == ("e", "'=1+1", "0.25")
+    answer = api.answer("GET", path(search, "/trials.csv"))
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(one["number"], one["loss"], one["net.width"]) for one in rows] == [
+        ("0", "0.5", "8"), ("1", "0.25", "16"), ("2", "0.75", "24"),
+    ]  # fmt: skip
+    assert answer.headers["content-disposition"].startswith("attachment")
+
+
+def test_curves_show_the_branch_that_counts_after_a_restart(api, search):
+    ticket = search.start(0, slots=1)
+    search.commit(ticket, *(validation(step, loss=1 / step) for step in (1, 2, 3, 4)))
+    failure = {"error": "RankFailedError", "kind": "user", "message": "x"}
+    again = search.store.attempts.next(
+        ticket.attempt_id, search.watches[ticket.attempt_id], failure=failure, counted=True
+    )
+    search.follow(again.attempt_id)
+    search.commit(again, *(validation(step, loss=10 + step) for step in (3, 4, 5)))
+    (curve,) = api.get(path(search, "/curves"), metric="loss")["series"]
+    assert (curve["x"], curve["y"]) == ([1, 2, 3, 4, 5], [1.0, 0.5, 13, 14, 15])
+    (series,) = api.get(f"/trials/{ticket.trial_id}/curves", metric="loss")["series"]
+    assert series["attempt"] == [1, 1, 2, 2, 2]
+    assert series["y"] == curve["y"]
+
+
+def validation(step, at=1.0, **metrics):
+    return {"kind": "validation", "step": step, "metrics": metrics, "at": at, "epoch": step / 4}
+
+
+def test_a_curve_has_gaps_for_values_that_are_no_finite_numbers(api, search):
+    ticket = search.start(0, slots=1)
+    values = [1.0, float("nan"), float("inf"), None, "text", True, 2.0]
+    search.commit(ticket, *(validation(step, loss=value) for step, value in enumerate(values, 1)))
+    (curve,) = api.get(path(search, "/curves"), metric="loss")["series"]
+    assert curve["y"] == [1.0, None, None, None, 1.0, 2.0]
+    assert curve["x"] == [1, 2, 3, 5, 6, 7]
+
+
+@SQLITE
+def test_axes_are_batches_epochs_and_seconds_since_the_first_report(api, search):
+    ticket = search.start(0, slots=1)
+    search.commit(ticket, *(validation(step, at=100.0 + 5 * step, loss=1.0) for step in (4, 8)))
+    axes = {
+        x: api.get(path(search, "/curves"), metric="loss", x=x)["series"][0]["x"] for x in ("batches", "epochs", "time")
+    }
+    assert axes == {"batches": [4, 8], "epochs": [1, 2], "time": [0, 20]}
+
+
+@SQLITE
+def test_a_long_curve_is_reduced_and_keeps_its_extremes(api, search):
+    ticket = search.start(0, slots=1)
+    values = {step: float(step % 7) for step in range(1, 1001)} | {500: 99.0, 501: -99.0}
+    search.commit(ticket, *(validation(step, loss=value) for step, value in values.items()))
+    (curve,) = api.get(path(search, "/curves"), metric="loss", max_points=50)["series"]
+    assert len(curve["y"]) <= 50
+    assert {99.0, -99.0} <= set(curve["y"])
+    assert (curve["x"][0], curve["x"][-1]) == (1, 1000)
+    assert all(one < other for one, other in pairwise(curve["x"]))
+
+
+def test_a_curve_with_too_many_reports_is_sampled_at_even_steps(api, search, monkeypatch):
+    monkeypatch.setattr("airflow_provider_dtrain.store.curves.ROWS_MOST", 40)
+    ticket = search.start(0, slots=1)
+    search.commit(ticket, *(validation(step, loss=float(step)) for step in range(10, 2010, 10)))
+    (curve,) = api.get(path(search, "/curves"), metric="loss", max_points=40)["series"]
+    assert curve["sampled"] is True
+    assert (curve["x"][0], curve["x"][-1]) == (10, 2000)
+    assert 20 <= len(curve["x"]) <= 41
+    assert curve["x"] == curve["y"]
+    gaps = [later - former for former, later in pairwise(curve["x"])]
+    assert max(gaps) <= 3 * min(gaps)
+
+
+@pytest.mark.parametrize("name", ['a"b', "<img src=x onerror=alert(1)>", "a.b", "$[0]", "läs's", "x\\y", "%_"])
+@SQLITE
+def test_a_metric_may_have_any_name(api, search, name):
+    ticket = search.start(0, slots=1)
+    search.commit(ticket, validation(1, **{name: 7.0, "a": 1.0}))
+    assert {"group": "validation", "name": name} in api.get(f"/trials/{ticket.trial_id}")["metrics"]
+    (curve,) = api.get(path(search, "/curves"), metric=name)["series"]
+    assert curve["y"] == [7.0]
+    (series,) = api.get(f"/trials/{ticket.trial_id}/curves", metric=name)["series"]
+    assert (series["name"], series["y"]) == (name, [7.0])
+
+
+@SQLITE
+def test_trials_are_chosen_for_a_chart_by_metric_by_number_or_evenly(api, search, ended):
+    def shown(**query):
+        return [one["trial_id"] for one in api.get(path(search, "/curves"), **query)["series"]]
+
+    first, best, worst = (one.trial_id for one in ended)
+    assert shown(select="best", limit=2) == [best, first]
+    assert shown(select="latest", limit=2) == [worst, best]
+    assert shown(select="spread", limit=2) == [best, worst]
+    assert shown(select="best", limit=1, trial=[worst]) == [worst, best]
+
+
+def test_the_rungs_say_by_how_much_a_trial_missed_the_cut_off_of_its_time(api, search):
+    for number, loss in enumerate((0.5, 0.25, 0.75, 0.3)):
+        trial(search, number, loss)
+    page = api.get(path(search, "/rungs"))
+    first, last = page["brackets"][0]["rungs"]
+    told = {
+        one["number"]: (one["decision"], one["rank"], one["of"], one["cut_off"], one["distance"])
+        for one in first["entries"]
+    }
+    assert told == {
+        0: ("continue", 1, 1, None, None), 1: ("continue", 1, 2, 0.5, 0.25), 2: ("stop", 3, 3, 0.25, -0.5),
+        3: ("continue", 2, 4, 0.5, pytest.approx(0.2)),
+    }  # fmt: skip
+    assert (first["reported"], first["continued"], first["stopped"], first["cut_off"]) == (4, 3, 1, 0.3)
+    assert (last["reported"], last["cut_off"], last["entries"]) == (0, None, [])
+
+
+def test_hyperparameters_are_columns_over_all_trials(api, search, ended):
+    search.submit(3)
+    page = api.get(path(search, "/hyperparameters"))
+    assert page["metric"] == [0.5, 0.25, 0.75, None]
+    assert page["columns"]["net.width"] == [8, 16, 24, None]
+    assert set(page["columns"]) == {"lr", "opt", "net.width"}
+    assert page["importance_note"]
+    assert api.get(path(search, "/hyperparameters"), metric="accuracy")["metric"] == [0.5, 0.75, 0.25, None]
+
+
+@SQLITE
+def test_the_configuration_names_the_origin_of_each_value_and_hides_secrets(api, search, ended):
+    page = api.get(path(search, "/config"))
+    origins = {line["path"]: line["origin"] for line in page["lines"] if line["origin"]}
+    assert (origins["name"], origins["entrypoint"], origins["searcher.metric"]) == ("config", "template", "default")
+    assert "hidden-7f3a" not in page["yaml"]
+    assert api.get(f"/trials/{ended[0].trial_id}/config")["yaml"] == page["yaml"]
+
+
+def test_the_page_of_a_trial_has_attempts_ranks_and_timeline(api, search):
+    ticket = trial(search, 0, 0.5)
+    page = api.get(f"/trials/{ticket.trial_id}")
+    assert (page["name"], page["state_words"], page["queue_class"]) == (
+        "0 | lr=0.1 width=8 opt=sgd",
+        "running",
+        "fresh",
+    )
+    assert [(one["number"], one["state"], one["placement"]) for one in page["attempts_list"]] == [
+        (1, "running", {"a": [0]})
+    ]
+    assert page["is_best"] is True
+    ranks = api.get(f"/trials/{ticket.trial_id}/ranks")
+    assert ranks["attempt"] == 1
+    kinds = [one["kind"] for one in api.get(f"/trials/{ticket.trial_id}/timeline")["entries"]]
+    assert kinds[0] == "submitted"
+    assert "rung" in kinds
+    assert api.refusal("GET", f"/trials/{ticket.trial_id}/ranks", params={"attempt": 9})[0] == 404
+
+
+@SQLITE
+def test_telemetry_without_any_points_is_an_empty_answer(api, search):
+    ticket = trial(search, 0, 0.5)
+    of = f"/trials/{ticket.trial_id}"
+    assert api.get(f"{of}/telemetry") == {"series": []}
+    assert api.get(f"{of}/timings")["at_s"] == []
+    assert api.get(f"{of}/step_times")["ranks"] == []
+    assert api.get(f"{of}/profile") == {"attempt": 1, "timings": [], "system": []}
+    assert api.get("/cluster/utilization", host=["a", "nope"]) == {"at_s": [], "hosts": []}
+
+
+@SQLITE
+def test_only_what_differs_between_trials_is_listed(api, search, ended):
+    ids = [one.trial_id for one in ended[:2]]
+    page = api.get("/compare", trial=ids)
+    assert {one["path"]: one["values"] for one in page["differences"]} == {
+        "hyperparameters.lr": [0.1, 0.01], "hyperparameters.opt": ["sgd", "adam"],
+        "hyperparameters.net.width": [8, 16],
+    }  # fmt: skip
+    assert page["same"] > 3
+    assert [one["trial_id"] for one in page["trials"]] == ids
+    assert [one["y"] for one in api.get("/curves", trial=ids, metric="loss")["series"]] == [[0.5], [0.25]]
+
+
+@pytest.mark.parametrize("ids", [[1], list(range(1, 10)), []])
+@SQLITE
+def test_two_to_eight_trials_are_compared(api, search, ended, ids):
+    assert api.refusal("GET", "/compare", params={"trial": ids})[:2] == (422, "invalid")
+
+
+OF_EXPERIMENT = ["", "/trials", "/trials.csv", "/curves", "/rungs", "/hyperparameters", "/config"]
+OF_TRIAL = [
+    "", "/curves", "/telemetry", "/timings", "/step_times", "/timeline", "/ranks", "/checkpoints", "/outputs",
+    "/profile", "/config", "/outputs/download?path=x", "/checkpoints/1/download",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", ["999", "0", "-1", str(2**63), str(10**30)])
+def test_an_id_that_does_not_exist_is_not_found_on_every_route(api, search, ended, bad):
+    paths = [f"/experiments/{bad}{more}" for more in OF_EXPERIMENT] + [f"/trials/{bad}{more}" for more in OF_TRIAL]
+    answers = {one: api.answer("GET", one) for one in paths}
+    assert {one: found.status_code for one, found in answers.items()} == dict.fromkeys(paths, 404)
+
+
+@SQLITE
+def test_an_id_that_the_user_may_not_read_looks_as_if_it_did_not_exist(search, ended):
+    closed = Api(search.store, readable=[])
+    paths = [path(search, more) for more in OF_EXPERIMENT] + [f"/trials/{ended[0].trial_id}{more}" for more in OF_TRIAL]
+    assert {closed.answer("GET", one).status_code for one in paths} == {404}
+    one, other = closed.refusal("GET", path(search)), closed.refusal("GET", "/experiments/999")
+    assert one[2].replace(str(search.view.experiment_id), "N") == other[2].replace("999", "N")
+    ids = {"trial": [one.trial_id for one in ended]}
+    assert closed.answer("GET", "/compare", params=ids).status_code == 404
+    assert closed.answer("GET", "/curves", params=ids | {"metric": "loss"}).status_code == 404
+
+
+@SQLITE
+def test_polling_an_unchanged_chart_costs_no_curve(api, search, ended, monkeypatch):
+    first = api.answer("GET", path(search, "/curves"))
+    monkeypatch.setattr(search.store.curves, "of_trials", lambda *_a, **_k: pytest.fail("read again"))
+    again = api.answer("GET", path(search, "/curves"), headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
