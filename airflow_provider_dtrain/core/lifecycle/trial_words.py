@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_dtrain.core.search.names import length_words
+
 
 def units_of(searcher: Mapping[str, Any] | None) -> str:
     """Return the unit of a search's lengths of training: ``batches``, ``records``, ``epochs`` or a time metric.
@@ -23,7 +25,7 @@ def rung_words(rung: int | None, lengths: Sequence[int], units: str) -> str:
     """
     if rung is None:
         return ""
-    length = f" ({lengths[rung]} {units})" if rung < len(lengths) else ""
+    length = f" ({length_words(lengths[rung], {'max_length': {units: 1}})})" if rung < len(lengths) else ""
     return f" at rung {rung}{length}"
 
 
