@@ -49,6 +49,7 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     from fastapi import Depends
 
     from airflow_provider_dtrain import __version__
+    from airflow_provider_dtrain.api.audit import log_action
     from airflow_provider_dtrain.api.errors import handle_errors
     from airflow_provider_dtrain.api.execution import Workers
     from airflow_provider_dtrain.api.importances import Importances
@@ -71,6 +72,7 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     app.state.make_hook = make_hook or DtrainHook
     app.state.workers = Workers()
     app.state.downloads = Workers(DOWNLOADS)
+    app.state.log_action = log_action
     app.state.names = Names()
     app.state.importances = Importances()
     handle_errors(app)

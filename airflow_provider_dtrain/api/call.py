@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from airflow_provider_dtrain.api.importances import Importances
 from airflow_provider_dtrain.api.names import Names
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
 from airflow_provider_dtrain.store.records.pages import Dags
+from airflow_provider_dtrain.store.records.trials import TrialKey
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -69,6 +71,11 @@ class Call:
         """Importance of hyperparameters."""
         found: Importances = self.request.app.state.importances
         return found
+
+    def log_action(self, event: str, key: TrialKey | None, **extra: object) -> None:
+        """Write an entry of Airflow's audit log for an action of the user."""
+        write: Callable[..., None] = self.request.app.state.log_action
+        write(event, self.access.name, key, **extra)
 
     def tag(self, *version: object) -> str:
         """Return the tag of an answer by the version of its data, which is the user's own."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow_provider_dtrain.api.call import Call
+from airflow_provider_dtrain.api.found import config_of, experiment_entry
 from airflow_provider_dtrain.api.models.experiments import Fork
+from airflow_provider_dtrain.core.config.secrets import masked_paths, put_secrets, unmasked
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.errors import ConfigError, Problem
+from airflow_provider_dtrain.hooks.secrets import opened
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 from airflow_provider_dtrain.store.records.trials import Config
 
@@ -14,3 +21,38 @@ def fork_of(call: Call, entry: ExperimentEntry, config: Config | None) -> Fork:
         return Fork(possible=False, reason="It has no trial and no plan, so it has no configuration yet.")
     reason = call.access.starting.hint
     return Fork(possible=not reason, reason=reason)
+
+
+def payload_of(call: Call, experiment_id: int) -> str | None:
+    """Return the digest of an experiment's stored code, None when the store no longer has it.
+
+    :raises NotFoundError: the user may not read the experiment
+    """
+    experiment_entry(call, experiment_id)
+    digest = call.store.trial_table.payload(experiment_id)
+    return digest if digest is not None and call.store.payloads.has(digest) else None
+
+
+def forked(call: Call, text: str, experiment_id: int | None) -> dict[str, Any]:
+    """Return the document of a text, with the secrets of a forked experiment in place of masked values.
+
+    Only a user who may edit the DAG runs of the forked experiment may use its secrets.
+
+    :param experiment_id: the forked experiment; None = the text must hold no masked value
+    :raises ConfigError: the text is not acceptable, or a masked value has no secret
+    """
+    document = load_yaml(text)
+    masked = masked_paths(document)
+    if not masked:
+        return document
+    if experiment_id is not None:
+        entry = experiment_entry(call, experiment_id)
+        call.access.require_edit(entry.view.dag_id)
+        config = config_of(call, entry)
+        whole = {} if config is None else put_secrets(config.document, opened(config.secrets))
+        document = unmasked(document, whole)
+        masked = masked_paths(document)
+    if masked:
+        message = "the value is masked, and the forked experiment has no secret here. Write the value"
+        raise ConfigError([Problem(path=path, message=message) for path in masked])
+    return document

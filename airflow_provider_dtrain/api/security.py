@@ -166,6 +166,16 @@ class Access:
         if not self.may_edit({dag_id}):
             raise forbidden(f"edit runs of DAG '{dag_id}'", "The permission to edit its DAG runs is needed.")
 
+    def require_start(self) -> None:
+        """Check that the user may start experiments now.
+
+        :raises ApiError: they may not, or the DAG is missing or paused
+        """
+        if not self.may_trigger(DAG_ID):
+            raise forbidden(f"trigger the DAG '{DAG_ID}'", "The permission to trigger this DAG is needed.")
+        if self.starting.hint:
+            raise ApiError(409, "conflict", self.starting.hint)
+
     def require_hosts(self) -> None:
         """Check that the user may change hosts.
 

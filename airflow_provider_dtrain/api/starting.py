@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 
 from airflow_provider_dtrain.api.models.me import Starting
+from airflow_provider_dtrain.errors import ConflictError
 
 #: ``DAG_ID`` of ``airflow_provider_dtrain.dags``, whose import loads the whole DAG authoring interface.
 DAG_ID = "dtrain_experiment"
@@ -48,3 +50,21 @@ def starting(dag: DagState, *, may_trigger: bool) -> Starting:
     else:
         hint = ""
     return Starting(dag_id=DAG_ID, exists=dag.exists, may_trigger=not hint, hint=hint)
+
+
+def trigger(conf: dict[str, Any], user: str) -> str:
+    """Trigger the DAG that starts experiments, as Airflow's own route does, and return the id of the DAG run.
+
+    :raises ConflictError: Airflow refuses the DAG run
+    """
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import AirflowException
+    from airflow.utils.types import DagRunTriggeredByType
+
+    try:
+        run = trigger_dag(dag_id=DAG_ID, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=user, conf=conf)
+    except (AirflowException, ValueError) as error:
+        raise ConflictError(f"Airflow refused the DAG run: {error}") from error
+    if run is None:
+        raise ConflictError(f"Airflow created no run of the DAG {DAG_ID}.")
+    return str(run.run_id)

@@ -120,7 +120,7 @@ def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: st
 
     :raises UnplaceableError: with the reason
     """
-    from airflow_provider_dtrain.cli.explain import never_fits
+    from airflow_provider_dtrain.engine.submission.fit import never_fits
 
     hook.ensure_local()
     reason = never_fits(hook.store, pool, config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +17,17 @@ from airflow_provider_dtrain.cli._output import (
     task_name,
 )
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
+from airflow_provider_dtrain.engine.submission.fit import ASKED, placed, request_of
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.scheduling.decision import PassDecision
-    from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, Unplaceable
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.queue.explain import QueueFacts
-    from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotView
+    from airflow_provider_dtrain.store.records.trials import AttemptView
     from airflow_provider_dtrain.store.store import Store
-
-#: Id of the request that a configuration would make.
-_ASKED = "config"
 
 
 @command
@@ -67,7 +62,7 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
     effective, pool = assemble(hook, source, template)
     refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
-    request = _request(effective.config)
+    request = request_of(effective.config)
     decision = hook.store.queue_view.outlook(pool, request)
     row = {"request": source.name, "pool": pool, "slots": request.slots, **_verdict(decision)}
     if request.request_id in decision.unplaceable:
@@ -75,67 +70,10 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
     return row, 0 if row["fits_now"] else NOT_NOW
 
 
-def never_fits(store: Store, pool: str, config: ExperimentConfig) -> str | None:
-    """Return why the hosts of a pool can never run a trial, or None if they can.
-
-    :raises NotFoundError: the pool does not exist
-    """
-    from airflow_provider_dtrain.core.scheduling.model import Unplaceable
-
-    found = placed(store, pool, _request(config))
-    return found.reason if isinstance(found, Unplaceable) and found.never else None
-
-
-def _request(config: ExperimentConfig) -> GangRequest:
-    from airflow_provider_dtrain.core.scheduling.model import GangRequest
-
-    wanted = config.resources
-    return GangRequest(
-        _ASKED,
-        slots=wanted.slots_per_trial,
-        priority=wanted.priority,
-        is_single_host=wanted.is_single_host,
-        sequence=sys.maxsize,
-        group=_ASKED,
-        weight=wanted.weight,
-        max_slots=wanted.max_slots,
-        max_runtime_s=config.max_runtime,
-        is_preemptible=bool(config.preemptible),
-    )
-
-
-def placed(store: Store, pool: str, request: GangRequest) -> Placement | Unplaceable:
-    """Return where a request would be placed now, or why not."""
-    from airflow_provider_dtrain.core.scheduling.placement import place
-
-    options = store.pools.get(pool).options
-    slots: dict[str, list[SlotView]] = {}
-    for slot in store.hosts.slots(pool):
-        slots.setdefault(slot.host, []).append(slot)
-    hosts = [_host(record, slots.get(record.name, [])) for record in store.hosts.list(pool)]
-    return place(request, hosts, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
-
-
-def _host(record: HostRecord, slots: list[SlotView]) -> Host:
-    from airflow_provider_dtrain.core.scheduling.model import Host
-
-    count = max((slot.index for slot in slots), default=-1) + 1
-    known = {slot.index for slot in slots}
-    return Host(
-        record.name,
-        slots=count,
-        held=frozenset(slot.index for slot in slots if slot.allocation_id is not None),
-        state=record.state,
-        disabled=frozenset(slot.index for slot in slots if not slot.enabled) | (frozenset(range(count)) - known),
-        blocked=frozenset(slot.index for slot in slots if slot.state != "ready"),
-        holders=tuple((slot.index, f"trial {slot.trial_id}") for slot in slots if slot.trial_id is not None),
-    )
-
-
 def _verdict(decision: PassDecision) -> dict[str, Any]:
     """Return what a scheduling pass would decide for the configuration, behind all waiting gangs."""
-    granted = dict(decision.grants).get(_ASKED)
-    never = decision.unplaceable.get(_ASKED)
+    granted = dict(decision.grants).get(ASKED)
+    never = decision.unplaceable.get(ASKED)
     if granted is not None:
         return {
             "fits_now": True,
@@ -154,14 +92,14 @@ def _verdict(decision: PassDecision) -> dict[str, Any]:
             "expected": None,
             "reason": never.reason,
         }
-    expected = decision.expected.get(_ASKED)
+    expected = decision.expected.get(ASKED)
     return {
         "fits_now": False,
         "fits_ever": True,
         "hosts": None,
-        "waiting_ahead": decision.positions[_ASKED] - 1,
+        "waiting_ahead": decision.positions[ASKED] - 1,
         "expected": expected.words if expected else None,
-        "reason": decision.reasons[_ASKED],
+        "reason": decision.reasons[ASKED],
     }
 
 

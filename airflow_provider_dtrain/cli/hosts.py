@@ -21,6 +21,7 @@ from airflow_provider_dtrain.cli._output import (
     user,
 )
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
+from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
 from airflow_provider_dtrain.errors import ConfigError, DtrainError, HostError
 
 if TYPE_CHECKING:
@@ -212,9 +213,7 @@ def disable(args: Namespace) -> None:
     if running and not confirm(f"Disable host '{args.host}' and kill them?", yes=args.yes):
         note("Nothing was changed.")
         return
-    store.hosts.set_state(record.name, "disabled", f"disabled by {user()}", by=user())
-    for view in running:
-        store.control.kill(view.trial_id, user())
+    disable_host(store, record.name, user())
     show(args, [_row(store.hosts.get(args.host), _held(store, args.host))])
     hint(f"airflow dtrain hosts enable {args.host}")
 
@@ -263,16 +262,6 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
                 f"Warning: host '{record.name}' did not confirm the end of {view.label}: {words} Its processes there "
                 f"end themselves {hook.settings.orphan_timeout_s:g} s after the last renewal."
             )
-
-
-def runs_on(store: Store, host: str) -> list[AttemptView]:
-    """Return the attempts that hold slots on a host."""
-    views = [
-        store.attempts.get(task.attempt_id)
-        for task in store.queue_view.tasks()
-        if task.attempt_id is not None and host in task.placement
-    ]
-    return [view for view in views if host in view.held_hosts]
 
 
 def _tell(running: list[AttemptView], words: str) -> None:

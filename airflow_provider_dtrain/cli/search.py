@@ -28,7 +28,7 @@ _FIXED: Final = ("trial", "bracket", "seed")
 def preview(args: Namespace) -> None:
     """Print trials, rungs, lengths and the first samples of a search. Stores and runs nothing."""
     from airflow_provider_dtrain.cli._inputs import assemble, read
-    from airflow_provider_dtrain.cli.explain import never_fits
+    from airflow_provider_dtrain.engine.submission.fit import never_fits
 
     source = read(args.config, what="configuration")
     hook = _hook()

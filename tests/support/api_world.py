@@ -13,6 +13,7 @@ from airflow_provider_dtrain.api.security import EVERY_ROUTE, Access, access_of
 from airflow_provider_dtrain.api.starting import DagState, starting
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
 
 
@@ -56,10 +57,16 @@ class Api:
         self.app = create_app(self._hook)
         user, view, _ = EVERY_ROUTE
         self.access = GivenAccess(**rights)
+        #: Entries of Airflow's audit log: event, user, DAG, and further values.
+        self.logged: list[tuple[str, str, str | None, dict[str, Any]]] = []
+        self.app.state.log_action = self._log
         overrides = self.app.dependency_overrides
         overrides[user] = overrides[view] = lambda: self.access.user
         overrides[access_of] = lambda: self.access
         self.client = TestClient(self.app, raise_server_exceptions=False, headers={"X-Dtrain": "1"})
+
+    def _log(self, event: str, user: str, key: TrialKey | None = None, **extra: Any) -> None:
+        self.logged.append((event, user, None if key is None else key.dag_id, extra))
 
     def _hook(self) -> DtrainHook:
         hook = DtrainHook(settings())

@@ -5,15 +5,19 @@ from __future__ import annotations
 from airflow_provider_dtrain.api.routes import (
     charts,
     cluster,
+    configs,
     experiment,
+    experiment_actions,
     experiments,
     files,
+    host_actions,
     hyperparameters,
     lookup,
     me,
     queue,
     telemetry,
     trial,
+    trial_actions,
 )
 
 ROUTERS = [
@@ -28,4 +32,8 @@ ROUTERS = [
     hyperparameters.router,
     charts.router,
     lookup.router,
+    configs.router,
+    host_actions.router,
+    trial_actions.router,
+    experiment_actions.router,
 ]

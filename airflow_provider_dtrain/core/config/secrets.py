@@ -130,3 +130,51 @@ def _put(value: Any, path: str, secrets: Mapping[str, Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_put(item, join_path(path, str(index)), secrets) for index, item in enumerate(value)]
     return secrets.get(path, value)
+
+
+def masked_paths(document: Mapping[str, Any]) -> list[str]:
+    """Return the paths of masked values in a document."""
+    return list(_masked(document, ""))
+
+
+def _masked(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, Override):
+        yield from _masked(value.value, path)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _masked(item, join_path(path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _masked(item, join_path(path, str(index)))
+    elif isinstance(value, str) and (value == MASK or value.endswith(f"={MASK}")):
+        yield path
+
+
+def unmasked(document: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the values of another one in place of masked values at the same paths.
+
+    :param document: as a user edited it
+    :param whole: with its secrets
+    """
+    found: dict[str, Any] = _unmasked(document, whole)
+    return found
+
+
+def _unmasked(value: Any, whole: Any) -> Any:
+    if isinstance(value, Override):
+        return Override(_unmasked(value.value, whole))
+    if isinstance(value, Mapping):
+        known = whole if isinstance(whole, Mapping) else {}
+        return {key: _unmasked(item, known.get(key)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        entries = list(whole) if isinstance(whole, (list, tuple)) else []
+        return [_entry_unmasked(item, index, entries) for index, item in enumerate(value)]
+    return whole if value == MASK and isinstance(whole, (str, int, float)) else value
+
+
+def _entry_unmasked(item: Any, index: int, entries: list[Any]) -> Any:
+    """Return an entry of a list: ``K=********`` becomes the entry of the same name."""
+    if isinstance(item, str) and item.endswith(f"={MASK}"):
+        name = item.removesuffix(MASK)
+        return next((one for one in entries if isinstance(one, str) and one.startswith(name)), item)
+    return _unmasked(item, entries[index] if index < len(entries) else None)

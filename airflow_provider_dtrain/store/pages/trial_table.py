@@ -114,6 +114,12 @@ class TrialTable:
         return tuple(map(tuple, conn.execute(grouped.group_by(of.state).order_by(of.state))))
 
     @reads
+    def payload(self, conn: Connection, experiment_id: int) -> str | None:
+        """Return the digest of the code of an experiment's latest trial, None when it was sent none."""
+        own = (trials.c.experiment_id == experiment_id, trials.c.payload.is_not(None))
+        return conn.scalar(sa.select(trials.c.payload).where(*own).order_by(trials.c.id.desc()).limit(1))
+
+    @reads
     def some(self, conn: Connection, trial_ids: Sequence[int]) -> list[TrialEntry]:
         """Return trials in the order of their ids here, without ids that do not exist."""
         return _entries(conn, trial_ids)

@@ -1,0 +1,61 @@
+"""Templates, validation as a user types, and the start of experiments."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from airflow_provider_dtrain.api.call import CallDep
+from airflow_provider_dtrain.api.configs import shown_config
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.forking import forked, payload_of
+from airflow_provider_dtrain.api.found import config_of, experiment_entry
+from airflow_provider_dtrain.api.models.configs import Document, TemplateRow, Templates, Validation
+from airflow_provider_dtrain.api.models.experiments import ForkSource, NewExperiment, Started
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.starting import DAG_ID, trigger
+from airflow_provider_dtrain.api.validation import checked_config, validation
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.records.trials import TrialKey
+
+router = APIRouter(route_class=StoreRoute, tags=["starting"], responses=ERRORS)
+
+
+@router.get("/templates", **guarded(Rule.READ))
+def templates(call: CallDep) -> Templates:
+    """Return the stored templates by name."""
+    names = ("name", "version", "set_by", "set_at")
+    found = call.store.templates.list()
+    return Templates(rows=[TemplateRow(**{name: getattr(one, name) for name in names}) for one in found])
+
+
+@router.post("/configs/validate", **guarded(Rule.READ))
+def validate(call: CallDep, body: Document) -> Validation:
+    """Return the problems of a configuration with their lines, or its summary. Nothing is stored."""
+    return validation(call, body)
+
+
+@router.get("/experiments/{experiment_id}/fork", **guarded(Rule.READ))
+def fork_source(call: CallDep, experiment_id: int) -> ForkSource:
+    """Return the configuration of an experiment as a start for another one. Secrets are masked."""
+    entry = experiment_entry(call, experiment_id)
+    config = config_of(call, entry)
+    if config is None:
+        raise NotFoundError(f"Experiment {experiment_id} has no trial and no plan, so it has no configuration yet.")
+    shown = shown_config(config)
+    return ForkSource(yaml=shown.yaml, payload_digest=payload_of(call, experiment_id), template=None)
+
+
+@router.post("/experiments", status_code=202, **guarded(Rule.START))
+def start(call: CallDep, body: NewExperiment) -> Started:
+    """Check and store a configuration, and trigger the DAG that runs it."""
+    call.access.require_start()
+    payload = None if body.fork_of is None else payload_of(call, body.fork_of)
+    document = forked(call, body.config, body.fork_of)
+    stored = checked_config(call, document, body.template)
+    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": payload}
+    key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
+    call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of)
+    run_id = trigger(conf, call.access.name)
+    words = f"DAG run {run_id} of {DAG_ID} plans the experiment '{stored.document['name']}'."
+    return Started(dag_id=DAG_ID, run_id=run_id, message=words)

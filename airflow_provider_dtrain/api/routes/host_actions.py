@@ -1,0 +1,76 @@
+"""Actions on hosts and slots."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.models.cluster import HostAction, Reason
+from airflow_provider_dtrain.api.routes.cluster import host_of
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host
+from airflow_provider_dtrain.errors import ConflictError
+
+router = APIRouter(route_class=StoreRoute, tags=["hosts"], responses=ERRORS)
+
+
+@router.post("/hosts/{name}/drain", **guarded(Rule.CHANGE_HOSTS))
+def drain(call: CallDep, name: str, body: Reason) -> HostAction:
+    """Grant no new slots on a host. Running trials may finish."""
+    by = _begun(call, "host_drain", name, reason=body.reason)
+    call.store.hosts.set_state(name, "draining", body.reason or f"drained by {by}", by=by)
+    return _answer(call, name, f"Host '{name}' gets no new gangs. Running trials may finish.")
+
+
+@router.post("/hosts/{name}/enable", **guarded(Rule.CHANGE_HOSTS))
+def enable(call: CallDep, name: str) -> HostAction:
+    """Let a host get gangs again."""
+    by = _begun(call, "host_enable", name)
+    record = call.store.hosts.get(name)
+    if record.state in ("unreachable", "lost"):
+        raise ConflictError(
+            f"Host '{name}' is {record.state}, and the API server opens no connection to hosts. "
+            f"See: airflow dtrain hosts enable {name}"
+        )
+    call.store.hosts.set_state(name, "ready", by=by)
+    return _answer(call, name, f"Host '{name}' gets gangs again.")
+
+
+@router.post("/hosts/{name}/disable", **guarded(Rule.CHANGE_HOSTS))
+def disable(call: CallDep, name: str, body: Reason) -> HostAction:
+    """Grant no new slots on a host, and kill its trials."""
+    by = _begun(call, "host_disable", name, reason=body.reason)
+    call.store.hosts.get(name)
+    killed = disable_host(call.store, name, by, body.reason)
+    words = f" Trials {', '.join(map(str, killed))} are killed." if killed else ""
+    return _answer(call, name, f"Host '{name}' is disabled.{words}")
+
+
+@router.post("/hosts/{name}/slots/{index}/enable", **guarded(Rule.CHANGE_HOSTS))
+def enable_slot(call: CallDep, name: str, index: int) -> HostAction:
+    """Let a slot be granted again."""
+    by = _begun(call, "slot_enable", name, slot=index)
+    call.store.hosts.set_slot_enabled(name, index, True, by=by)
+    return _answer(call, name, f"Slot {index} of host '{name}' is enabled.")
+
+
+@router.post("/hosts/{name}/slots/{index}/disable", **guarded(Rule.CHANGE_HOSTS))
+def disable_slot(call: CallDep, name: str, index: int) -> HostAction:
+    """Grant a slot no longer. A trial that holds it continues."""
+    by = _begun(call, "slot_disable", name, slot=index)
+    call.store.hosts.set_slot_enabled(name, index, False, by=by)
+    return _answer(call, name, f"Slot {index} of host '{name}' is disabled. A trial that holds it continues.")
+
+
+def _begun(call: Call, event: str, host: str, **extra: object) -> str:
+    """Check the right to change hosts, write the audit log, and return the user's name."""
+    call.access.require_hosts()
+    call.log_action(event, None, host=host[:63], **extra)
+    return call.access.name
+
+
+def _answer(call: Call, name: str, message: str) -> HostAction:
+    (view,) = call.store.cluster_page.state(host=name).hosts
+    return HostAction(message=message, host=host_of(view, with_devices=True))

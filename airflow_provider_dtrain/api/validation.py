@@ -1,0 +1,141 @@
+"""Validation of configurations: all problems with their lines, and the summary of a valid one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.configuration import conf
+
+from airflow_provider_dtrain.api.call import Call
+from airflow_provider_dtrain.api.forking import forked
+from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
+from airflow_provider_dtrain.core.config import Effective, assemble, unsupported
+from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.search_lint import slips
+from airflow_provider_dtrain.core.search_plan import Outline, outline, plan
+from airflow_provider_dtrain.engine.submission.fit import never_fits
+from airflow_provider_dtrain.engine.submission.submit import choose_pool, looks_like_path, pool_wanted, render
+from airflow_provider_dtrain.errors import (
+    ConfigError,
+    ConflictError,
+    NotFoundError,
+    Problem,
+    UnplaceableError,
+    UnsupportedFieldError,
+)
+from airflow_provider_dtrain.store.records.trials import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A valid configuration."""
+
+    effective: Effective
+    shape: Outline
+    pool: str
+    warnings: tuple[str, ...]
+    #: Why the hosts of the pool can never run a trial; None: they can.
+    never_fits: str | None
+
+
+def check(call: Call, document: Mapping[str, Any], template: str | None) -> Checked:
+    """Return a configuration that could be started.
+
+    :param template: name of a stored template; None = the one that the document names
+    :raises ConfigError: all problems at once
+    """
+    base = _template(call, template if template is not None else document.get("template"))
+    pool = choose_pool(call.store, pool_wanted(document, base))
+    defaults, missing = None, None
+    try:
+        defaults = dict(call.store.pools.get(pool).defaults) or None
+    except NotFoundError as error:
+        missing = str(error)
+    effective = assemble(base, document, pool_defaults=defaults)
+    if problems := unsupported(effective.config, effective.origins):
+        raise UnsupportedFieldError(problems)
+    config = effective.config
+    if missing is not None:
+        raise ConfigError([Problem(path="resources.pool", message=missing)])
+    # The task that plans would raise the same errors later.
+    plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
+    shape = outline(config)
+    return Checked(
+        effective=effective,
+        shape=shape,
+        pool=pool,
+        warnings=(*effective.warnings, *slips(config, shape)),
+        never_fits=never_fits(call.store, pool, config),
+    )
+
+
+def _template(call: Call, named: object) -> Mapping[str, Any] | None:
+    """Return a stored template. A path is refused: the API server reads no files for a user."""
+    if named is None:
+        return None
+    name = str(named)
+    if looks_like_path(name):
+        message = "must be the name of a stored template, because the API server reads no files"
+        raise ConfigError([Problem(path="template", message=message)])
+    try:
+        stored = call.store.templates.get(name)
+    except NotFoundError as error:
+        raise ConfigError([Problem(path="template", message=str(error))]) from error
+    return load_yaml(stored.text, source=f"template '{stored.name}'")
+
+
+def validation(call: Call, body: Document) -> Validation:
+    """Return the problems of a text, and its summary when it has no errors."""
+    known: Mapping[str, Position] = {}
+    try:
+        document = load_yaml(body.config)
+        known = positions(body.config)
+        checked = check(call, forked(call, body.config, body.fork_of) if document else document, body.template)
+    except ConfigError as error:
+        return Validation(problems=[_placed(one, known, "error") for one in error.problems], summary=None)
+    warnings = [_placed(Problem(path="", message=words), known, "warning") for words in checked.warnings]
+    return Validation(problems=warnings, summary=_summary(checked))
+
+
+def _placed(problem: Problem, known: Mapping[str, Position], severity: Any) -> PlacedProblem:
+    at = place_of(problem.path, problem.message, known)
+    return PlacedProblem(
+        path=problem.path,
+        line=at.line,
+        column=at.column,
+        message=without_place(problem.message),
+        severity=severity,
+    )
+
+
+def _summary(checked: Checked) -> ConfigSummary:
+    config = checked.effective.config
+    return ConfigSummary(
+        name=config.name or "",
+        method=checked.shape.method,
+        trials=checked.shape.trials,
+        slots_per_trial=config.resources.slots_per_trial,
+        pool=checked.pool,
+        fits=checked.never_fits is None,
+        fits_reason=checked.never_fits or "",
+    )
+
+
+def checked_config(call: Call, document: Mapping[str, Any], template: str | None) -> Config:
+    """Check a configuration and store it, secrets sealed.
+
+    :raises ConfigError: all problems at once
+    :raises ConflictError: no host is registered
+    :raises UnplaceableError: no set of the pool's hosts can ever run a trial
+    """
+    if not call.store.hosts.list():
+        raise ConflictError("No host is registered. See: airflow dtrain hosts add")
+    checked = check(call, document, template)
+    if checked.never_fits is not None and checked.effective.config.on_unplaceable == "fail":
+        raise UnplaceableError(checked.never_fits)
+    named = {**document, "name": checked.effective.config.name or "experiment"}
+    wanted = template if template is not None else document.get("template")
+    return render(call.hook, named, None if wanted is None else str(wanted), call.hook.settings.checkpoint_dir)

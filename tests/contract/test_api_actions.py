@@ -1,0 +1,243 @@
+"""Actions of pages: their effect, rights, audit entries, and refusals. Rights are given, see ``api_world``."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.store.database.tables import allocations, audit
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.search_world import Search
+
+pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+CONFIG = """\
+name: mine
+entrypoint: python train.py
+hyperparameters:
+  lr: {type: log, minval: -4, maxval: -1}
+searcher:
+  name: random
+  metric: loss
+  max_trials: 3
+  max_length: {batches: 10}
+resources: {pool: gpus, slots_per_trial: 2}
+"""
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=8))
+    found = Search(store)
+    found.plan(max_trials=4)
+    return found
+
+
+@pytest.fixture
+def api(search):
+    return Api(search.store)
+
+
+def done(api, path, method="POST", **body):
+    answer = api.answer(method, path, json=body)
+    assert answer.status_code in (200, 202), answer.text
+    assert answer.json()["message"]
+    return answer.json()
+
+
+def test_a_host_is_drained_enabled_and_disabled_with_the_name_of_the_user(api, search):
+    ticket = search.start(0, slots=1)
+    assert done(api, "/hosts/a/drain", reason="fan is loud")["host"]["state"] == "draining"
+    assert search.store.hosts.get("a").state_reason == "fan is loud"
+    assert done(api, "/hosts/a/enable")["host"]["name"] == "a"
+    answer = done(api, "/hosts/a/disable")
+    assert str(ticket.trial_id) in answer["message"]
+    assert search.store.trials.get(ticket.trial_id).kill_requested_by == "ann"
+    assert [event for event, *_ in api.logged] == ["host_drain", "host_enable", "host_disable"]
+    with search.store.db.engine.connect() as conn:
+        assert "ann" in set(conn.scalars(sa.select(audit.c.by)))
+
+
+def test_a_slot_is_disabled_and_enabled(api, search):
+    assert done(api, "/hosts/a/slots/2/disable")["host"]["slots"][2]["state"] == "disabled"
+    assert done(api, "/hosts/a/slots/2/enable")["host"]["slots"][2]["state"] == "free"
+    assert api.refusal("POST", "/hosts/a/slots/99/enable")[:2] == (404, "not_found")
+    assert api.refusal("POST", "/hosts/none/drain", json={})[:2] == (404, "not_found")
+
+
+def test_a_lost_host_is_enabled_only_by_a_command_that_can_reach_it(api, search):
+    search.store.hosts.set_state("a", "unreachable")
+    status, code, _ = api.refusal("POST", "/hosts/a/enable")
+    assert (status, code) == (409, "conflict")
+
+
+def test_a_trial_is_paused_activated_stopped_and_killed(api, search):
+    ticket = search.submit(0, slots=1)
+    of = f"/trials/{ticket.trial_id}"
+    assert done(api, f"{of}/pause")["trial"]["state"] == "paused"
+    assert done(api, f"{of}/activate")["trial"]["state"] == "queued"
+    assert api.refusal("POST", f"{of}/activate")[:2] == (409, "conflict")
+    done(api, f"{of}/stop")
+    done(api, f"{of}/kill")
+    view = search.store.trials.get(ticket.trial_id)
+    assert (view.stop_requested_by, view.kill_requested_by) == ("ann", "ann")
+    assert {dag for _, _, dag, _ in api.logged} == {"d"}
+
+
+def test_priorities_are_changed_within_their_range(api, search):
+    ticket = search.submit(0, slots=1)
+    done(api, f"/trials/{ticket.trial_id}/priority", priority=7)
+    done(api, f"/experiments/{search.view.experiment_id}/priority", priority=9)
+    with search.store.db.engine.connect() as conn:
+        assert list(conn.scalars(sa.select(allocations.c.priority))) == [9]
+    for wrong in (0, 100, "high"):
+        status = api.refusal("POST", f"/trials/{ticket.trial_id}/priority", json={"priority": wrong})[0]
+        assert status == 422
+
+
+@pytest.mark.parametrize(("action", "wish"), [("pause", "pause"), ("finish", "stop"), ("cancel", "kill")])
+def test_an_experiment_is_paused_finished_or_cancelled(api, search, action, wish):
+    search.submit(0, slots=1)
+    of = f"/experiments/{search.view.experiment_id}"
+    assert done(api, f"{of}/{action}")["experiment"]["wish"] == wish
+    assert search.store.experiments.get(search.view.experiment_id).wished_by == "ann"
+
+
+def test_labels_change_only_what_is_given(api, search):
+    of = f"/experiments/{search.view.experiment_id}"
+    done(api, of, "PATCH", display_name=" Big run ", tags=["b", "a", "a"])
+    row = done(api, of, "PATCH", description="why")["experiment"]
+    assert (row["display_name"], row["description"], row["tags"]) == ("Big run", "why", ["a", "b"])
+    ticket = search.submit(0)
+    assert done(api, f"/trials/{ticket.trial_id}", "PATCH", tags=["t"])["trial"]["tags"] == ["t"]
+
+
+@pytest.mark.parametrize("tags", [[""], ["a,b"], ["x" * 64], ["\x00"], [str(number) for number in range(21)]])
+def test_a_tag_that_is_not_usable_is_refused(api, search, tags):
+    of = f"/experiments/{search.view.experiment_id}"
+    assert api.refusal("PATCH", of, json={"tags": tags})[:2] == (422, "invalid")
+
+
+ACTIONS = [
+    ("POST", "/trials/{trial}/pause", {}), ("POST", "/trials/{trial}/activate", {}),
+    ("POST", "/trials/{trial}/stop", {}), ("POST", "/trials/{trial}/kill", {}), ("PATCH", "/trials/{trial}", {}),
+    ("POST", "/experiments/{experiment}/pause", {}), ("POST", "/experiments/{experiment}/activate", {}),
+    ("POST", "/experiments/{experiment}/finish", {}), ("POST", "/experiments/{experiment}/cancel", {}),
+    ("PATCH", "/experiments/{experiment}", {}),
+]  # fmt: skip
+OF_HOSTS = [
+    ("POST", "/hosts/a/drain", {}), ("POST", "/hosts/a/enable", {}), ("POST", "/hosts/a/disable", {}),
+    ("POST", "/hosts/a/slots/0/enable", {}), ("POST", "/hosts/a/slots/0/disable", {}),
+    ("POST", "/trials/{trial}/priority", {"priority": 5}),
+    ("POST", "/experiments/{experiment}/priority", {"priority": 5}),
+]  # fmt: skip
+
+
+def statuses(api, search, actions, **headers):
+    ids = {"trial": search.submit(0, slots=1).trial_id, "experiment": search.view.experiment_id}
+    return {
+        api.answer(method, path.format(**ids), json=body, headers=headers).status_code for method, path, body in actions
+    }
+
+
+def test_a_user_who_may_only_read_changes_nothing(search):
+    reader = Api(search.store, editable=(), hosts=False, trigger=False)
+    assert statuses(reader, search, ACTIONS + OF_HOSTS) == {403}
+    assert reader.refusal("POST", "/experiments", json={"config": CONFIG})[:2] == (403, "forbidden")
+    assert reader.logged == []
+    assert search.store.experiments.get(search.view.experiment_id).wish is None
+
+
+def test_a_user_who_may_not_read_the_dag_finds_nothing_to_change(search):
+    assert statuses(Api(search.store, readable=()), search, ACTIONS + OF_HOSTS[-2:]) == {404}
+
+
+def test_a_request_of_another_site_changes_nothing(api, search):
+    assert statuses(api, search, ACTIONS + OF_HOSTS, **{"X-Dtrain": "0"}) == {403}
+    assert api.refusal("POST", "/hosts/a/drain", json={}, headers={"X-Dtrain": ""})[1] == "cross_site"
+    bearer = {"X-Dtrain": "", "Authorization": "Bearer token"}
+    assert api.answer("POST", "/hosts/a/drain", json={}, headers=bearer).status_code == 200
+    basic = {"X-Dtrain": "", "Authorization": "Basic dXNlcg=="}
+    assert api.answer("POST", "/hosts/a/drain", json={}, headers=basic).status_code == 403
+
+
+def test_a_valid_configuration_has_a_summary(api):
+    page = api.answer("POST", "/configs/validate", json={"config": CONFIG}).json()
+    assert [one for one in page["problems"] if one["severity"] == "error"] == []
+    summary = page["summary"]
+    assert (summary["name"], summary["method"], summary["trials"], summary["slots_per_trial"]) == (
+        "mine",
+        "random",
+        3,
+        2,
+    )
+    assert (summary["pool"], summary["fits"]) == ("gpus", True)
+
+
+def problems(api, text, **body):
+    page = api.answer("POST", "/configs/validate", json={"config": text, **body}).json()
+    assert page["summary"] is None
+    return [(one["path"], one["line"], one["column"]) for one in page["problems"]]
+
+
+def test_problems_are_at_their_lines(api):
+    wrong = CONFIG.replace("max_trials: 3", "max_trials: many").replace("slots_per_trial: 2", "slots: 2")
+    assert ("searcher.max_trials", 8, 3) in problems(api, wrong)
+    assert ("resources.slots", 10, 25) in problems(api, wrong)
+    assert problems(api, "name: [")[0][1] == 2 or problems(api, "name: [")[0][1] == 1
+    assert problems(api, "a: 1\nb: {c: !nope 2}\n")[0] == ("b.c", 2, 8)
+
+
+@pytest.mark.parametrize("named", ["../x.yaml", "/etc/passwd.yaml", "none"])
+def test_a_template_is_a_stored_one_and_never_a_file(api, named):
+    assert problems(api, CONFIG, template=named)[0][0] == "template"
+    assert problems(api, CONFIG + f"template: {named}\n")[0][0] == "template"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, "a: &a [*a]", "x" * 2_000_000, "\x00", "- " * 10_000])
+def test_hostile_texts_are_answered(api, text):
+    answer = api.answer("POST", "/configs/validate", json={"config": text})
+    assert answer.status_code in (200, 422)
+
+
+def test_an_experiment_is_started_by_the_dag_with_the_stored_configuration(api, search, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        "airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: started.append((conf, user)) or "run-1"
+    )
+    page = done(api, "/experiments", config=CONFIG)
+    assert (page["dag_id"], page["run_id"]) == ("dtrain_experiment", "run-1")
+    ((conf, user),) = started
+    assert (user, conf["payload"]) == ("ann", None)
+    assert search.store.configs.get(conf["config"]["config_id"]).document["name"] == "mine"
+    assert api.logged[-1][:3] == ("experiment_start", "ann", "dtrain_experiment")
+    assert "entrypoint" not in str(api.logged)
+
+
+def test_without_its_dag_an_experiment_is_not_started_and_the_answer_names_the_command(search):
+    api = Api(search.store, dag=False)
+    status, code, message = api.refusal("POST", "/experiments", json={"config": CONFIG})
+    assert (status, code) == (409, "conflict")
+    assert "airflow dtrain init" in message
+
+
+def test_a_fork_keeps_secrets_that_it_never_shows(api, search, monkeypatch):
+    document = {"name": "e", "environment": {"environment_variables": {"API_TOKEN": "hidden-7f3a"}}}
+    search.config = search.store.configs.put(document, origins={}).config_id
+    search.name = "other"
+    search.view = None
+    search.plan(task="other")
+    source = api.get(f"/experiments/{search.view.experiment_id}/fork")
+    assert "hidden-7f3a" not in str(source)
+    started = []
+    monkeypatch.setattr(
+        "airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: started.append(conf) or "run-1"
+    )
+    text = CONFIG + source["yaml"].partition("name: e\n")[2]
+    assert ("environment.environment_variables.API_TOKEN", 13, 5) in problems(api, text)
+    done(api, "/experiments", config=text, fork_of=search.view.experiment_id)
+    kept = search.store.configs.get(started[0]["config"]["config_id"]).document["environment"]
+    assert "hidden-7f3a" in str(kept)
+    stranger = Api(search.store, editable=())
+    refused = stranger.refusal("POST", "/experiments", json={"config": text, "fork_of": search.view.experiment_id})
+    assert refused[:2] == (403, "forbidden")
