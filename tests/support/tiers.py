@@ -108,6 +108,12 @@ EACH_CHANGE: Mapping[str, frozenset[str]] = {
         "test_an_experiment_needs_no_dag_of_ones_own",
         "test_the_asha_example_stops_bad_trials_and_starts_the_next_dag",
     }),
+    "tests/ui/test_pages.py": frozenset({
+        "test_a_page_shows_the_seeded_facts_and_is_accessible[experiments-light]",
+        "test_a_page_shows_the_seeded_facts_and_is_accessible[cluster-dark]",
+        "test_a_page_shows_the_seeded_facts_and_is_accessible[queue-light]",
+        "test_an_address_with_filters_shows_the_same_after_a_reload",
+    }),
 }  # fmt: skip
 
 

@@ -1,0 +1,41 @@
+"""The pages show the facts of the seeded site to every user, and users act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from testbed.accessibility import faults
+from testbed.browser import Visit
+from tests.ui.facts import PAGES, Facts
+from tests.ui.steps import WAIT_MS
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+Visits = Callable[..., Visit]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("facts", PAGES, ids=[page.name for page in PAGES])
+def test_a_page_shows_the_seeded_facts_and_is_accessible(
+    visit: Visits, screenshot: Callable[[Visit, str], None], facts: Facts, theme: str
+) -> None:
+    one = visit("viewer", theme)
+    page = one.open(facts.path)
+    for text in facts.texts:
+        expect(page.get_by_test_id("dtrain").get_by_text(text).first).to_be_visible(timeout=WAIT_MS)
+    screenshot(one, f"{facts.name}-{theme}")
+    assert faults(page) == []
+    assert page.evaluate("window.hacked") is None, "a text of the store ran as code"
+
+
+def test_an_address_with_filters_shows_the_same_after_a_reload(visit: Visits) -> None:
+    one = visit("viewer")
+    page = one.open("/plugin/dtrain/experiments?state=completed&sort=name")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("cifar10-asha", timeout=WAIT_MS)
+    expect(page.get_by_text("resnet-asha")).to_have_count(0)
+    page.reload()
+    one.settle()
+    expect(page.get_by_role("row").nth(1)).to_contain_text("cifar10-asha", timeout=WAIT_MS)
+    expect(page.get_by_text("resnet-asha")).to_have_count(0)
