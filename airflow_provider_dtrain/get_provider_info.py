@@ -211,7 +211,11 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "task-decorators": [{"name": "dtrain", "class-name": "airflow_provider_dtrain.decorators.dtrain.dtrain_task"}],
         "plugins": [{"name": "dtrain", "plugin-class": "airflow_provider_dtrain.plugins.dtrain_plugin.DtrainPlugin"}],
-        "extra-links": [],
+        "extra-links": [
+            "airflow_provider_dtrain.links.pages.ExperimentLink",
+            "airflow_provider_dtrain.links.pages.QueueLink",
+            "airflow_provider_dtrain.links.pages.TrialLink",
+        ],
         "cli": ["airflow_provider_dtrain.cli.get_dtrain_commands"],
         "config": {
             "dtrain": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,20 @@ def trial_key(context: Context) -> TrialKey:
         map_index=ti.map_index if ti.map_index is not None else -1,
         max_tries=ti.max_tries,
     )
+
+
+def show_map_index_name(name: str) -> None:
+    """Show a name for this mapped task instance now. Airflow itself renders its template only before and after a task.
+
+    Only the process of a task can do this. Airflow has no public call for it, so a failure is ignored.
+    """
+    if not name:
+        return
+    with suppress(Exception):
+        from airflow.sdk.execution_time import task_runner
+        from airflow.sdk.execution_time.comms import SetRenderedMapIndex
+
+        task_runner.SUPERVISOR_COMMS.send(SetRenderedMapIndex(rendered_map_index=name))
 
 
 def host_pool_of(

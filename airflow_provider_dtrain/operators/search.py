@@ -11,6 +11,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_dtrain.errors import SearchFailedError
 from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once, trial_key
+from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,6 +44,7 @@ class PlanTrialsOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("config", "template", "overrides", "name", "payload")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
+    operator_extra_links = (ExperimentLink(),)
     ui_color = "#e8f0fe"
 
     def __init__(
@@ -87,6 +89,7 @@ class PlanTrialsOperator(BaseOperator):
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
             )
             experiment_id = hook.store.searches.get(trials[0]["search_id"]).experiment_id
+        note_pages(self, experiment_id=experiment_id)
         self.log.info("Experiment %d: %d trials", experiment_id, len(trials))
         return trials
 
@@ -110,6 +113,7 @@ class SelectBestTrialOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("plan",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"plan": "json"}
+    operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#fef7e0"
 
     def __init__(
@@ -141,8 +145,12 @@ class SelectBestTrialOperator(BaseOperator):
                     "plan must be the XCom of a PlanTrialsOperator with at least one trial, got none: the task that "
                     "plans the trials has not succeeded. Clear that task to run it again."
                 )
-            selection = select_best(DtrainHook().store, int(self.plan[0]["search_id"]), trial_key(context))
+            store = DtrainHook().store
+            search_id = int(self.plan[0]["search_id"])
+            note_pages(self, experiment_id=store.searches.get(search_id).experiment_id)
+            selection = select_best(store, search_id, trial_key(context))
         result = selection.result
+        note_pages(self, trial_id=result["trial_id"])
         self.log.info(
             "Best trial %d (number %d): metric %s with %s",
             result["trial_id"],

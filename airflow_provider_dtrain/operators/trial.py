@@ -14,8 +14,15 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_dtrain.errors import ExecutionTimeoutError, StoreUnavailableError
-from airflow_provider_dtrain.hooks.tasks import as_airflow, dag_folder, failing_at_once, trial_key
+from airflow_provider_dtrain.errors import DtrainError, ExecutionTimeoutError
+from airflow_provider_dtrain.hooks.tasks import (
+    as_airflow,
+    dag_folder,
+    failing_at_once,
+    show_map_index_name,
+    trial_key,
+)
+from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +70,7 @@ class TrialOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("config", "template", "overrides", "trial", "allocation")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml", "trial": "json"}
+    operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#e6f4ea"
 
     def __init__(
@@ -90,16 +98,22 @@ class TrialOperator(BaseOperator):
         self.deferrable = deferrable
         self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
         self._name: str | None = None
+        #: Words about the end of the trial, or about what it does now.
+        self._ending = ""
 
     @property
     def map_index_name(self) -> str:
-        """Number and hyperparameters of a planned trial, e.g. ``3 | lr=3e-4 bs=256``, or an empty string."""
-        from airflow_provider_dtrain.core.search.names import trial_name
+        """Number, hyperparameters and end of a mapped trial, e.g. ``3 | lr=3e-4 bs=256 -> accuracy 0.914``.
+
+        An empty string for a trial without a name.
+        """
+        from airflow_provider_dtrain.core.search.names import ended_name, trial_name
 
         trial = self.trial if isinstance(self.trial, Mapping) else {}
-        if (name := self._name or trial.get("name")) is not None:
-            return str(name)
-        return trial_name(trial.get("number"), trial["hparams"]) if trial.get("hparams") else ""
+        name = self._name or trial.get("name")
+        if name is None and trial.get("hparams"):
+            name = trial_name(trial.get("number"), trial["hparams"])
+        return ended_name(str(name), self._ending) if name else ""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Run the trial to its end, or defer to the triggerer.
@@ -117,13 +131,14 @@ class TrialOperator(BaseOperator):
             if not ticket.is_new:
                 revive(hook.store, ticket)
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
+        note_pages(self, context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
         if not self.deferrable or key.map_index < 0:
-            outcome = self._carry(hook, ticket.trial_id, deadline)
+            outcome = self._carry(hook, ticket.trial_id, deadline, named=_is_named(context))
         if outcome is None:
             self._defer(ticket.trial_id, deadline)
-        self._learn_name(hook, ticket.trial_id)
+        self._learn_end(hook, ticket.trial_id)
         return self._end(outcome)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -137,6 +152,8 @@ class TrialOperator(BaseOperator):
         for mark in event.get("log_marks", ()):
             self.log.warning("%s", mark)
         self._name = event.get("name")
+        self._ending = event.get("ending", "")
+        note_pages(self, trial_id=event.get("trial_id"), experiment_id=event.get("experiment_id"))
         return self._end(Outcome.from_dict(event["outcome"]))
 
     def on_kill(self) -> None:
@@ -168,15 +185,18 @@ class TrialOperator(BaseOperator):
     def _planned(self, key: TrialKey) -> dict[str, Any]:
         return {"number": max(key.map_index, 0), **(self.trial or {})}
 
-    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None) -> Outcome | None:
-        """Run the engine in this process and return the outcome, or None to defer to the triggerer."""
+    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, *, named: bool) -> Outcome | None:
+        """Run the engine in this process and return the outcome, or None to defer to the triggerer.
+
+        :param named: the name of the mapped task instance shows what the trial does
+        """
         try:
-            return asyncio.run(self._main(hook, trial_id, deadline))
+            return asyncio.run(self._main(hook, trial_id, deadline, named=named))
         except AirflowTaskTimeout:
             asyncio.run(self._kill(hook, trial_id))
             raise
 
-    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None) -> Outcome | None:
+    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, *, named: bool) -> Outcome | None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.session.runtime import take_over
@@ -189,7 +209,8 @@ class TrialOperator(BaseOperator):
         try:
             if self.deferrable:
                 loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
-            runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable)
+            on_state = self._show_state if named and not self.deferrable else None
+            runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
             outcome = await runner.run(Recovery(hook))
         finally:
             self._running = None
@@ -211,15 +232,34 @@ class TrialOperator(BaseOperator):
 
         self.defer(trigger=TrialTrigger(trial_id=trial_id, deadline=deadline), method_name="execute_complete")
 
-    def _learn_name(self, hook: DtrainHook, trial_id: int) -> None:
-        """Read the name of a search trial whose hyperparameters were drawn after it was planned."""
-        if isinstance(self.trial, Mapping) and "search_id" in self.trial:
-            from airflow_provider_dtrain.engine.submission.search import drawn_name
+    def _show_state(self, state: str) -> None:
+        """Show in the name of the task instance whether the trial waits or trains."""
+        self._ending = _STATE_WORDS.get(state, "")
+        show_map_index_name(self.map_index_name)
 
-            with contextlib.suppress(StoreUnavailableError):
-                self._name = drawn_name(hook.store, trial_id)
+    def _learn_end(self, hook: DtrainHook, trial_id: int) -> None:
+        """Read the words about the end of the trial, and hyperparameters that were drawn after it was planned."""
+        from airflow_provider_dtrain.engine.attempt.ending import shown_of
+
+        self._ending = ""
+        with contextlib.suppress(DtrainError):
+            shown = shown_of(hook.store, trial_id)
+            self._name, self._ending = shown.name, shown.ending
 
     def _end(self, outcome: Outcome | None) -> dict[str, Any] | None:
         if outcome is None or outcome.failure is None:
             return outcome.result if outcome else None
-        raise as_airflow(outcome.failure.exception())
+        failure = outcome.failure
+        if "\n" in failure.message.strip():
+            # Before the exception, so that the task log ends with the cause in one line.
+            self.log.error("%s", failure.message.strip())
+        raise as_airflow(failure.brief)
+
+
+#: State of an attempt -> what the name of its task instance shows.
+_STATE_WORDS = {"waiting": "waits for slots", "starting": "starts", "running": "trains", "stopping": "stops"}
+
+
+def _is_named(context: Context) -> bool:
+    """Return whether the task instance has the name that this operator makes."""
+    return context.get("map_index_template") == MAP_INDEX_TEMPLATE

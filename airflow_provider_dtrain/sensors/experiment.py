@@ -20,6 +20,7 @@ from airflow_provider_dtrain.engine.observation import (
 )
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.hooks.tasks import as_airflow, failing_at_once
+from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,6 +46,7 @@ class ExperimentSensor(BaseSensorOperator):
     """
 
     template_fields: Sequence[str] = ("experiment", "trial_id", "external_dag_id", "external_run_id")
+    operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#fef7e0"
 
     def __init__(
@@ -127,6 +129,8 @@ class ExperimentSensor(BaseSensorOperator):
         )
 
     def _judged(self, found: Observation) -> PokeReturnValue:
+        ids = found.result or {}
+        note_pages(self, trial_id=ids.get("trial_id"), experiment_id=ids.get("experiment_id"))
         if found.verdict == "failed":
             raise self._failure(AirflowFailException(found.message))
         self.log.info("%s", found.message)

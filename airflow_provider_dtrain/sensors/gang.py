@@ -23,6 +23,7 @@ from airflow_provider_dtrain.hooks.tasks import (
     log_mistaken_pool,
     trial_key,
 )
+from airflow_provider_dtrain.links.pages import QueueLink, note_pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,7 @@ class GangSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("config", "template", "slots", "host_pool", "hold_for", "priority")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
+    operator_extra_links = (QueueLink(),)
     ui_color = "#fef7e0"
 
     def __init__(
@@ -115,6 +117,7 @@ class GangSensor(BaseSensorOperator):
         with failing_at_once():
             hook = DtrainHook()
             asked = ask_for_gang(hook, self._submission(hook, key, dag_folder(context)))
+            note_pages(self, context, allocation_id=asked.allocation_id)
             view = self._wait(hook, asked.allocation_id, key)
             if view is not None:
                 return as_xcom(view)
@@ -132,6 +135,7 @@ class GangSensor(BaseSensorOperator):
         from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
         found = event or {}
+        note_pages(self, allocation_id=found.get("allocation_id"))
         if "timed_out" in found:
             raise self._timed_out(found["timed_out"])
         if "failure" in found:

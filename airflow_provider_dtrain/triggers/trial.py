@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Hashable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,7 +15,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_dtrain.core.lifecycle.timing import LOOK_AGAIN_S, SILENT_S
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.errors import StaleWatchError, StoreUnavailableError
+from airflow_provider_dtrain.errors import DtrainError, StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.triggers._airflow import (
     EARLIEST_EVENT_S,
@@ -73,10 +74,10 @@ class TrialTrigger(BaseTrigger):
                 await self._until_alone()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
-        name = await self._drawn_name()
+        shown = await self._shown()
         assert self._runtime is not None
         # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.
-        event = {"outcome": outcome.to_dict(), "name": name, "log_marks": self._runtime.logs.unconfirmed}
+        event = {"outcome": outcome.to_dict(), **shown, "log_marks": self._runtime.logs.unconfirmed}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
@@ -125,17 +126,17 @@ class TrialTrigger(BaseTrigger):
         ti = self.task_instance
         return None if ti is None else (str(ti.id), ti.try_number)
 
-    async def _drawn_name(self) -> str | None:
-        """Return the name of a trial that sampled its hyperparameters after it was planned, or None.
+    async def _shown(self) -> dict[str, Any]:
+        """Return what the task instance shows of the trial: its name, the words about its end, its ids.
 
-        The event carries the name, because the worker that ends the task does not query the store.
+        The event carries them, because the worker that ends the task does not query the store.
         """
-        from airflow_provider_dtrain.engine.submission.search import drawn_name
+        from airflow_provider_dtrain.engine.attempt.ending import shown_of
 
         assert self._runtime is not None
-        with contextlib.suppress(StoreUnavailableError):
-            return await in_thread(drawn_name, self._runtime.store, self.trial_id)
-        return None
+        with contextlib.suppress(DtrainError):
+            return asdict(await in_thread(shown_of, self._runtime.store, self.trial_id))
+        return {"trial_id": self.trial_id}
 
     async def _until_alone(self) -> None:
         """Return when the other process has ended the trial, or no longer follows it.

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.core.lifecycle.states import (
     HostState,
     TrialState,
 )
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,13 @@ def test_the_diagram_of_the_allocation_states_has_all_legal_changes() -> None:
     drawn = set(re.findall(r"^    (\w+) --> (\w+)(?::.*)?$", diagram, re.MULTILINE))
     legal = {(old, new) for old, following in TRANSITIONS["allocation"].items() for new in following}
     assert drawn == legal
+
+
+def test_the_page_about_timelines_explains_every_kind_of_entry() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    table = page.partition("| kind | meaning |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([a-z_]+) \| (.+) \|$", table, re.MULTILINE)
+    assert rows == [(kind.value, kind.meaning) for kind in TimelineKind]
 
 
 @pytest.mark.parametrize("kind", STATES)

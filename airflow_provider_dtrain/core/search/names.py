@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,6 +13,7 @@ from airflow_provider_dtrain.core.search.space import Path, dotted, is_constant,
 #: Airflow keeps 250 characters of the name of a mapped task.
 MAX_CHARS: Final = 200
 _MAX_VALUE_CHARS: Final = 24
+_MAX_METRIC_CHARS: Final = 40
 _PLAIN: Final = (1e-2, 1e5)
 
 
@@ -30,8 +32,33 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
         words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
     if not words:
         return "" if number is None else f"trial {number}"
-    name = " | ".join(filter(None, ["" if number is None else str(number), words]))
-    return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
+    return _cut(" | ".join(filter(None, ["" if number is None else str(number), words])), MAX_CHARS)
+
+
+def ended_name(name: str, ending: str) -> str:
+    """Return the name of a trial with the words about its end, such as ``5 | lr=3e-4 -> accuracy 0.914``.
+
+    It has at most 200 characters; the hyperparameters are shortened first.
+    """
+    if not ending:
+        return name
+    end = f" -> {_line(ending, MAX_CHARS // 2)}"
+    return _cut(name, MAX_CHARS - len(end)) + end
+
+
+def metric_words(name: str, value: float | None) -> str:
+    """Return a metric such as ``accuracy 0.914``. Names come from user code."""
+    shown = "without a finite value" if value is None or not math.isfinite(value) else _number(value)
+    return f"{_line(name, _MAX_METRIC_CHARS)} {shown}"
+
+
+def _line(text: str, most: int) -> str:
+    """Return a text as one printable line."""
+    return _cut(" ".join("".join(char if char.isprintable() else " " for char in text[:1000]).split()), most)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def length_words(count: int, searcher: Mapping[str, Any] | None) -> str:
@@ -44,6 +71,17 @@ def length_words(count: int, searcher: Mapping[str, Any] | None) -> str:
     units = [str(name) for name, most in length.items() if most is not None] if isinstance(length, Mapping) else []
     unit = (units or [str(given.get("time_metric") or "units")])[0]
     return f"{count:,} {_SINGULAR.get(unit, unit) if count == 1 else unit}"
+
+
+def reached_words(count: int, searcher: Mapping[str, Any] | None) -> str:
+    """Return a position in the training such as ``epoch 2``, or ``37 samples`` in a unit without a singular.
+
+    :param searcher: as for :func:`length_words`
+    """
+    words = length_words(count, searcher)
+    number, _, unit = words.partition(" ")
+    singular = _SINGULAR.get(unit, unit)
+    return f"{singular} {number}" if singular in _SINGULAR.values() and singular != "unit" else words
 
 
 _SINGULAR: Final = {"batches": "batch", "records": "record", "epochs": "epoch", "units": "unit"}
@@ -69,7 +107,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return _number(value)
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 1] + "…"
+    return _cut(text, _MAX_VALUE_CHARS)
 
 
 def _number(value: float) -> str:

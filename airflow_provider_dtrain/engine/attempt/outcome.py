@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.errors import DtrainError, Kind
+
+#: First line of the message of :class:`RankFailedError`.
+_FAILED_RANK = re.compile(r"Rank (?P<where>\d+ on host '[^']*' failed first \([^)]*\)): (?P<own>.+)")
 
 State = Literal["completed", "stopped", "errored", "killed"]
 
@@ -34,6 +38,18 @@ class Failure:
             host=getattr(error, "host", None),
             rank=getattr(error, "rank", None),
         )
+
+    @property
+    def cause(self) -> str:
+        """The cause in one line: of a rank that failed, its own message comes first."""
+        line = self.message.strip().partition("\n")[0]
+        found = _FAILED_RANK.fullmatch(line)
+        return line if found is None else f"{found['own']} (rank {found['where']})"
+
+    @property
+    def brief(self) -> DtrainError:
+        """An exception of the same class with the cause as its message."""
+        return replace(self, message=self.cause).exception()
 
     def exception(self) -> DtrainError:
         """Return an exception of the same class and message."""

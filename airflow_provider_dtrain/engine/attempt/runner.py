@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
@@ -73,10 +73,19 @@ class AttemptRunner:
     :param rt: store, hosts and log of this follower
     :param deadline: Unix time when the trial must have ended; None = never
     :param patient: wait in the queue; False: hand over when the gang is not granted at once
+    :param on_state: called with each state of the trial's attempts
     """
 
-    def __init__(self, rt: Runtime, *, deadline: float | None = None, patient: bool = True) -> None:
+    def __init__(
+        self,
+        rt: Runtime,
+        *,
+        deadline: float | None = None,
+        patient: bool = True,
+        on_state: Callable[[str], None] | None = None,
+    ) -> None:
         self.rt = rt
+        self._on_state = on_state
         self.patient = patient
         rt.deadline = deadline
         self.restarts = Restarts(rt)
@@ -126,6 +135,8 @@ class AttemptRunner:
             await self._restart_ended(view)
         while True:
             view = await self.rt.view()
+            if self._on_state is not None:
+                self._on_state(view.state)
             if (outcome := await self._step(view)) is not None:
                 return outcome
 

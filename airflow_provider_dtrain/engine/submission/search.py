@@ -152,18 +152,6 @@ def _plain(spec: TrialSpec, search: SearchView) -> dict[str, Any]:
     }
 
 
-def drawn_name(store: Store, trial_id: int) -> str | None:
-    """Return the name of a trial that sampled its hyperparameters after it was planned, or None. Blocks."""
-    from airflow_provider_dtrain.core.search.names import trial_name
-
-    trial = store.trials.get(trial_id)
-    document = store.configs.get(trial.config_id).document
-    draws_late = (document.get("searcher") or {}).get("name") == "optuna"
-    if not trial.is_drawn or not (draws_late or trial.draw):
-        return None
-    return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {})
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
     """The best trial of a search."""

@@ -1,0 +1,93 @@
+"""Words about the end of a trial, for the name of its task instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, TrialState
+from airflow_provider_dtrain.core.search.names import metric_words, reached_words, trial_name
+from airflow_provider_dtrain.engine.attempt.outcome import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider_dtrain.store.records.trials import TrialView
+    from airflow_provider_dtrain.store.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Facts about a trial that its task instance shows, as plain JSON."""
+
+    trial_id: int
+    experiment_id: int
+    #: Of a trial that sampled its hyperparameters after it was planned; None: the name of the plan is right.
+    name: str | None
+    ending: str
+
+
+def shown_of(store: Store, trial_id: int) -> Shown:
+    """Return the facts about a trial that its task instance shows. Blocks."""
+    trial = store.trials.get(trial_id)
+    name, ending = drawn_name(store, trial_id), ending_words(store, trial_id)
+    return Shown(trial_id=trial_id, experiment_id=trial.experiment_id, name=name, ending=ending)
+
+
+def drawn_name(store: Store, trial_id: int) -> str | None:
+    """Return the name of a trial that sampled its hyperparameters after it was planned, or None. Blocks."""
+    trial = store.trials.get(trial_id)
+    document = store.configs.get(trial.config_id).document
+    draws_late = (document.get("searcher") or {}).get("name") == "optuna"
+    if not trial.is_drawn or not (draws_late or trial.draw):
+        return None
+    return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {})
+
+
+def ending_words(store: Store, trial_id: int) -> str:
+    """Return the result of an ended trial in a few words, or an empty string while it has not ended. Blocks.
+
+    For example ``accuracy 0.914, best so far``, ``stopped at epoch 2, accuracy 0.71`` or ``failed: ValueError: ...``.
+    """
+    trial = store.trials.get(trial_id)
+    searcher = store.configs.get(trial.config_id).document.get("searcher") or {}
+    match trial.state:
+        case TrialState.COMPLETED:
+            return ", ".join(filter(None, [_metric(trial, searcher) or "completed", _standing(store, trial)]))
+        case TrialState.STOPPED:
+            parts = [_stopped(store, trial, searcher), _metric(trial, searcher), _standing(store, trial)]
+            return ", ".join(filter(None, parts))
+        case TrialState.ERRORED:
+            return f"failed: {Failure(**trial.failure).cause}" if trial.failure else "failed"
+        case TrialState.KILLED:
+            return f"killed by {trial.kill_requested_by}" if trial.kill_requested_by else "killed"
+    return ""
+
+
+def _metric(trial: TrialView, searcher: Mapping[str, Any]) -> str:
+    """Return the searcher's metric, an empty string without one."""
+    name = searcher.get("metric")
+    if not name:
+        return ""
+    value = trial.best_metric if trial.best_metric is not None else (trial.result or {}).get("metric")
+    has_validation = value is not None or name in ((trial.result or {}).get("metrics") or {})
+    return metric_words(str(name), value) if has_validation else ""
+
+
+def _stopped(store: Store, trial: TrialView, searcher: Mapping[str, Any]) -> str:
+    if trial.stop_requested_by:
+        return f"stopped by {trial.stop_requested_by}"
+    decisions = store.searches.decisions(trial.trial_id)
+    return f"stopped at {reached_words(decisions[-1].units, searcher)}" if decisions else "stopped"
+
+
+def _standing(store: Store, trial: TrialView) -> str:
+    """Return whether the trial is the best of its search. A later trial may be better."""
+    if trial.search_id is None:
+        return ""
+    best = store.searches.best_trial(trial.search_id)
+    if best is None or best.trial_id != trial.trial_id:
+        return ""
+    history = store.searches.history(trial.search_id)
+    is_over = len(history) >= store.searches.get(trial.search_id).max_trials
+    return "best" if is_over and not any(row.state in TRIAL_LIVE for row in history) else "best so far"

@@ -1,0 +1,88 @@
+"""Links from task instances to the provider's pages in Airflow's UI.
+
+The paths are relative: the browser resolves them against the address of Airflow's UI, which the worker may not know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import TaskInstanceKey
+
+#: Path of the pages, relative to Airflow's UI.
+ROOT = "plugin/dtrain"
+#: Attribute of a task with its links: key of the link -> path.
+_NOTED = "_noted_pages"
+
+
+class PageLink(BaseOperatorLink):
+    """Link to a page that the task has noted with :func:`note_pages`."""
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the path, an empty string without one."""
+        return str(getattr(operator, _NOTED, {}).get(self.xcom_key, ""))
+
+
+class TrialLink(PageLink):
+    """Link to the page of the task's trial."""
+
+    name = "Trial page"
+
+
+class ExperimentLink(PageLink):
+    """Link to the page of the task's experiment."""
+
+    name = "Experiment page"
+
+
+class QueueLink(PageLink):
+    """Link to the queue, with the task's gang."""
+
+    name = "Queue page"
+
+
+def trial_page(trial_id: int) -> str:
+    """Return the path of a trial's page."""
+    return f"{ROOT}/trials/{trial_id}"
+
+
+def experiment_page(experiment_id: int) -> str:
+    """Return the path of an experiment's page."""
+    return f"{ROOT}/experiments/{experiment_id}"
+
+
+def queue_page(allocation_id: int) -> str:
+    """Return the path of the queue's page, with a gang to show."""
+    return f"{ROOT}/queue?gang={allocation_id}"
+
+
+def note_pages(
+    task: BaseOperator,
+    context: Context | None = None,
+    *,
+    trial_id: int | None = None,
+    experiment_id: int | None = None,
+    allocation_id: int | None = None,
+) -> None:
+    """Note the pages of a task, which Airflow stores when this process ends.
+
+    :param context: store them at once as well, so that the links work while the task waits and runs
+    """
+    pages = {
+        TrialLink().xcom_key: None if trial_id is None else trial_page(trial_id),
+        ExperimentLink().xcom_key: None if experiment_id is None else experiment_page(experiment_id),
+        QueueLink().xcom_key: None if allocation_id is None else queue_page(allocation_id),
+    }
+    noted = {key: path for key, path in pages.items() if path is not None}
+    setattr(task, _NOTED, {**getattr(task, _NOTED, {}), **noted})
+    if context is None:
+        return
+    for key, path in noted.items():
+        try:
+            context["ti"].xcom_push(key=key, value=path)
+        except Exception as error:  # whatever Airflow's client raises: a link must not fail a task
+            task.log.debug("The link %s could not be stored: %s", key, error)

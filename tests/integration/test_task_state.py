@@ -1,0 +1,114 @@
+"""Name, links and last log line of a task instance, under Airflow's own task supervisor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.engine.attempt.ending import shown_of
+from testbed.log_scene import LogScene
+from testbed.worker import Workers
+
+pytestmark = [pytest.mark.slow, pytest.mark.airflow]
+
+CODE = Path(__file__).parents[1] / "jobs" / "code"
+DAG = """
+from airflow.sdk import DAG
+
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+CONFIG = {config!r}
+WAYS = ("completes", "raise")
+TRIALS = [
+    {{"number": number, "name": f"{{number}} | way={{way}}", "hparams": {{"way": way}}}}
+    for number, way in enumerate(WAYS)
+]
+
+with DAG("numbers", schedule=None):
+    TrialOperator.partial(task_id="train", config=CONFIG, deferrable=False, retries=4).expand(trial=TRIALS)
+"""
+CONFIG = {
+    "name": "f", "entrypoint": "python by_hparam.py", "model_dir": "code",
+    "resources": {"slots_per_trial": 1, "pool": "local"}, "max_restarts": 0,
+    "searcher": {"name": "single", "metric": "accuracy", "smaller_is_better": False},
+    "hyperparameters": {"way": "raise"},
+}  # fmt: skip
+
+
+class Scene:
+    """Tasks of one mapped operator, each in a worker of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.scene = LogScene(folder)
+        self.workers = Workers(folder, self.scene.environment, CONFIG, CODE, dag=DAG)
+
+    def run(self, name: str, map_index: int, resumes: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Run a task instance to its end and return the records of its log."""
+        process = self.workers.start(name, 1, map_index=map_index, resumes=resumes)
+        self.scene.until(lambda: not Path(f"/proc/{process.pid}").exists(), f"the end of {name}")
+        text = (self.scene.folder / "logs" / f"{name}.attempt=1.log").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def sent(self, name: str, what: str) -> list[Any]:
+        """Return the bodies of requests to the API server whose path ends in ``what``."""
+        return [body for path, body in self.workers.requests(name) if path.endswith(what)]
+
+    def close(self) -> None:
+        self.workers.close()
+        self.scene.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("scene")
+        patch.setenv("HOME", str(folder))
+        scene = Scene(folder)
+        yield scene
+        scene.close()
+
+
+def test_the_name_follows_the_trial_and_ends_with_its_result(scene: Scene) -> None:
+    scene.run("good", 0)
+    names = scene.sent("good", "/rendered-map-index")
+    assert names[0] == "0 | way=completes"
+    assert "0 | way=completes -> waits for slots" in names
+    assert "0 | way=completes -> trains" in names
+    assert names[-1] == "0 | way=completes -> accuracy 0.5"
+    links = {path.rpartition("/")[2]: body for path, body in scene.workers.requests("good") if "_link_" in path}
+    [trial] = scene.scene.hook.store.trials.list(run_id="good")
+    assert links == {
+        "_link_TrialLink": f"plugin/dtrain/trials/{trial.trial_id}",
+        "_link_ExperimentLink": f"plugin/dtrain/experiments/{trial.experiment_id}",
+    }
+
+
+def test_the_log_of_a_failed_task_ends_with_the_cause_in_one_line(scene: Scene) -> None:
+    records = scene.run("bad", 1)
+    assert scene.sent("bad", "/state")[-1]["rendered_map_index"].startswith(
+        "1 | way=raise -> failed: ValueError: cannot go on"
+    )
+    while records[-1]["event"].startswith("::"):
+        # Airflow folds its own steps after the task into groups.
+        records.pop()
+    last = records[-1]
+    assert last["level"] == "error"
+    [detail] = last["error_detail"]
+    assert detail["exc_value"] == "ValueError: cannot go on (rank 0 on host 'local' failed first (exit code 1))"
+    assert "Traceback" in records[-2]["event"], "the traceback of the rank comes before it"
+
+
+def test_a_task_that_was_deferred_resumes_with_name_and_links_from_the_event(scene: Scene) -> None:
+    trial = next(iter(scene.scene.hook.store.trials.list(run_id="good")), None)
+    if trial is None:
+        scene.run("good", 0)
+        [trial] = scene.scene.hook.store.trials.list(run_id="good")
+    outcome = {"state": "completed", "result": {"trial_id": trial.trial_id}, "failure": None}
+    event = {"outcome": outcome, "log_marks": [], **vars(shown_of(scene.scene.hook.store, trial.trial_id))}
+    scene.run("resumed", 0, resumes=event)
+    assert scene.sent("resumed", "/rendered-map-index")[-1] == "0 | way=completes -> accuracy 0.5"
+    assert f"plugin/dtrain/trials/{trial.trial_id}" in scene.sent("resumed", "/_link_TrialLink")

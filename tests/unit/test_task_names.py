@@ -1,0 +1,55 @@
+"""Names of task instances: what the trial is, and how it ended, in one short line whatever user code has named."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from airflow_provider_dtrain.core.search.names import (
+    MAX_CHARS,
+    ended_name,
+    length_words,
+    metric_words,
+    reached_words,
+    trial_name,
+)
+from airflow_provider_dtrain.engine.attempt.outcome import Failure
+
+HOSTILE = "<img src=x onerror=alert(1)>\n\x1b[31m" + "x" * 10_000
+
+
+def test_a_name_ends_with_the_result() -> None:
+    name = trial_name(5, {"lr": 3e-4})
+    assert ended_name(name, metric_words("accuracy", 0.9137)) == "5 | lr=3e-4 -> accuracy 0.914"
+    assert ended_name(name, "") == name
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
+def test_a_metric_that_is_no_number_is_called_that(value: float | None) -> None:
+    assert metric_words("loss", value) == "loss without a finite value"
+
+
+def test_hostile_names_are_one_short_printable_line_that_keeps_the_result() -> None:
+    name = ended_name(trial_name(5, {f"{HOSTILE}{number}": HOSTILE for number in range(50)}), "best so far")
+    assert len(name) == MAX_CHARS
+    assert name.endswith("… -> best so far")
+    shown = ended_name("5", f"failed: {metric_words(HOSTILE, 0.5)}{HOSTILE}")
+    assert len(shown) <= MAX_CHARS
+    assert shown.isprintable()
+
+
+def test_lengths_have_the_unit_of_the_search() -> None:
+    epochs = {"max_length": {"epochs": 9, "batches": None}}
+    assert [length_words(1, epochs), length_words(2000, epochs)] == ["1 epoch", "2,000 epochs"]
+    assert reached_words(2, epochs) == "epoch 2"
+    assert [reached_words(4, {"time_metric": "tokens"}), reached_words(1, None)] == ["4 tokens", "1 unit"]
+
+
+def test_the_cause_of_a_failed_rank_comes_before_the_rank() -> None:
+    words = "Rank 3 on host 'gpu-02' failed first (exit code 1): ValueError: cannot go on\nTraceback ...\nValueError"
+    failure = Failure(error="RankFailedError", kind="user", message=words)
+    assert failure.cause == "ValueError: cannot go on (rank 3 on host 'gpu-02' failed first (exit code 1))"
+    assert str(failure.brief) == failure.cause
+    other = Failure(error="HostError", kind="infra", message="Host 'a' does not answer.\nmore")
+    assert other.cause == "Host 'a' does not answer."
