@@ -1,7 +1,10 @@
 /** Entry of the bundle: puts one component per registered app where the Airflow UI looks for it. */
 import { App } from "./app/App";
+import { addStyles } from "./app/styles";
 import { RunTab } from "./tabs/RunTab";
 import { TrialTab } from "./tabs/TrialTab";
+
+addStyles();
 
 // The names are the ones of `react_apps` in plugins/dtrain_plugin.py.
 Object.assign(globalThis, { DTrain: App, "DTrain experiments": RunTab, "DTrain trial": TrialTab });

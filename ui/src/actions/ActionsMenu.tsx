@@ -1,4 +1,4 @@
-import { IconButton, Menu, Portal } from "@chakra-ui/react";
+import { Menu, Portal } from "@chakra-ui/react";
 import { useState } from "react";
 
 import { Icon } from "../components/icons";
@@ -15,15 +15,21 @@ interface Props {
 export const ActionsMenu = ({ label, actions, onDone }: Props) => {
   const [used, setUsed] = useState(false);
   if (actions.length === 0) return null;
-  const button = (
-    <IconButton aria-haspopup="menu" aria-label={label} onClick={used ? undefined : () => setUsed(true)} size="xs" title={label} variant="ghost">
-      <Icon name="more" />
-    </IconButton>
-  );
-  if (!used) return button;
+  const more = <Icon name="more" />;
+  if (!used) {
+    return (
+      <button aria-haspopup="menu" aria-label={label} className="dtrain-button" onClick={() => setUsed(true)} title={label} type="button">
+        {more}
+      </button>
+    );
+  }
   return (
     <Menu.Root defaultOpen lazyMount onSelect={({ value }) => actions.filter(({ id }) => id === value).forEach((action) => ask(action, onDone))} unmountOnExit>
-      <Menu.Trigger asChild>{button}</Menu.Trigger>
+      <Menu.Trigger asChild>
+        <button aria-label={label} className="dtrain-button" title={label} type="button">
+          {more}
+        </button>
+      </Menu.Trigger>
       <Portal>
         <Menu.Positioner>
           <Menu.Content>

@@ -1,4 +1,3 @@
-import { Box } from "@chakra-ui/react";
 import { memo } from "react";
 
 interface Props {
@@ -33,11 +32,9 @@ export const outline = (values: readonly (number | null)[], maximum: number, wid
 
 /** A small line without axes. */
 export const Sparkline = memo(({ values, maximum, label, width = 120, height = 24 }: Props) => (
-  <Box asChild color="running.solid" display="block">
-    <svg aria-label={label} height={height} role="img" viewBox={`0 0 ${width} ${height}`} width={width}>
-      <path d={`M0 ${height - 0.5}H${width}`} opacity={0.25} stroke="currentColor" />
-      <path d={outline(values, maximum, width, height)} fill="none" stroke="currentColor" strokeLinecap="round" strokeLinejoin="round" strokeWidth={1.5} />
-    </svg>
-  </Box>
+  <svg aria-label={label} height={height} role="img" style={{ color: "var(--chakra-colors-running-solid)", display: "block" }} viewBox={`0 0 ${width} ${height}`} width={width}>
+    <path d={`M0 ${height - 0.5}H${width}`} opacity={0.25} stroke="currentColor" />
+    <path d={outline(values, maximum, width, height)} fill="none" stroke="currentColor" strokeLinecap="round" strokeLinejoin="round" strokeWidth={1.5} />
+  </svg>
 ));
 Sparkline.displayName = "Sparkline";

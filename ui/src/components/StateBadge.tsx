@@ -1,4 +1,4 @@
-import { Badge, type BadgeProps } from "@chakra-ui/react";
+import { type ReactNode } from "react";
 
 import { Icon, type IconName } from "./icons";
 
@@ -47,32 +47,31 @@ const LOOKS: Record<string, Look> = {
 
 /** Colours on which white text is hard to read. They are a little darker here than in the Airflow UI. */
 const PALE = new Set<Palette>(["running", "up_for_reschedule", "up_for_retry", "upstream_failed"]);
-const DARKER = { bg: "color-mix(in oklab, var(--chakra-colors-color-palette-solid) 80%, black)" };
+
+const background = (palette: Palette): string => {
+  const solid = `var(--chakra-colors-${palette}-solid)`;
+  return PALE.has(palette) ? `color-mix(in oklab, ${solid} 80%, black)` : solid;
+};
 
 /** Return the colour and icon of a state. A state that this version does not know is grey. */
 export const lookOf = (state: string): Look => (Object.hasOwn(LOOKS, state) ? LOOKS[state] : undefined) ?? { palette: "none", icon: "dash" };
 
+interface Props {
+  state: string;
+  /** Shown instead of the state. */
+  children?: ReactNode;
+  title?: string | undefined;
+  /** A badge in a line with other text. */
+  small?: boolean;
+}
+
 /** A state in the colour that the Airflow UI has for it. */
-export const StateBadge = ({ state, children, ...rest }: { state: string } & BadgeProps) => {
+export const StateBadge = ({ state, children, title, small = false }: Props) => {
   const look = lookOf(state);
   return (
-    <Badge
-      borderRadius="full"
-      color={`${look.palette}.contrast`}
-      colorPalette={look.palette}
-      css={PALE.has(look.palette) ? DARKER : undefined}
-      data-state={state}
-      data-testid="state-badge"
-      fontSize="sm"
-      maxW="100%"
-      px={2}
-      py={1}
-      textTransform="capitalize"
-      variant="solid"
-      {...rest}
-    >
+    <span className="dtrain-badge" data-small={small || undefined} data-state={state} data-testid="state-badge" style={{ background: background(look.palette) }} title={title}>
       <Icon name={look.icon} />
       {children ?? look.text ?? state}
-    </Badge>
+    </span>
   );
 };

@@ -9,28 +9,19 @@ export const MOST_TAGS = 32;
 
 /** Tags in one line. */
 export const Tags = ({ tags, onPick }: { tags: readonly string[]; onPick?: (tag: string) => void }) => (
-  <HStack gap={1} overflow="hidden">
-    {tags.map((tag) => (
-      <Tag.Root
-        asChild={onPick !== undefined}
-        colorPalette="brand"
-        cursor={onPick === undefined ? undefined : "pointer"}
-        flexShrink={0}
-        key={tag}
-        maxW="160px"
-        size="sm"
-        title={tag}
-      >
-        {onPick === undefined ? (
-          <Tag.Label>{tag}</Tag.Label>
-        ) : (
-          <button onClick={() => onPick(tag)} type="button">
-            <Tag.Label>{tag}</Tag.Label>
-          </button>
-        )}
-      </Tag.Root>
-    ))}
-  </HStack>
+  <span className="dtrain-row">
+    {tags.map((tag) =>
+      onPick === undefined ? (
+        <span className="dtrain-tag" key={tag} title={tag}>
+          {tag}
+        </span>
+      ) : (
+        <button className="dtrain-tag" key={tag} onClick={() => onPick(tag)} title={tag} type="button">
+          {tag}
+        </button>
+      ),
+    )}
+  </span>
 );
 
 interface Props {

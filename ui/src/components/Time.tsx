@@ -1,32 +1,32 @@
-import { chakra, type HTMLChakraProps } from "@chakra-ui/react";
-
-import { duration, instant, relative, time } from "../format/times";
+import { duration, instant, relative, time as timeText } from "../format/times";
 import { NONE } from "../format/numbers";
 import { useNow } from "../hooks/useNow";
 import { useTimezone } from "../hooks/useTimezone";
 
-type Props = { at: string | null | undefined } & HTMLChakraProps<"time">;
+interface Props {
+  at: string | null | undefined;
+}
 
 /** A time in the time zone of the Airflow UI, as the Airflow UI writes it. */
-export const Time = ({ at, ...rest }: Props) => {
+export const Time = ({ at }: Props) => {
   const zone = useTimezone();
   if (instant(at) === null) return <>{NONE}</>;
   return (
-    <chakra.time dateTime={at ?? ""} title={zone.toUpperCase() === "UTC" ? undefined : `${time(at, "UTC")} UTC`} whiteSpace="nowrap" {...rest}>
-      {time(at, zone)}
-    </chakra.time>
+    <time dateTime={at ?? ""} title={zone.toUpperCase() === "UTC" ? undefined : `${timeText(at, "UTC")} UTC`}>
+      {timeText(at, zone)}
+    </time>
   );
 };
 
 /** A time relative to now: 5 min ago. The tooltip has the time itself. */
-export const Since = ({ at, ...rest }: Props) => {
+export const Since = ({ at }: Props) => {
   const zone = useTimezone();
   const now = useNow();
   if (instant(at) === null) return <>{NONE}</>;
   return (
-    <chakra.time dateTime={at ?? ""} title={`${time(at, zone)} ${zone}`} whiteSpace="nowrap" {...rest}>
+    <time dateTime={at ?? ""} title={`${timeText(at, zone)} ${zone}`}>
       {relative(at, now)}
-    </chakra.time>
+    </time>
   );
 };
 

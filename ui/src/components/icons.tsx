@@ -1,5 +1,5 @@
 /** Icons as outlines on a grid of 24 units, in the weight of the Airflow UI's icons. */
-import { chakra, type HTMLChakraProps } from "@chakra-ui/react";
+import { type SVGProps } from "react";
 
 const SHAPES = {
   activity: "M3 12h4l3-8 4 16 3-8h4",
@@ -33,20 +33,8 @@ const SHAPES = {
 export type IconName = keyof typeof SHAPES;
 
 /** An icon in the size of its text. It is hidden from screen readers: the text or label beside it names the meaning. */
-export const Icon = ({ name, ...rest }: { name: IconName } & HTMLChakraProps<"svg">) => (
-  <chakra.svg
-    aria-hidden="true"
-    boxSize="1em"
-    display="inline-block"
-    fill="none"
-    flexShrink={0}
-    stroke="currentColor"
-    strokeLinecap="round"
-    strokeLinejoin="round"
-    strokeWidth={2}
-    viewBox="0 0 24 24"
-    {...rest}
-  >
+export const Icon = ({ name, ...rest }: { name: IconName } & SVGProps<SVGSVGElement>) => (
+  <svg aria-hidden="true" className="dtrain-icon" viewBox="0 0 24 24" {...rest}>
     <path d={SHAPES[name]} />
-  </chakra.svg>
+  </svg>
 );

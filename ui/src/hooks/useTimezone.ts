@@ -13,14 +13,23 @@ const valid = (zone: string): boolean => {
   }
 };
 
-/** Return the user's time zone, as set in the Airflow UI. */
-export const timezone = (): string => {
+const parsed = (text: string | null): string => {
   try {
-    const zone = JSON.parse(localStorage.getItem(KEY) ?? "null") as unknown;
+    const zone = JSON.parse(text ?? "null") as unknown;
     return typeof zone === "string" && valid(zone) ? zone : system();
   } catch {
     return system();
   }
+};
+
+// Each time on a page asks for the zone, so the answer to the last text is kept.
+let last: { text: string | null; zone: string } | null = null;
+
+/** Return the user's time zone, as set in the Airflow UI. */
+export const timezone = (): string => {
+  const text = localStorage.getItem(KEY);
+  if (last === null || last.text !== text) last = { text, zone: parsed(text) };
+  return last.zone;
 };
 
 // The Airflow UI sends "local-storage" in the tab of a change, the browser sends "storage" in all other tabs.

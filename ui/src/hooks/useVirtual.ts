@@ -1,4 +1,4 @@
-import { type RefObject, useMemo, useState, type UIEvent } from "react";
+import { type RefObject, startTransition, useMemo, useState, type UIEvent } from "react";
 
 /** Items of different heights in a scrolling frame, of which only the visible ones exist. */
 export interface Virtual {
@@ -14,7 +14,12 @@ export interface Virtual {
 }
 
 /** Items beyond each edge that exist before they are visible. */
-const BEYOND = 4;
+const BEYOND = 2;
+
+/** The range moves by so many pixels at a time, so that not every frame of a scroll renders. */
+const STEP_PX = 120;
+
+const rounded = (position: number): number => Math.floor(position / STEP_PX) * STEP_PX;
 
 /** Return the last index whose offset is at most a position. Offsets rise. */
 export const indexAt = (offsets: readonly number[], position: number): number => {
@@ -39,7 +44,7 @@ export const useVirtual = (frame: RefObject<HTMLElement | null>, heights: readon
   const total = offsets.at(-1) ?? 0;
   const top = Math.max(0, Math.min(scroll, total - room));
   const first = Math.max(0, Math.min(heights.length - 1, indexAt(offsets, top)) - BEYOND);
-  const last = Math.min(heights.length - 1, indexAt(offsets, top + room) + BEYOND);
+  const last = Math.min(heights.length - 1, indexAt(offsets, top + room + STEP_PX) + BEYOND);
   const reveal = (index: number) => {
     const element = frame.current;
     const start = offsets[index];
@@ -47,14 +52,17 @@ export const useVirtual = (frame: RefObject<HTMLElement | null>, heights: readon
     const end = start + (heights[index] ?? 0);
     if (start < element.scrollTop) element.scrollTo({ top: start });
     else if (end > element.scrollTop + element.clientHeight) element.scrollTo({ top: end - element.clientHeight });
-    setScroll(element.scrollTop);
+    setScroll(rounded(element.scrollTop));
   };
   return {
     first,
     last,
     before: offsets[first] ?? 0,
     after: last < 0 ? 0 : total - (offsets[last + 1] ?? total),
-    onScroll: (event) => setScroll(event.currentTarget.scrollTop),
+    onScroll: ({ currentTarget }) => {
+      // A transition renders in slices, so that the scroll bar never waits for new items.
+      startTransition(() => setScroll(rounded(currentTarget.scrollTop)));
+    },
     reveal,
   };
 };

@@ -2,8 +2,8 @@ import { Box, Stack } from "@chakra-ui/react";
 
 import { withQuery } from "../api/client";
 import { type Lookup } from "../api/types";
-import { ErrorBoundary } from "../app/ErrorBoundary";
 import { paths } from "../app/paths";
+import { Shell } from "../app/Shell";
 import { EmptyState } from "../components/EmptyState";
 import { ErrorNotice } from "../components/ErrorNotice";
 import { PageLink } from "../components/Links";
@@ -32,7 +32,7 @@ const Found = ({ dagId, runId }: TabProps) => {
     <Stack gap={2}>
       {data.experiments.map(({ experiment_id, name, state }) => (
         <Box key={experiment_id}>
-          <StateBadge mr={2} state={state} />
+          <StateBadge state={state} />{" "}
           <PageLink to={paths.experiment(experiment_id)}>{name}</PageLink>
         </Box>
       ))}
@@ -42,9 +42,7 @@ const Found = ({ dagId, runId }: TabProps) => {
 
 /** Tab of a DAG run: its experiments. */
 export const RunTab = (props: TabProps) => (
-  <Box data-testid="dtrain" p={2}>
-    <ErrorBoundary>
-      <Found {...props} />
-    </ErrorBoundary>
-  </Box>
+  <Shell>
+    <Found {...props} />
+  </Shell>
 );

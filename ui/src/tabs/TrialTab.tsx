@@ -2,8 +2,8 @@ import { Box, Stack } from "@chakra-ui/react";
 
 import { withQuery } from "../api/client";
 import { type Lookup } from "../api/types";
-import { ErrorBoundary } from "../app/ErrorBoundary";
 import { paths } from "../app/paths";
+import { Shell } from "../app/Shell";
 import { EmptyState } from "../components/EmptyState";
 import { ErrorNotice } from "../components/ErrorNotice";
 import { PageLink } from "../components/Links";
@@ -25,7 +25,7 @@ const Found = ({ dagId, runId, taskId, mapIndex }: TabProps) => {
     <Stack gap={2}>
       {data.trials.map(({ trial_id, name, state }) => (
         <Box key={trial_id}>
-          <StateBadge mr={2} state={state} />
+          <StateBadge state={state} />{" "}
           <PageLink to={paths.trial(trial_id)}>{name}</PageLink>
         </Box>
       ))}
@@ -35,9 +35,7 @@ const Found = ({ dagId, runId, taskId, mapIndex }: TabProps) => {
 
 /** Tab of a task instance: its trial. */
 export const TrialTab = (props: TabProps) => (
-  <Box data-testid="dtrain" p={2}>
-    <ErrorBoundary>
-      <Found {...props} />
-    </ErrorBoundary>
-  </Box>
+  <Shell>
+    <Found {...props} />
+  </Shell>
 );

@@ -1,5 +1,5 @@
-import { Box, chakra, Checkbox, Skeleton } from "@chakra-ui/react";
-import { type KeyboardEvent, memo, type ReactNode, useCallback, useEffect, useRef, useState } from "react";
+import { Box, chakra } from "@chakra-ui/react";
+import { type KeyboardEvent, memo, type ReactNode, startTransition, useCallback, useEffect, useRef, useState } from "react";
 
 import { type Rows } from "../../hooks/useRows";
 import { ErrorNotice } from "../ErrorNotice";
@@ -7,7 +7,7 @@ import { Stale } from "../Stale";
 import { HeaderCell } from "./HeaderCell";
 import { TABLE_CSS } from "./style";
 import { useRoom } from "./useRoom";
-import { moved, ROW_PX, visibleRange } from "./visible";
+import { moved, ROW_PX, rowAt, visibleRange } from "./visible";
 
 /** One column. */
 export interface Column<R> {
@@ -65,15 +65,12 @@ const RowView = <R,>({ index, row, columns, active, marked, selected, onSelect }
     {selected === null ? null : (
       <td>
         {row === undefined || onSelect === undefined ? null : (
-          <Checkbox.Root aria-label={`Select row ${index + 1}`} checked={selected} onCheckedChange={({ checked }) => onSelect(row, checked === true)} size="sm">
-            <Checkbox.HiddenInput />
-            <Checkbox.Control />
-          </Checkbox.Root>
+          <input aria-label={`Select row ${index + 1}`} checked={selected} onChange={({ target }) => onSelect(row, target.checked)} type="checkbox" />
         )}
       </td>
     )}
     {columns.map((column) => {
-      const content = row === undefined ? <Skeleton height="4" /> : column.cell(row);
+      const content = row === undefined ? <span className="dtrain-skeleton" /> : column.cell(row);
       return (
         <td data-align={column.align} data-column={column.id} data-pinned={column.pinned} key={column.id} title={typeof content === "string" ? content : undefined}>
           {content}
@@ -104,10 +101,10 @@ export const DataTable = <R,>(props: Props<R>) => {
   const { label, columns, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, maxHeightPx } = props;
   const frame = useRef<HTMLDivElement>(null);
   const room = useRoom(frame, maxHeightPx);
-  const [scroll, setScroll] = useState(0);
+  const [top, setTop] = useState(0);
   const [active, setActive] = useState(0);
   const { total, show } = rows;
-  const { first, last } = visibleRange(scroll, room, total);
+  const { first, last } = visibleRange(top, room, total);
   useEffect(() => {
     show(first, Math.max(first, last));
   }, [first, last, show]);
@@ -129,7 +126,7 @@ export const DataTable = <R,>(props: Props<R>) => {
     // Keep the row between the header and the lower edge.
     const low = (next + 2) * ROW_PX - element.clientHeight;
     element.scrollTop = Math.max(low, Math.min(element.scrollTop, next * ROW_PX));
-    setScroll(element.scrollTop);
+    setTop(rowAt(element.scrollTop));
     setActive(next);
     requestAnimationFrame(() => focusRow(next));
   };
@@ -148,7 +145,10 @@ export const DataTable = <R,>(props: Props<R>) => {
           data-testid="data-table"
           maxH={`${room}px`}
           onKeyDown={onKeyDown}
-          onScroll={(event) => setScroll(event.currentTarget.scrollTop)}
+          onScroll={({ currentTarget }) => {
+            // A transition renders in slices, so that the scroll bar never waits for new rows.
+            startTransition(() => setTop(rowAt(currentTarget.scrollTop)));
+          }}
           overflow="auto"
           ref={frame}
           tabIndex={-1}

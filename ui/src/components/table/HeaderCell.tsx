@@ -35,7 +35,7 @@ export const HeaderCell = <R,>({ column, sort, onSort }: Props<R>) => {
         variant="plain"
       >
         {column.header}
-        <Icon boxSize={3} name={order === "none" ? "sortable" : order === "ascending" ? "sortAscending" : "sortDescending"} opacity={order === "none" ? 0.6 : 1} />
+        <Icon height="0.75em" name={order === "none" ? "sortable" : order === "ascending" ? "sortAscending" : "sortDescending"} opacity={order === "none" ? 0.6 : 1} />
       </Button>
     </th>
   );

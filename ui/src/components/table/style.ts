@@ -39,6 +39,7 @@ export const TABLE_CSS: SystemStyleObject = {
   "& tr[data-space] td": { height: "auto", border: 0, p: 0 },
   "& tbody tr:hover td": { bg: "bg.emphasized" },
   "& tbody tr:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "-2px" },
+  "& input[type=checkbox]": { boxSize: 4, accentColor: "{colors.brand.solid}", cursor: "pointer", verticalAlign: "middle" },
   "& [data-pinned]": { position: "sticky", right: 0 },
   "& td[data-pinned]": { bg: "bg" },
   "& th[data-pinned]": { zIndex: 2 },

@@ -6,10 +6,16 @@ export const ROW_PX = 40;
 /** Rows beyond each edge that exist before they are visible. */
 const BEYOND = 8;
 
-/** First and last place of the rows in the document, for a position of the scroll bar. The last is -1 for no rows. */
-export const visibleRange = (scrollPx: number, heightPx: number, total: number): { first: number; last: number } => {
-  const first = Math.max(0, Math.min(total - 1, Math.floor(scrollPx / ROW_PX) - BEYOND));
-  const last = Math.min(total - 1, Math.ceil((scrollPx + heightPx) / ROW_PX) + BEYOND);
+/** The range moves by so many rows at a time, so that not every frame of a scroll renders. */
+const STEP = 4;
+
+/** Return the row at the upper edge for a position of the scroll bar, rounded down to a step. */
+export const rowAt = (scrollPx: number): number => Math.floor(Math.max(0, scrollPx) / ROW_PX / STEP) * STEP;
+
+/** First and last place of the rows in the document, for the row at the upper edge. The last is -1 for no rows. */
+export const visibleRange = (top: number, heightPx: number, total: number): { first: number; last: number } => {
+  const first = Math.max(0, Math.min(total - 1, top - BEYOND));
+  const last = Math.min(total - 1, top + STEP + Math.ceil(heightPx / ROW_PX) + BEYOND);
   return { first: Math.max(0, first), last };
 };
 

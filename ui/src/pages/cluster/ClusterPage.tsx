@@ -1,4 +1,4 @@
-import { Button, Flex, Heading, HStack, Spacer } from "@chakra-ui/react";
+import { Box, Button, Flex, Heading, HStack, Spacer } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { type Cluster, type Host } from "../../api/types";
@@ -16,8 +16,6 @@ import { useUrlState } from "../../hooks/useUrlState";
 import { HostList } from "./HostList";
 import { Legend } from "./Legend";
 import { PoolCards } from "./PoolCards";
-import { SQUARES_CSS } from "./SlotSquares";
-import { Box } from "@chakra-ui/react";
 
 const STATES = ["ready", "draining", "drained", "disabled", "unreachable", "lost"];
 
@@ -63,7 +61,7 @@ export const ClusterPage = () => {
             ))}
           </HStack>
         </Flex>
-        <Box css={SQUARES_CSS} mb={2}>
+        <Box mb={2}>
           <Legend />
         </Box>
         {hosts.length === 0 ? (

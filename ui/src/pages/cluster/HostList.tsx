@@ -9,7 +9,6 @@ import { HostRow, HostTile, ROW_COLUMNS, rowHeight, tileHeight, tileWidth } from
 import { type At, neighbour } from "./neighbour";
 import { SlotCard, SlotTooltip } from "./SlotCard";
 import { placeOf } from "./slots";
-import { SQUARES_CSS } from "./SlotSquares";
 import { useUtilization } from "./useUtilization";
 
 interface Props {
@@ -30,9 +29,9 @@ const squareOf = (target: EventTarget): { at: At; element: HTMLElement } | null 
 
 /** Mark all visible squares of a gang, or none. */
 const light = (frame: HTMLElement | null, gang: string | undefined) => {
-  frame?.querySelectorAll<HTMLElement>("[data-lit]").forEach((square) => delete square.dataset.lit);
+  frame?.querySelectorAll(".dtrain-slot-lit").forEach((square) => square.classList.remove("dtrain-slot-lit"));
   if (gang === undefined) return;
-  frame?.querySelectorAll<HTMLElement>(`[data-gang="${Number(gang)}"]`).forEach((square) => (square.dataset.lit = ""));
+  frame?.querySelectorAll<HTMLElement>(`[data-gang="${Number(gang)}"]`).forEach((square) => square.classList.add("dtrain-slot-lit"));
 };
 
 /** Hosts with their squares. Only visible hosts are in the document. */
@@ -85,7 +84,6 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
       <Box
         aria-label="Hosts"
         aria-rowcount={view === "rows" ? hosts.length + 1 : undefined}
-        css={SQUARES_CSS}
         data-testid="hosts"
         maxH={`${room}px`}
         onBlur={leave}

@@ -1,4 +1,3 @@
-import { Box, HStack, Text } from "@chakra-ui/react";
 import { memo } from "react";
 
 import { ActionsMenu } from "../../actions/ActionsMenu";
@@ -37,62 +36,55 @@ interface RowProps extends Props {
 
 const UtilizationCell = ({ host, utilization }: { host: string; utilization: RowProps["utilization"] }) => {
   const now = utilization?.mean.findLast((value) => value !== null);
-  if (utilization === undefined || now === undefined || now === null) return <Text color="fg.muted">{NONE}</Text>;
+  if (utilization === undefined || now === undefined || now === null) return <span className="dtrain-muted">{NONE}</span>;
   const kind = utilization.metric.startsWith("cpu") ? "CPU" : "GPU";
   const words = `${kind} utilization of ${host} in the last hour, now ${Math.round(now)} percent`;
   return (
-    <HStack gap={2} title={words}>
+    <span className="dtrain-row" title={words}>
       <Sparkline label={words} maximum={100} values={utilization.mean} />
-      <Text fontVariantNumeric="tabular-nums">{Math.round(now)} %</Text>
-    </HStack>
+      <span>{Math.round(now)} %</span>
+    </span>
   );
 };
 
+const HostState = ({ host: { state = "ready", state_since, state_reason = "" } }: { host: Host }) => (
+  <div className="dtrain-cut" role="cell">
+    <span className="dtrain-row">
+      <StateBadge small state={state} />
+      {state === "ready" ? null : (
+        <span className="dtrain-muted dtrain-small dtrain-cut">
+          <Since at={state_since} />
+        </span>
+      )}
+    </span>
+    {state_reason === "" ? null : (
+      <div className="dtrain-muted dtrain-small dtrain-cut" title={state_reason}>
+        {state_reason}
+      </div>
+    )}
+  </div>
+);
+
 /** One host: state, squares, utilization, actions. */
 export const HostRow = memo(({ host, holders, focusable, isOdd, place, utilization, mayChange, onDone }: RowProps) => (
-  <Box
-    alignItems="center"
-    aria-rowindex={place + 2}
-    bg={isOdd ? "bg.muted" : "bg"}
-    borderBottomWidth={1}
-    display="grid"
-    fontSize="sm"
-    gap={3}
-    px={2}
-    role="row"
-    style={{ gridTemplateColumns: ROW_COLUMNS, height: rowHeight(host) }}
-  >
-    <Box minW={0} role="rowheader">
-      <Text fontWeight="bold" title={host.name} truncate>
+  <div aria-rowindex={place + 2} className="dtrain-host" data-odd={isOdd || undefined} role="row" style={{ gridTemplateColumns: ROW_COLUMNS, height: rowHeight(host) }}>
+    <div className="dtrain-cut" role="rowheader">
+      <div className="dtrain-bold dtrain-cut" title={host.name}>
         {host.name}
-      </Text>
-      <Text color="fg.muted" fontSize="xs" title={host.device_name ?? undefined} truncate>
+      </div>
+      <div className="dtrain-muted dtrain-small dtrain-cut" title={host.device_name ?? undefined}>
         {[host.pool, host.device_name].filter(Boolean).join(" · ")}
-      </Text>
-    </Box>
-    <Box minW={0} role="cell">
-      <HStack gap={2}>
-        <StateBadge py={0.5} state={host.state ?? "ready"} />
-        {(host.state ?? "ready") === "ready" ? null : (
-          <Text color="fg.muted" fontSize="xs" truncate>
-            <Since at={host.state_since} />
-          </Text>
-        )}
-      </HStack>
-      {host.state_reason === undefined || host.state_reason === "" ? null : (
-        <Text color="fg.muted" fontSize="xs" title={host.state_reason} truncate>
-          {host.state_reason}
-        </Text>
-      )}
-    </Box>
-    <Box role="cell">
+      </div>
+    </div>
+    <HostState host={host} />
+    <div role="cell">
       <SlotSquares focusable={focusable} holders={holders} host={host} />
-    </Box>
-    <Box role="cell">
+    </div>
+    <div role="cell">
       <UtilizationCell host={host.name} utilization={utilization} />
-    </Box>
-    <Box role="cell">{mayChange ? <ActionsMenu actions={hostActions(host)} label={`Actions of host ${host.name}`} onDone={onDone} /> : null}</Box>
-  </Box>
+    </div>
+    <div role="cell">{mayChange ? <ActionsMenu actions={hostActions(host)} label={`Actions of host ${host.name}`} onDone={onDone} /> : null}</div>
+  </div>
 ));
 HostRow.displayName = "HostRow";
 
@@ -101,13 +93,13 @@ export const HostTile = memo(({ host, holders, focusable }: Props) => {
   const state = host.state ?? "ready";
   const words = `${host.name}: ${state}${host.state_reason ? `, ${host.state_reason}` : ""}`;
   return (
-    <Box data-tile overflow="hidden" title={words}>
-      <Text color={state === "ready" ? "fg.muted" : "fg.error"} fontSize="xs" truncate>
+    <div className="dtrain-tile" title={words}>
+      <div className={`dtrain-small dtrain-cut ${state === "ready" ? "dtrain-muted" : "dtrain-warning"}`}>
         {host.name}
         {state === "ready" ? null : ` (${state})`}
-      </Text>
+      </div>
       <SlotSquares focusable={focusable} holders={holders} host={host} />
-    </Box>
+    </div>
   );
 });
 HostTile.displayName = "HostTile";

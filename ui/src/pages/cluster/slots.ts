@@ -1,6 +1,5 @@
 /** Words and looks of slots. */
 import { type Cluster, type Holder, type Host, type Slot } from "../../api/types";
-import { lookOf, type Palette } from "../../components/StateBadge";
 import { plural } from "../../format/numbers";
 
 /** A slot with its place. */
@@ -41,12 +40,6 @@ export const KINDS: readonly { kind: string; words: string }[] = [
   { kind: "busy_elsewhere", words: "busy with other processes" },
   { kind: "stuck", words: "left-over processes" },
 ];
-
-const FILLED: Record<string, Palette> = { granted: "restarting", starting: "restarting", expired: "up_for_reschedule", stopping: "up_for_reschedule" };
-
-/** Return the colour of a filled square, or null for an outlined one. */
-export const paletteOf = (kind: string): Palette | null =>
-  ["free", "unavailable", "disabled"].includes(kind) ? null : (FILLED[kind] ?? lookOf(kind).palette);
 
 /** Return the state of a slot in words. */
 export const stateWords = ({ host, slot, holder }: Place): string => {

@@ -1,5 +1,3 @@
-import { HStack, Progress, Text } from "@chakra-ui/react";
-
 import { shownState } from "../../actions/experiments";
 import { type ExperimentRow } from "../../api/types";
 import { paths } from "../../app/paths";
@@ -21,29 +19,25 @@ export const trialsInWords = (trials: Record<string, number>): string => {
 };
 
 const ProgressBar = ({ share }: { share: number }) => (
-    <HStack gap={2}>
-      <Progress.Root aria-label="Progress" colorPalette="brand" flex="1" max={1} min={0} size="sm" value={Math.max(0, Math.min(1, share))}>
-        <Progress.Track>
-          <Progress.Range />
-        </Progress.Track>
-      </Progress.Root>
-      <Text flexShrink={0} minW="4ch" textAlign="end">
-        {percent(share)}
-      </Text>
-    </HStack>
+  <span className="dtrain-row">
+    <span aria-label="Progress" aria-valuemax={100} aria-valuemin={0} aria-valuenow={Math.round(100 * share)} className="dtrain-bar" role="progressbar">
+      <i style={{ width: `${100 * Math.max(0, Math.min(1, share))}%` }} />
+    </span>
+    <span style={{ minWidth: "5ch", textAlign: "end" }}>{percent(share)}</span>
+  </span>
 );
 
 const Best = ({ row: { best, best_trial, metric, smaller_is_better } }: { row: ExperimentRow }) => {
   if (best === null || best_trial === null) return <>{NONE}</>;
   return (
-    <HStack gap={2} minW={0}>
+    <span className="dtrain-row">
       <PageLink title={`Trial ${best_trial}`} to={paths.trial(best_trial)}>
         {number(best)}
       </PageLink>
-      <Text color="fg.muted" flex="1" fontSize="xs" minW={0} title={`${metric ?? ""}, ${smaller_is_better ? "smaller" : "larger"} is better`} truncate>
+      <span className="dtrain-muted dtrain-small dtrain-cut" title={`${metric ?? ""}, ${smaller_is_better ? "smaller" : "larger"} is better`}>
         {metric}
-      </Text>
-    </HStack>
+      </span>
+    </span>
   );
 };
 

@@ -1,5 +1,3 @@
-import { Box, HStack, Text } from "@chakra-ui/react";
-
 import { ActionsMenu } from "../../actions/ActionsMenu";
 import { type Action } from "../../actions/ask";
 import { gangActions, trialActions } from "../../actions/trials";
@@ -50,9 +48,9 @@ export const rowActions = (row: QueueRow, mayChangePriority: boolean): Action[] 
 
 /** A text of up to two lines, with the whole text as tooltip. */
 const TwoLines = ({ text }: { text: string }) => (
-  <Text fontSize="xs" lineClamp={2} lineHeight="1.25" title={text} whiteSpace="normal">
+  <span className="dtrain-two-lines" title={text}>
     {text}
-  </Text>
+  </span>
 );
 
 /** Columns of the queue. */
@@ -85,17 +83,15 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     sort: "state",
     width: 124,
     cell: ({ state, paused, silent_since }) => (
-      <HStack gap={1}>
+      <span className="dtrain-row">
         <StateBadge state={paused ? "paused" : state} />
         {silent_since === null ? null : (
-          <Text as="span" color="fg.warning" title="Its follower is gone. Recovery takes it over.">
+          <span className="dtrain-warning" title="Its follower is gone. Recovery takes it over.">
             <Icon name="warning" />
-            <Box as="span" srOnly>
-              Its follower is gone.
-            </Box>
-          </Text>
+            <span className="dtrain-hidden">Its follower is gone.</span>
+          </span>
         )}
-      </HStack>
+      </span>
     ),
   },
   {
@@ -108,7 +104,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     id: "expected",
     header: "Expected start",
     width: 120,
-    cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? "" : <TwoLines text={expected} /> : <Text title={expected ?? undefined}>by <Time at={expected_at} /></Text>),
+    cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? "" : <TwoLines text={expected} /> : <span title={expected ?? undefined}>by <Time at={expected_at} /></span>),
   },
   { id: "since", header: "Since", sort: "since", width: 110, cell: ({ since }) => <Since at={since} /> },
   { id: "slots", header: "Slots", sort: "slots", width: 66, align: "end", cell: ({ slots }) => count(slots) },
