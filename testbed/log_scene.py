@@ -23,6 +23,7 @@ from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed import task_logs
 from testbed.forking import Process
+from testbed.programs import install_programs
 from testbed.standalone import wait_until
 from testbed.stores import new_sqlite
 from testbed.triggerer import Triggerer, Triggerers, read_logs, sent_events
@@ -74,6 +75,7 @@ class LogScene:
         return Workers(self.folder, self.environment, numbers(), CODE / "code")
 
     def _register(self, slots: int) -> None:
+        install_programs(Path.home())
         address = HostAddress(
             name="local", remote_dir=".dtrain", state_dir=str(self.state), python=sys.executable,
             make_transport=lambda: LocalTransport("local"),

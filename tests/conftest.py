@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import logging
@@ -23,6 +24,7 @@ os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
 os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
+importlib.import_module("tests.support.statement_cache").share_compiled_statements()
 
 
 def program(name: str) -> str | None:
@@ -62,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish() -> None:
+    """Exempt what the tests have imported from garbage collection, which would examine it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_unconfigure() -> None:
     """Remove the home of this run. A worker that died earlier leaves its home behind."""
     shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
@@ -72,12 +80,3 @@ def logging_as_before() -> Iterator[None]:
     """Re-enable logging after each test: a CLI command disables it in the whole process."""
     yield
     logging.disable(logging.NOTSET)
-
-
-@pytest.fixture(scope="session")
-def airflow_home() -> Path:
-    """The AIRFLOW_HOME of this test run, with its metadata database migrated."""
-    from airflow.utils.db import initdb
-
-    initdb()
-    return AIRFLOW_HOME

@@ -75,13 +75,11 @@ def test_a_file_system_without_shared_memory_is_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize(("default", "kept"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
 def test_a_session_of_postgresql_commits_durably_whatever_the_default_is(postgresql, default, kept):
-    url = postgresql.new_database()
-    migrate(url)
-    separator = "%20" if "options=" in url else "?options="
-    store = Store.open(f"{url}{separator}-csynchronous_commit%3D{default}")
-    with store.db.engine.connect() as connection:
-        assert connection.scalar(sa.text("SHOW synchronous_commit")) == kept
-    store.close()
+    with postgresql.new_store() as url:
+        store = Store.open(f"{url}?options=-csynchronous_commit%3D{default}")
+        with store.db.engine.connect() as connection:
+            assert connection.scalar(sa.text("SHOW synchronous_commit")) == kept
+        store.close()
 
 
 def test_a_server_that_does_not_obey_is_an_error_that_names_the_setting():

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from airflow_provider_dtrain.errors import StoreUnavailableError
 from airflow_provider_dtrain.store.database.transactions import TRIES
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
-from airflow_provider_dtrain.store.store import Store, migrate
+from airflow_provider_dtrain.store.store import Store
 from testbed.stores import Server, host
 
 DEADLINE_S = 20.0
@@ -22,12 +22,11 @@ OTHERS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = curr
 
 @pytest.fixture
 def store(postgresql: Server) -> Iterator[Store]:
-    url = postgresql.new_database()
-    migrate(url)
-    opened = Store.open(url)
-    opened.hosts.add(host("h1", 4))
-    yield opened
-    opened.close()
+    with postgresql.new_store() as url:
+        opened = Store.open(url)
+        opened.hosts.add(host("h1", 4))
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

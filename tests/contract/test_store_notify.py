@@ -71,12 +71,11 @@ def real(url):
 @pytest.fixture
 def told(postgresql):
     """Two stores on PostgreSQL. The first one is notified of changes."""
-    url = postgresql.new_database()
-    migrate(url)
-    stores = [Store.open(url), Store.open(url)]
-    yield stores
-    for store in stores:
-        store.close()
+    with postgresql.new_store() as url:
+        stores = [Store.open(url), Store.open(url)]
+        yield stores
+        for store in stores:
+            store.close()
 
 
 def quiet(store, sleepers):
@@ -204,11 +203,11 @@ def test_a_change_that_is_rolled_back_is_told_to_nobody(told):
     bell_out.close()
 
 
-def test_a_store_beside_it_in_the_same_database_tells_other_people(told, postgresql):
-    mine, other = told
-    url = postgresql.new_database()
-    migrate(url)
-    stranger = Store.open(url)
+def test_a_store_beside_it_in_the_same_database_tells_other_people(postgresql):
+    url, beside = postgresql.new_database(), postgresql.new_database()
+    for one in (url, beside):
+        migrate(one)
+    mine, other, stranger = Store.open(url), Store.open(url), Store.open(beside)
     listener = Listener(mine.db.engine)
     bell_in, bell_out = pg_notify.socket.socketpair()
     stranger.hosts.add(host("a", 2))
@@ -220,7 +219,7 @@ def test_a_store_beside_it_in_the_same_database_tells_other_people(told, postgre
         heard = listener.messages(bell_out, 1.0)
     assert heard == [Message(pool="gpus")]
     assert listener.messages(bell_out, 0.2) == []
-    for one in (listener, stranger, bell_in, bell_out):
+    for one in (listener, mine, other, stranger, bell_in, bell_out):
         one.close()
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.hosts.payload import supervisor
 from testbed.netns import NamespaceHosts
+from testbed.programs import unpack
 from tests.support.supervisor_host import (
     SLEEP,
     Channel,
@@ -25,7 +27,6 @@ from tests.support.supervisor_host import (
     start,
     until,
 )
-from tests.support.supervisors import unpack_supervisor
 
 pytest_plugins = ["testbed.netns.plugin"]
 
@@ -305,7 +306,7 @@ def test_root_on_a_machine_of_its_own_without_cgroups_learns_what_outlives_super
     hosts: NamespaceHosts,
 ) -> None:
     host = hosts.host(0)
-    program = unpack_supervisor(host.home)
+    program = unpack(supervisor(), host.home)
 
     def role(*arguments: str, given: str = "") -> Any:
         command = ["env", "DTRAIN_NO_CGROUP=1", sys.executable, str(program), *arguments]

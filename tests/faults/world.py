@@ -25,6 +25,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey, TrialView
 from airflow_provider_dtrain.store.store import Store
 from testbed.netns import NamespaceHost, NamespaceHosts
 from testbed.netns.transport import ssh_to
+from testbed.programs import install_programs
 from testbed.standalone import wait_until
 from tests.faults.databases import DATABASES, Database
 from tests.faults.processes import Checker, Holder, lives, stat_of
@@ -150,6 +151,7 @@ class World:
 
     def _register(self) -> None:
         for host in self.hosts:
+            install_programs(host.home)
             address = HostAddress(
                 name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
                 make_transport=lambda host=host: ssh_to(host),

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from testbed.netns import NamespaceHost, NamespaceHosts
-from tests.support.cli_world import AIRFLOW, World
+from tests.support.cli_world import World
 
 pytest_plugins = ["testbed.netns.plugin", "tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.netns]
@@ -28,20 +29,20 @@ OPTIONS = ("--pool", "lab", "--slots", "cpu:2", "--python", sys.executable)
 def on_a_terminal(world: World, *arguments: str, answer: str) -> tuple[int, str]:
     """Return exit status and everything shown by a command on a terminal whose question is answered."""
     ours, theirs = pty.openpty()
-    command = [*AIRFLOW, "dtrain", *arguments]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=world.environment)
-    os.close(theirs)
     shown, answered, deadline = b"", False, time.monotonic() + 120
-    with contextlib.suppress(OSError):  # The terminal ends with the command.
-        while time.monotonic() < deadline:
-            if not select.select([ours], [], [], 1.0)[0]:
-                continue
-            shown += os.read(ours, 65536)
-            if not answered and b"[y/N]" in shown:
-                answered = True
-                os.write(ours, answer.encode() + b"\n")
-    os.close(ours)
-    return process.wait(timeout=30), shown.decode(errors="replace")
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(world.on_terminal, os.ttyname(theirs), "dtrain", *arguments)
+        ended.add_done_callback(lambda _: os.close(theirs))
+        with contextlib.suppress(OSError):  # The terminal ends with the command.
+            while time.monotonic() < deadline:
+                if not select.select([ours], [], [], 1.0)[0]:
+                    continue
+                shown += os.read(ours, 65536)
+                if not answered and b"[y/N]" in shown:
+                    answered = True
+                    os.write(ours, answer.encode() + b"\n")
+        os.close(ours)
+    return ended.result(), shown.decode(errors="replace")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_a_person_at_a_terminal_is_asked_about_the_key(
 ) -> None:
     add = ("hosts", "add", "gpu-02", "--conn", "second_conn", *OPTIONS)
     code, shown = on_a_terminal(world, *add, answer="n")
-    assert (code, "Nothing was registered" in shown) == (1, True)
+    assert (code, "Nothing was registered" in shown) == (1, True), shown
     code, shown = on_a_terminal(world, *add, answer="y")
     assert fingerprint(unregistered[1]) in shown
     assert code == 0, shown

@@ -21,6 +21,7 @@ from airflow_provider_dtrain.hooks.tasks import trial_key
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
+from testbed.stores import new_sqlite
 from tests.support.engines import CODE, config, register
 
 CONTEXT_KEYS = {"ds": "2026-01-02", "params": {"word": "given"}}
@@ -30,7 +31,7 @@ RANKS = config("facts")
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HOME", str(tmp_path))
-    options = {"SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/dtrain.db", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    options = {"SQL_ALCHEMY_CONN": new_sqlite(tmp_path / "dtrain.db"), "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     for name, value in {**options, "KILL_GRACE_S": "2"}.items():
         monkeypatch.setenv(f"AIRFLOW__DTRAIN__{name}", value)
     hook = DtrainHook()

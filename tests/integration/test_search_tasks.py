@@ -18,6 +18,7 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.operators.config import RenderConfigOperator
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
+from testbed.stores import new_sqlite
 from tests.support.engines import CODE, register
 
 GRID = {"name": "grid", "metric": "score", "smaller_is_better": False}
@@ -84,7 +85,7 @@ class Run:
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DtrainHook]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    options = {"SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/dtrain.db", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    options = {"SQL_ALCHEMY_CONN": new_sqlite(tmp_path / "dtrain.db"), "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     for name, value in {**options, "KILL_GRACE_S": "2"}.items():
         monkeypatch.setenv(f"AIRFLOW__DTRAIN__{name}", value)
     hook = DtrainHook()

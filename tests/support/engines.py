@@ -22,6 +22,7 @@ from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+from testbed.programs import install_programs
 from tests.support.lock_dirs import new_lock_dir
 
 CODE = Path(__file__).parents[1] / "jobs"
@@ -64,6 +65,7 @@ class Engine:
 
 def register(hook: DtrainHook, state_dir: Path) -> None:
     """Add this machine as a host with two slots whose locks are the test's own."""
+    install_programs(Path.home())
     lock_dir = new_lock_dir(state_dir.parent)
     address = HostAddress(
         name="local", remote_dir=".dtrain", state_dir=str(state_dir), lock_dir=lock_dir, python=sys.executable,

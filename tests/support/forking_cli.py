@@ -1,11 +1,12 @@
 """Many ``airflow`` commands for the cost of one start: Airflow is imported once, and each command is a fork.
 
-As a program it reads one JSON array per line (the arguments, then the paths of standard input, output and error), runs
-Airflow's own ``main`` in a fork, and prints the exit status.
+As a program it reads one JSON array per line (the arguments, more variables, then the paths of standard input, output
+and error), runs Airflow's own ``main`` in a fork, and prints the exit status.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -13,7 +14,7 @@ import pkgutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ NEEDED = (
     "airflow_provider_dtrain.store.store",
     "airflow_provider_dtrain.engine.attempt.runner",
     "airflow_provider_dtrain.engine.submission.submit",
+    "airflow.providers.ssh.hooks.ssh",
 )
 
 
@@ -52,17 +54,25 @@ class ForkingCli:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.environment, text=True
         )
 
-    def run(self, *arguments: str, given: bytes = b"") -> Done:
-        """Run ``airflow`` with these arguments and this standard input."""
+    def run(self, *arguments: str, given: bytes = b"", variables: Mapping[str, str] | None = None) -> Done:
+        """Run ``airflow`` with these arguments, this standard input and more variables."""
         paths = [self.folder / name for name in ("stdin", "stdout", "stderr")]
         paths[0].write_bytes(given)
+        code = self._run(arguments, variables, *map(str, paths))
+        return Done(code, paths[1].read_text(errors="replace"), paths[2].read_text(errors="replace"))
+
+    def run_on_terminal(self, terminal: str, *arguments: str, variables: Mapping[str, str] | None = None) -> int:
+        """Run ``airflow`` on a terminal, given by its path, and return the exit status."""
+        return self._run(arguments, variables, *[terminal] * 3)
+
+    def _run(self, arguments: Sequence[str], variables: Mapping[str, str] | None, *files: str) -> int:
         assert self._server.stdin
         assert self._server.stdout
-        self._server.stdin.write(json.dumps([list(arguments), *map(str, paths)]) + "\n")
+        self._server.stdin.write(json.dumps([list(arguments), dict(variables or {}), *files]) + "\n")
         self._server.stdin.flush()
         answer = self._server.stdout.readline()
         assert answer, "the command server has ended"
-        return Done(int(answer), paths[1].read_text(errors="replace"), paths[2].read_text(errors="replace"))
+        return int(answer)
 
     def close(self) -> None:
         """Stop the server."""
@@ -73,17 +83,26 @@ class ForkingCli:
 
 def _serve() -> None:
     import airflow.__main__
-    import airflow.cli.cli_parser  # noqa: F401
+    import airflow.cli.cli_parser
+    import airflow.models
+    import sqlalchemy.orm
 
     import airflow_provider_dtrain.cli
 
     commands = pkgutil.iter_modules(airflow_provider_dtrain.cli.__path__, "airflow_provider_dtrain.cli.")
     for module in (*(one.name for one in commands), *NEEDED):
         importlib.import_module(module)
+    airflow.cli.cli_parser.get_parser()
+    airflow.models.import_all_models()
+    sqlalchemy.orm.configure_mappers()
+    # The garbage collector of a fork would examine, and so copy, all objects of these modules.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
-        arguments, *paths = json.loads(line)
+        arguments, variables, *paths = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            os.environ.update(variables)
             _become(airflow.__main__.main, arguments, *paths)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(status, flush=True)
@@ -94,6 +113,8 @@ def _become(main: Any, arguments: list[str], stdin: str, stdout: str, stderr: st
     for fd, opened in ((0, os.open(stdin, os.O_RDONLY)), (1, os.open(stdout, flags)), (2, os.open(stderr, flags))):
         os.dup2(opened, fd)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["airflow", *arguments]
     code = 0
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from testbed.netns.transport import ssh_to
+from testbed.programs import install_programs
 
 if TYPE_CHECKING:
     import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the first two test hosts with two CPU slots each, and set their connections."""
     for host in list(hosts)[:2]:
+        install_programs(host.home)
         conn_id = host.name.replace("-", "_")
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", host.airflow_conn())
         address = HostAddress(

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 from testbed.netns import NamespaceHosts
 from testbed.netns.transport import ssh_to
+from testbed.programs import install_programs
 
 
 class Registered(Protocol):
@@ -25,6 +26,7 @@ class Registered(Protocol):
 def register(stage: Registered) -> None:
     """Register the hosts in the store under their own names."""
     for host in stage.hosts:
+        install_programs(host.home)
         address = HostAddress(
             name=host.name, remote_dir=".dtrain", state_dir=None, python=sys.executable,
             make_transport=lambda host=host: ssh_to(host),

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from testbed.programs import unpacked_supervisor
 from tests.support.lock_dirs import new_lock_dir
-from tests.support.supervisors import unpacked_supervisor
 
 #: The supervisor as hosts have it: its archive, unpacked.
 SUPERVISOR = unpacked_supervisor()

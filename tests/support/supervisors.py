@@ -1,34 +1,12 @@
-"""Programs for hosts: the supervisor, and scripts that take its place."""
+"""Programs that take the place of the supervisor."""
 
 from __future__ import annotations
 
-import atexit
-import functools
 import hashlib
 import io
-import shutil
 import tarfile
-import tempfile
-from pathlib import Path
 
-from airflow_provider_dtrain.hosts.payload import Payload, supervisor
-
-
-@functools.cache
-def unpacked_supervisor() -> Path:
-    """Return a folder with the supervisor that any account can run, removed when this process ends."""
-    root = Path(tempfile.mkdtemp(prefix="dtrain-supervisor-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
-    root.chmod(0o755)
-    return unpack_supervisor(root)
-
-
-def unpack_supervisor(parent: Path) -> Path:
-    """Unpack the supervisor below a folder as an installation does, and return its own folder."""
-    folder = parent / "supervisor" / supervisor().digest
-    with tarfile.open(fileobj=io.BytesIO(supervisor().content)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+from airflow_provider_dtrain.hosts.payload import Payload
 
 
 def program(main: bytes, **others: bytes) -> Payload:

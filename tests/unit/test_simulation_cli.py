@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,13 @@ EXCERPT = ROOT / "tests" / "data" / "philly_excerpt.csv"
 HEADER = "job_id,submit_s,gpus,duration_s\n"
 SMALL = f"{HEADER}a,0,8,100\nb,10,4,50\nc,20,8,10\nd,30,4,50\n"
 
+pytest_plugins = ["tests.support.cli_world"]
 pytestmark = pytest.mark.airflow
 
 
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingCli]:
-    folder = tmp_path_factory.mktemp("simulate")
-    (folder / "airflow").mkdir()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    made = ForkingCli(folder, {**inherited, "AIRFLOW_HOME": str(folder / "airflow"), "PYTHONPATH": path})
-    yield made
-    made.close()
+@pytest.fixture
+def cli(airflow_commands: ForkingCli) -> ForkingCli:
+    return airflow_commands
 
 
 def simulate(cli: ForkingCli, *arguments: str, given: str = SMALL) -> Done:
