@@ -112,6 +112,8 @@ EACH_CHANGE: Mapping[str, frozenset[str]] = {
         "test_a_page_shows_the_seeded_facts_and_is_accessible[experiments-light]",
         "test_a_page_shows_the_seeded_facts_and_is_accessible[cluster-dark]",
         "test_a_page_shows_the_seeded_facts_and_is_accessible[queue-light]",
+        "test_an_admin_drains_and_enables_a_host_with_the_keyboard",
+        "test_a_viewer_sees_no_action_and_the_api_refuses_one",
         "test_an_address_with_filters_shows_the_same_after_a_reload",
     }),
 }  # fmt: skip

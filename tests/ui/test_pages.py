@@ -9,8 +9,9 @@ from playwright.sync_api import expect
 
 from testbed.accessibility import faults
 from testbed.browser import Visit
+from testbed.pages_site import PagesSite
 from tests.ui.facts import PAGES, Facts
-from tests.ui.steps import WAIT_MS
+from tests.ui.steps import WAIT_MS, act, row
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 Visits = Callable[..., Visit]
@@ -28,6 +29,27 @@ def test_a_page_shows_the_seeded_facts_and_is_accessible(
     screenshot(one, f"{facts.name}-{theme}")
     assert faults(page) == []
     assert page.evaluate("window.hacked") is None, "a text of the store ran as code"
+
+
+def test_an_admin_drains_and_enables_a_host_with_the_keyboard(visit: Visits, site: PagesSite) -> None:
+    page = visit("admin").open("/plugin/dtrain/cluster")
+    act(page, "Actions of host cpu-01", "Drain", answer="<b>swap the disk</b>")
+    expect(row(page, "cpu-01")).to_contain_text("drained", timeout=WAIT_MS)
+    expect(row(page, "cpu-01")).to_contain_text("<b>swap the disk</b>")
+    assert site.store().hosts.get("cpu-01").state == "drained"
+    act(page, "Actions of host cpu-01", "Enable")
+    expect(row(page, "cpu-01")).to_contain_text("ready", timeout=WAIT_MS)
+
+
+def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: PagesSite) -> None:
+    one = visit("viewer")
+    for facts in PAGES:
+        page = one.open(facts.path)
+        expect(page.get_by_role("button", name="Actions of")).to_have_count(0)
+    token = site.server.token("viewer")
+    for path in ("hosts/cpu-01/drain", "trials/1/kill", "experiments/1/cancel"):
+        status, answer = site.server.request("POST", f"/dtrain/api/v1/{path}", {"reason": "x"}, token=token)
+        assert (status, answer["detail"]["code"]) == (403, "forbidden"), path
 
 
 def test_an_address_with_filters_shows_the_same_after_a_reload(visit: Visits) -> None:
