@@ -282,9 +282,9 @@ def _rows(
     query = sa.select(metrics.c.attempt_id, metrics.c.step, metrics.c.epoch, metrics.c.at, *labelled)
     for some in _pieces(attempt_ids):
         where = (metrics.c.attempt_id.in_(some), metrics.c.metric_group == group, metrics.c.rank == 0)
-        yield from conn.execute(query.where(*where))
+        yield from conn.execute(query.where(*where)).all()
     for some in _pieces(ids):
-        yield from conn.execute(query.where(metrics.c.id.in_(some)))
+        yield from conn.execute(query.where(metrics.c.id.in_(some))).all()
 
 
 def _is_awkward(names: Sequence[str]) -> bool:

@@ -68,13 +68,13 @@ def _hosts(conn: Connection, pool: str | None) -> tuple[HostCells, ...]:
             sa.select(allocation_slots.c.host, allocation_slots.c.slot, allocation_slots.c.allocation_id).where(
                 held_rows(), allocation_slots.c.slot >= 0
             )
-        )
+        ).all()
     }
     cells: dict[str, list[SlotCell]] = {row.name: [] for row in rows}
     devices: dict[str, str | None] = {}
     parts = ("host", "slot", "enabled", "state", "note", "device", "device_name")
     of_slots = sa.select(*(slots.c[name] for name in parts)).order_by(slots.c.host, slots.c.slot)
-    for host, slot, enabled, state, note, device, device_name in conn.execute(of_slots):
+    for host, slot, enabled, state, note, device, device_name in conn.execute(of_slots).all():
         if host in cells:
             cells[host].append(SlotCell(enabled, state, note or "", device, holders.get((host, slot))))
             devices.setdefault(host, device_name)
@@ -171,6 +171,6 @@ def _holders(conn: Connection, held: Collection[int]) -> dict[int, HolderView]:
             experiment=row.experiment if row.gang is None else gang_words(row.dag_id, row.task_id),
             is_held_gang=row.gang is not None,
         )
-        for row in conn.execute(_HOLDERS)
+        for row in conn.execute(_HOLDERS).all()
         if row.id in held
     }

@@ -82,13 +82,13 @@ class TrialTable:
     def history(self, conn: Connection, experiment_id: int) -> list[TrialFigures]:
         """Return hyperparameters and metric of all current trials of an experiment, by number."""
         ordered = _FIGURES.where(*_current(experiment_id)).order_by(trials.c.number, trials.c.id)
-        return [_figures(row) for row in conn.execute(ordered)]
+        return [_figures(row) for row in conn.execute(ordered).all()]
 
     @reads
     def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
         """Return the figures of the matching trials."""
         ordered = _FIGURES.where(*_matching(query)).order_by(*_order(conn, query))
-        return [_figures(row) for row in conn.execute(ordered.limit(query.limit).offset(query.offset))]
+        return [_figures(row) for row in conn.execute(ordered.limit(query.limit).offset(query.offset)).all()]
 
     @reads
     def last_metrics(self, conn: Connection, experiment_id: int, metric: str) -> dict[int, Any]:
